@@ -1,0 +1,196 @@
+"""What a connector is: the contracts of sources and destinations.
+
+A connector module offers `SOURCE` and/or `DESTINATION`: classes with a `Spec`. Built with flat string
+settings (as in the file); the constructor checks them all and raises `ConfigError` naming the option.
+Both are picklable before `open`: plan and acks run in the driver or in Airflow, reads and writes in executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from conduit_tasks.record.record import Record
+
+Token = Any
+"""A JSON value the source understands: a byte offset, a Kafka offset, a timestamp."""
+Position = dict[str, Token]
+"""How far a source is: part (a file, a topic partition, "") → token; a part that is missing was never read."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting. `default` None and `required` False: absent is allowed. `secret` values are never printed."""
+
+    name: str
+    help: str
+    default: str | None = None
+    required: bool = False
+    secret: bool = False
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a plugin is called and takes; the pages of `conduit connectors describe` come from it.
+
+    An option named `cloudevents.*` or ending in `.*` takes any suffix.
+    """
+
+    name: str
+    summary: str
+    options: tuple[Option, ...] = ()
+
+    def check(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Settings with defaults. Raises ConfigError on an unknown (nearest is named), missing or bad option."""
+        from conduit_tasks.connectors.options import check
+
+        return check(self, settings)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A piece of a source read as one unit: advances `part` from `start` to `end`.
+
+    Slices of one partition are in order. `records` is the exact number where the source knows it before
+    reading (file), else None. `hint` is anything the source wants back at read (JSON).
+    """
+
+    part: str
+    partition: str
+    start: Token
+    end: Token
+    records: int | None = None
+    bytes: int | None = None
+    hint: Any = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What one micro-batch may take from one source; None = no bound."""
+
+    records: int | None = None
+    bytes: int | None = None
+
+
+class Source:
+    """A positional source. Reading a slice again gives the same records (invariant 3).
+
+    Raises SourceError (names the part, says what to do) where a slice cannot be planned or read, and
+    RecordError never: an undecodable record is yielded raw with metadata `conduit.error` and nacked alone.
+    """
+
+    spec: ClassVar[Spec]
+    ack_on: ClassVar[Literal["delivered", "stored"]] = "delivered"
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.settings = self.spec.check(settings)
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        """Slices past `position`, in reading order, within `limit`; [] where there is nothing. No Spark."""
+        raise NotImplementedError
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        """Exactly the records of the slice, in order, as READ_SCHEMA batches. Runs in an executor."""
+        raise NotImplementedError
+
+    def metadata(self, slice: Slice) -> dict[str, str]:
+        """Metadata that every record of the slice shares."""
+        return {}
+
+    def ack(self, position: Position) -> None:
+        """Told how far everything is confirmed; the same position may be given again after a crash (C12)."""
+
+    def close(self) -> None:
+        """Leaves nothing open."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one send (T6). *delivered*; *refused*: a retry cannot improve it; *failed*: may recover."""
+
+    kind: Literal["delivered", "refused", "failed"]
+    message: str = ""
+    status: int | None = None
+    retry_after: float | None = None
+
+
+DELIVERED = Outcome("delivered")
+
+
+class RecordDestination:
+    """Record-wise: one outcome per record. `send` is called concurrently up to `max-unconfirmed`."""
+
+    spec: ClassVar[Spec]
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.settings = self.spec.check(settings)
+
+    async def open(self, timeout: float) -> None:
+        """Connects; raises Unavailable."""
+
+    async def send(self, record: Record) -> Outcome:
+        """Sends one record once; never retries, never raises for what an Outcome can say."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Leaves nothing open."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows for a batch-wise destination, in order, with what is needed to see them as records.
+
+    `batch`: SPOOL_SCHEMA columns. `origins`: per slice number. `seqs`: int64 per row, the record's number in
+    the micro-batch. A destination that needs ids or whole records calls `records()`.
+    """
+
+    batch: pa.RecordBatch
+    origins: Sequence[Any]
+    micro_batch: int = 0
+    first: int = 0
+    last: int = 0
+
+    def records(self) -> list[Record]:
+        from conduit_tasks.record.schema import to_records
+
+        return to_records(self.batch, self.origins)
+
+
+class BatchDestination:
+    """Batch-wise: `write` is all or nothing and durable when it returns; bisected on `Refused`.
+
+    The state that `write` returns is stored with the confirmation, in one step. `open(state)` is called
+    with the state last confirmed: first, and again after every failed write: the destination goes back to
+    exactly that (a file is cut back), so that what was not confirmed leaves no trace.
+    """
+
+    spec: ClassVar[Spec]
+    chunk: ClassVar[int] = 50_000
+    """Rows per write."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.settings = self.spec.check(settings)
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """See above; raises Unavailable (may recover) or ConfigError."""
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        """Raises Refused (the fault is in the rows) or Unavailable (it is not)."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leaves nothing open."""
+
+
+@dataclass
+class Described:
+    """A plugin's source and destination, as found by the registry."""
+
+    source: type[Source] | None = None
+    destination: type[RecordDestination] | type[BatchDestination] | None = None
+    module: str = ""
+    aliases: list[str] = field(default_factory=list)

@@ -1,0 +1,71 @@
+"""Every error of the project: one root, one line per class. A message says what happened and what to do next."""
+
+from __future__ import annotations
+
+
+class ConduitError(Exception):
+    """Root of all errors raised by this project."""
+
+
+class ConfigError(ConduitError):
+    """A file, option or environment variable is wrong; the message names it."""
+
+
+class UnknownPlugin(ConfigError):
+    """No connector or processor has this name; the message lists the nearest."""
+
+
+class InvariantBroken(ConduitError):
+    """One of the numbered invariants does not hold; never tolerated, never retried."""
+
+
+class BrokerUnavailable(ConduitError):
+    """Redis cannot be reached or answers with an error that a retry may mend."""
+
+
+class NotDurable(ConduitError):
+    """The Redis server would lose or evict data (SEMANTICS T1)."""
+
+
+class Fenced(ConduitError):
+    """The lease was lost: a newer token exists. The holder must stop at once and change nothing."""
+
+
+class LeaseHeld(ConduitError):
+    """Somebody else holds the lease; `until` (µs since the epoch, server clock) says for how long."""
+
+    def __init__(self, node: str, owner: str, until: int) -> None:
+        super().__init__(f"the lease of {node} is held by {owner} until {until}")
+        self.node, self.owner, self.until = node, owner, until
+
+
+class PipelineStopped(ConduitError):
+    """The pipeline is stopped or degraded; the first error is in the message."""
+
+
+class SpoolError(ConduitError):
+    """A spool file is missing, changed or cannot be written; the message names it."""
+
+
+class SourceError(ConduitError):
+    """A source cannot be planned or read; the message names the part."""
+
+
+class RecordError(ConduitError):
+    """One record cannot be processed: it is nacked alone, with this message."""
+
+
+class Unavailable(ConduitError):
+    """The destination as a whole failed in a way that may recover (SEMANTICS T6 *failed*)."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None, status: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after, self.status = retry_after, status
+
+
+class Refused(ConduitError):
+    """The destination will not take this record, and a retry cannot improve it (SEMANTICS T6 *completed*)."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status

@@ -1,0 +1,150 @@
+"""The graph of one pipeline as plain dataclasses: what the DAG factory and the Spark applications work from.
+
+Built from a validated file by `conduit_tasks.pipeline.load`; every default is already applied, every
+duration is in seconds, every size in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Processor:
+    """One processor of a section; `plugin` is without `builtin:`; `settings` is flat, strings only."""
+
+    id: str
+    plugin: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    condition: str | None = None
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source connector and the processors that see only its records (C2)."""
+
+    id: str
+    plugin: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    processors: tuple[Processor, ...] = ()
+    ack_on: Literal["delivered", "stored"] = "delivered"
+
+    @property
+    def node(self) -> str:
+        return f"sources.{self.id}"
+
+
+@dataclass(frozen=True)
+class DeadLetterQueue:
+    """What takes nacks, and how many are tolerated (C5, C6).
+
+    `plugin` None is the project's own store; "log" is *drop*. `window_size` 0 = no limit;
+    defaults 1 and 0 = stop at the first nack.
+    """
+
+    plugin: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    window_size: int = 1
+    window_nack_threshold: int = 0
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Delivery options of a destination (T9 and DESIGN "The pipeline file"). Durations in seconds."""
+
+    pipe: str = "stream"
+    max_unconfirmed: int = 1
+    order_by: Literal["partition", "key", "none"] = "partition"
+    retry: int = 0
+    backoff_policy: Literal["constant", "linear", "exponential"] = "exponential"
+    backoff_delay: float = 0.2
+    timeout: float = 30.0
+    retry_after_max: float = 60.0
+    on_unavailable: Literal["wait", "dead-letter"] = "wait"
+    refused: Literal["nack", "complete"] = "nack"
+    rate_limit: float | None = None
+    """Records per second; None = no limit."""
+    guarantee: Literal["at-most-once", "at-least-once", "effectively-once"] = "at-least-once"
+    max_redeliveries: int = 3
+    """Attempts without any progress before the micro-batch is bisected for a record that kills its worker (C10)."""
+    park_keys: bool = False
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A destination connector: trigger filters, delivery options, its processors and its dead letters."""
+
+    id: str
+    plugin: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    processors: tuple[Processor, ...] = ()
+    filters: tuple[Mapping[str, Any], ...] = ()
+    """Trigger filters in the CloudEvents subscriptions form (`{"exact": {…}}` …); all must match; none = everything."""
+    delivery: Delivery = Delivery()
+    dead_letters: DeadLetterQueue = DeadLetterQueue()
+
+    @property
+    def node(self) -> str:
+        return f"destinations.{self.id}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A bound by records and bytes; None = no bound. `age` in seconds (lag budget only)."""
+
+    records: int | None = None
+    bytes: int | None = None
+    age: float | None = None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One pipeline: sources → processors → destinations (C1)."""
+
+    id: str
+    sources: tuple[Source, ...]
+    destinations: tuple[Destination, ...]
+    processors: tuple[Processor, ...] = ()
+    name: str = ""
+    description: str = ""
+    status: Literal["running", "stopped"] = "running"
+    schedule: str = "30s"
+    """Cron, an interval such as `30s`, or `@continuous`."""
+    micro_batch: Limits = Limits(records=500_000)
+    lag_budget: Limits | None = None
+    """None = one micro-batch in flight."""
+    isolate: bool = False
+    event_time: str | None = None
+    drain_limit: float | None = None
+    """Seconds a destination task drains before it hands over; None = one schedule interval (60 under @continuous)."""
+    replay_interval: str = "@daily"
+    spool_path: str | None = None
+    spool_retention: float = 86_400.0
+    dead_letters: DeadLetterQueue = DeadLetterQueue()
+    handlers: tuple[Mapping[str, str], ...] = ()
+    file: str = ""
+    """The file it came from, for messages."""
+
+    def source(self, id: str) -> Source:
+        return next(s for s in self.sources if s.id == id)
+
+    def destination(self, id: str) -> Destination:
+        return next(d for d in self.destinations if d.id == id)
+
+    @property
+    def final_nodes(self) -> tuple[str, ...]:
+        """The nodes that write the final records of a micro-batch: `processors`, or every source."""
+        return ("processors",) if self.processors else tuple(s.node for s in self.sources)
+
+    def digest(self) -> str:
+        """12 hex digits over everything that shapes delivery: the version named in micro-batches and the ledger."""
+        import hashlib
+        import json
+        from dataclasses import asdict
+
+        config = asdict(self)
+        config.pop("file")
+        return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

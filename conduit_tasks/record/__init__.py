@@ -1,0 +1,1 @@
+"""The OpenCDC record, its Arrow schema, field references and the CloudEvents view."""

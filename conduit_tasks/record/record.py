@@ -1,0 +1,133 @@
+"""The OpenCDC record as a Python object, used wherever one record is looked at alone.
+
+Data is either *raw* (`bytes`) or *structured* (a `dict`); `None` where there is none (OpenCDC, "Data").
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+Data = bytes | dict[str, Any] | None
+
+OPERATIONS = ("create", "update", "delete", "snapshot")
+"""Order is the code stored in Arrow (`operation`, int8, counted from 0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What all records of one slice have in common. Shared by reference, never copied per record."""
+
+    pipeline: str
+    connector: str
+    partition: str
+    metadata: dict[str, str] = field(default_factory=dict)
+    """Metadata every record of the slice has (`opencdc.readAt` and the like); a record's own wins."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One record on its way through a pipeline.
+
+    `position` is the source's own, opaque. `metadata` holds only what differs from `origin.metadata`;
+    read with `meta()`. `ordinal` tells derived records (`split`, `clone`) of one position apart.
+    """
+
+    position: bytes
+    operation: str = "create"
+    metadata: dict[str, str] = field(default_factory=dict)
+    key: Data = None
+    before: Data = None
+    after: Data = None
+    ordinal: int = 0
+    origin: Origin = Origin("", "", "")
+
+    @property
+    def id(self) -> str:
+        """Stable id: a hash of pipeline, connector, partition, position and ordinal (never of the index), 32 hex."""
+        return record_id(self.origin, self.position, self.ordinal)
+
+    def meta(self) -> dict[str, str]:
+        """The whole metadata: the slice's, overlaid with the record's own."""
+        return {**self.origin.metadata, **self.metadata} if self.origin.metadata else self.metadata
+
+    def copy(self) -> Record:
+        """An independent copy; structured data is copied through JSON types (dicts and lists), not shared."""
+        return Record(
+            self.position,
+            self.operation,
+            dict(self.metadata),
+            copy_data(self.key),
+            copy_data(self.before),
+            copy_data(self.after),
+            self.ordinal,
+            self.origin,
+        )
+
+    def to_opencdc(self) -> dict[str, Any]:
+        """The record as OpenCDC JSON: position base64, raw data a string where it is UTF-8, structured an object."""
+        return {
+            "position": base64.b64encode(self.position).decode(),
+            "operation": self.operation,
+            "metadata": self.meta(),
+            "key": _json_data(self.key),
+            "payload": {"before": _json_data(self.before), "after": _json_data(self.after)},
+        }
+
+    @classmethod
+    def from_opencdc(cls, data: dict[str, Any], origin: Origin | None = None) -> Record:
+        """Reads the form of `to_opencdc`: a string in key or payload is raw, an object structured."""
+        payload = data.get("payload") or {}
+        return cls(
+            position=base64.b64decode(data.get("position") or ""),
+            operation=data.get("operation") or "create",
+            metadata=dict(data.get("metadata") or {}),
+            key=_data_from_json(data.get("key")),
+            before=_data_from_json(payload.get("before")),
+            after=_data_from_json(payload.get("after")),
+            origin=origin or Origin("", "", ""),
+        )
+
+
+def record_id(origin: Origin, position: bytes, ordinal: int) -> str:
+    """See `Record.id`."""
+    h = hashlib.blake2b(position, digest_size=16)
+    h.update(f"\0{origin.pipeline}\0{origin.connector}\0{origin.partition}\0{ordinal}".encode())
+    return h.hexdigest()
+
+
+def data_bytes(data: Data) -> bytes:
+    """Data as bytes: raw as it is, structured as compact JSON, none as nothing."""
+    if data is None:
+        return b""
+    return data if isinstance(data, bytes) else orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS)
+
+
+def copy_data(data: Any) -> Any:
+    """A deep copy of dicts and lists; other values are immutable and shared."""
+    if isinstance(data, dict):
+        return {k: copy_data(v) for k, v in data.items()}
+    if isinstance(data, list):
+        return [copy_data(v) for v in data]
+    return data
+
+
+def _json_data(data: Data) -> Any:
+    if isinstance(data, bytes):
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(data).decode()
+    return data
+
+
+def _data_from_json(value: Any) -> Data:
+    if value is None or isinstance(value, dict):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise ValueError(f"key and payload must be a string (raw) or an object (structured), not {type(value).__name__}")
