@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a table that compares in one run. `make bench` runs all."""

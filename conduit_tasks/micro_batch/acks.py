@@ -1,0 +1,57 @@
+"""`acks.<source>`: tells the source how far everything is confirmed, and collects what no cursor needs.
+
+Acts on the broker's state alone, so it is right whatever happened to the run before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.plan import source_connector
+
+
+def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
+    """Acks one source and collects. Returns {"acked": position or None, "collected": [numbers]}."""
+    with opened(pipeline_id, run_id) as context:
+        acked = ack(context, source_id)
+        collected = collect(context)
+        if context.broker.status().status == "stopping":
+            from conduit_tasks.micro_batch.plan import outstanding
+
+            if context.broker.unsealed() is None and not outstanding(context):
+                context.broker.stopped()
+        return {"acked": acked, "collected": collected}
+
+
+def ack(context: Context, source_id: str) -> dict[str, Any] | None:
+    """Gives the source its next ack, if one is due; returns the position given (C11, C12).
+
+    The intent is durable before the source hears of it; after a crash in between the same position is given again.
+    """
+    source = context.pipeline.source(source_id)
+    destinations = [d.id for d in context.pipeline.destinations]
+    given = None
+    with context.broker.acquire(f"acks.{source_id}", context.owner, wait=5.0) as lease:
+        while (due := context.broker.begin_ack(source_id, destinations, source.ack_on, lease.token)) is not None:
+            connector = source_connector(context.pipeline, source_id)
+            try:
+                connector.ack(due.position)
+            finally:
+                connector.close()
+            context.broker.commit_ack(source_id, due, lease.token)
+            given = due.position
+    return given
+
+
+def collect(context: Context) -> list[int]:
+    """Removes micro-batches below the lowest cursor, acked, past their retention (invariant 6)."""
+    sources = [s.id for s in context.pipeline.sources]
+    destinations = [d.id for d in context.pipeline.destinations]
+    done = []
+    for number in context.broker.collectable(sources, destinations, context.pipeline.spool_retention):
+        context.broker.begin_collect(number)
+        context.spool.collect(context.pipeline.id, number)
+        context.broker.end_collect(number)
+        done.append(number)
+    return done

@@ -1,0 +1,71 @@
+"""What every step works with: the pipeline, its broker, its spool."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.settings import Settings, settings
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.delivery.dead_letters import Handler
+    from conduit_tasks.pipeline.topology import DeadLetterQueue
+    from conduit_tasks.spool.spool import Spool
+
+
+@dataclass(frozen=True)
+class Context:
+    """One pipeline, opened. `owner` names the holder in leases: run, host and process."""
+
+    pipeline: Pipeline
+    broker: Broker
+    spool: Spool
+    settings: Settings
+    owner: str
+
+    def dead_letters(self, queue: DeadLetterQueue, destination: str | None) -> Handler:
+        """What takes the nacks of one destination, or (None) of what happens before the fan-out."""
+        from conduit_tasks.delivery.dead_letters import dead_letter_handler
+
+        root = self.settings.path(self.settings.dead_letters)
+        return dead_letter_handler(queue, root=root, pipeline=self.pipeline.id, destination=destination)
+
+
+def open_broker(pipeline: str) -> Broker:
+    """The broker of a pipeline, its server checked (T1). Raises BrokerUnavailable, NotDurable."""
+    from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.broker.connection import check_durability, connect
+
+    config = settings()
+    redis = connect(config)
+    check_durability(redis, config.redis_durability)
+    broker = Broker(pipeline, redis, lease_ttl=config.lease_ttl, lease_grace=config.lease_grace)
+    broker.initialise()
+    return broker
+
+
+def open_spool(pipeline: Pipeline) -> Spool:
+    """The spool of a pipeline: its own `spool.path`, or the installation's."""
+    from conduit_tasks.spool.spool import Spool
+
+    return Spool(settings().path(pipeline.spool_path or settings().spool))
+
+
+@contextmanager
+def opened(pipeline_id: str, run: str) -> Iterator[Context]:
+    """Opens a pipeline for one step and registers its destinations' cursors; closes the connection after."""
+    pipeline = get_pipeline(pipeline_id)
+    broker = open_broker(pipeline.id)
+    try:
+        broker.register([s.id for s in pipeline.sources], [d.id for d in pipeline.destinations])
+        owner = f"{run}@{socket.gethostname()}:{os.getpid()}"
+        yield Context(pipeline, broker, open_spool(pipeline), settings(), owner)
+    finally:
+        broker.close()

@@ -1,0 +1,91 @@
+"""Sections with frame processors (`sql`, `python` over DataFrames): record-wise passes with Spark SQL in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain as chained
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, aligned
+from conduit_tasks.processors.base import FrameProcessor
+from conduit_tasks.processors.chain import segments
+from conduit_tasks.record.record import Origin
+from conduit_tasks.record.schema import SPOOL_SCHEMA
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.stage import Reader, RunAll
+    from conduit_tasks.spool.spool import Spool
+
+
+def run_frames(
+    context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any], run_all: RunAll
+) -> list[PassResult]:
+    """Runs the section's segments one after the other; each frame reads and writes files aside in the spool.
+
+    The last pass is always a record-wise one (of no processors, if need be): it evaluates the triggers and
+    writes the files that count. Returns one result with the sums.
+    """
+    from conduit_tasks.micro_batch.stage import _Bound
+    from conduit_tasks.spark.session import session
+
+    spark = session()
+    spool = context.spool
+    steps = list(segments(plan.processors))
+    if not steps or isinstance(steps[0], FrameProcessor):
+        steps.insert(0, ())
+    if isinstance(steps[-1], FrameProcessor):
+        steps.append(())
+    origins = reader.origins  # type: ignore[attr-defined]
+    results: list[PassResult] = []
+    current: Reader = reader
+    current_pieces = pieces
+    for i, step in enumerate(steps):
+        if isinstance(step, FrameProcessor):
+            paths = [spool.uri(f.path) for r in results[-len(current_pieces) :] for f in r.files]
+            folder = spool.uri(spool.folder(plan.pipeline, plan.micro_batch, f"{plan.node}.frame{i}", plan.token))
+            if paths:
+                frame = spark.read.parquet(*paths).select(*SPOOL_SCHEMA.names)
+            else:
+                frame = spark.createDataFrame(SPOOL_SCHEMA.empty_table())
+            step.apply(spark, frame).write.mode("overwrite").parquet(folder)
+            current = FolderReader(origins)
+            current_pieces = list(enumerate(spool.listing(folder)))
+        else:
+            last = i == len(steps) - 1
+            this = replace(
+                plan, processors=tuple(step), final=plan.final and last, folder="" if last else f"{plan.node}.pass{i}"
+            )
+            results.extend(run_all(_Bound(this, spool, current), current_pieces))
+    first, final = results[: len(pieces)], results[len(results) - len(current_pieces) :]
+    total = PassResult(
+        files=list(chained.from_iterable(r.files for r in final)),
+        nacked_files=list(chained.from_iterable(r.nacked_files for r in results)),
+        read=sum(r.read for r in first),
+        nacked=sum(r.nacked for r in results),
+        written=sum(r.written for r in final),
+        bytes=sum(r.bytes for r in final),
+    )
+    for result in final:
+        total.matched.update(result.matched)
+    for result in first:
+        total.counts.update(result.counts)
+    return [total]
+
+
+@dataclass(frozen=True)
+class FolderReader:
+    """Reads a Parquet file that a frame wrote; picklable. A piece is (number, URI)."""
+
+    origins: Sequence[Origin]
+
+    def __call__(self, plan: Pass, spool: Spool, piece: tuple[int, str]) -> PassResult:
+        number, uri = piece
+        with spool.open(uri) as file:
+            batches = pq.ParquetFile(file).iter_batches(batch_size=65_536, columns=SPOOL_SCHEMA.names)
+            return RowPass(plan, spool, number, self.origins).run(
+                aligned(b.select(SPOOL_SCHEMA.names).cast(SPOOL_SCHEMA) for b in batches)
+            )

@@ -1,0 +1,141 @@
+"""`plan`: what this run has to do. Hands back the unsealed micro-batch, or opens the next within limits and lag budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conduit_tasks.connectors.base import Limit, Slice, Source
+from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.pipeline.topology import Limits, Pipeline
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """What `plan` found. `work` False: nothing to read, deliver, ack or collect; `reason` says why, for the log."""
+
+    micro_batch: int | None
+    work: bool
+    reason: str
+
+
+def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None) -> PlanResult:
+    """Plans one run.
+
+    `limits` overrides `max-records` / `max-bytes` for this run (params of a manual run).
+
+    Raises PipelineStopped with the stored first error where the pipeline is degraded (C16).
+    """
+    with opened(pipeline_id, run_id) as context:
+        return plan(context, limits)
+
+
+def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResult:
+    """See `plan_run`."""
+    broker, pipeline = context.broker, context.pipeline
+    status = broker.status()
+    if status.status == "degraded":
+        error = status.error
+        said = f"{error.node}: {error.error}" if error else "no error is stored"
+        raise PipelineStopped(
+            f"pipeline {pipeline.id} is degraded. First error: {said}. "
+            f"Mend the cause, then `conduit start {pipeline.id}`."
+        )
+    if status.status == "stopped":
+        return PlanResult(None, False, f"pipeline {pipeline.id} is stopped; `conduit start {pipeline.id}` starts it")
+    unsealed = broker.unsealed()
+    if unsealed is not None:
+        return PlanResult(unsealed.number, True, f"micro-batch {unsealed.number} is not sealed yet: going on with it")
+    if status.status == "stopping":
+        pending = outstanding(context)
+        return PlanResult(None, bool(pending), pending or "stopping: nothing is left in flight")
+    room = _room(context, limits)
+    if room is not None:
+        expect = broker.latest_sealed() + 1
+        slices = _slices(context, room)
+        if any(slices.values()):
+            # Invariant 3: boundaries are durable before anything is read.
+            number = broker.open(slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
+            counted = [s.records for of in slices.values() for s in of]
+            known = [n for n in counted if n is not None]
+            said = f"{sum(known):,} records" if len(known) == len(counted) else f"{len(counted)} slices"
+            return PlanResult(number, True, f"micro-batch {number}: {said}")
+    pending = outstanding(context)
+    if pending:
+        return PlanResult(None, True, pending)
+    return PlanResult(None, False, "nothing new")
+
+
+def outstanding(context: Context) -> str:
+    """What is left to deliver, ack or collect, in words; empty where there is nothing."""
+    broker, pipeline = context.broker, context.pipeline
+    sealed = broker.latest_sealed()
+    behind = [d.id for d in pipeline.destinations if broker.delivery(d.id).cursor < sealed]
+    if behind:
+        return f"behind: {', '.join(behind)}"
+    names = [d.id for d in pipeline.destinations]
+    unacked = [s.id for s in pipeline.sources if broker.ack_due(s.id, names, s.ack_on)]
+    if unacked:
+        return f"not acked: {', '.join(unacked)}"
+    if broker.collectable([s.id for s in pipeline.sources], names, pipeline.spool_retention):
+        return "micro-batches to collect"
+    return ""
+
+
+def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | None:
+    """How much may be read now (C13, invariant 7); None = nothing, the lag budget is used up."""
+    pipeline = context.pipeline
+    limits = pipeline.micro_batch
+    records, size = limits.records, limits.bytes
+    if overrides:
+        records = overrides.get("max-records") or records
+        size = overrides.get("max-bytes") or size
+    backlog = context.broker.backlog([d.id for d in pipeline.destinations])
+    budget = pipeline.lag_budget
+    if backlog.micro_batches == 0:
+        return Limits(records, size)
+    if budget is None:
+        return None
+    if budget.age is not None and backlog.age(context.broker.now()) > budget.age:
+        return None
+    if budget.records is not None:
+        left = budget.records - backlog.records
+        records = left if records is None else min(records, left)
+    if budget.bytes is not None:
+        left = budget.bytes - backlog.bytes
+        size = left if size is None else min(size, left)
+    if (records is not None and records <= 0) or (size is not None and size <= 0):
+        return None
+    return Limits(records, size)
+
+
+def _slices(context: Context, room: Limits) -> dict[str, list[Slice]]:
+    """Asks every source, with an equal share of the room each; together never more than the room (invariant 7)."""
+    pipeline = context.pipeline
+    out: dict[str, list[Slice]] = {}
+    for i, source in enumerate(pipeline.sources):
+        limit = Limit(
+            _share(room.records, i, len(pipeline.sources)),
+            _share(room.bytes, i, len(pipeline.sources)),
+        )
+        if limit.records == 0 or limit.bytes == 0:
+            continue
+        connector = source_connector(pipeline, source.id)
+        try:
+            out[source.id] = connector.plan(context.broker.position(source.id), limit)
+        finally:
+            connector.close()
+    return out
+
+
+def _share(room: int | None, number: int, sources: int) -> int | None:
+    return None if room is None else (room + sources - 1 - number) // sources
+
+
+def source_connector(pipeline: Pipeline, source_id: str) -> Source:
+    """The source connector of a pipeline, built from its settings."""
+    from conduit_tasks.connectors.registry import source_class
+
+    source = pipeline.source(source_id)
+    return source_class(source.plugin)(source.settings)

@@ -1,0 +1,72 @@
+"""`processors`: pipeline processors over the whole micro-batch, all sources together (C2), then seals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, aligned, with_careful
+from conduit_tasks.micro_batch.seal import origins_of, seal_if_complete, staged
+from conduit_tasks.micro_batch.stage import RunAll, keeping, run_pass, stage, totals
+from conduit_tasks.record.record import Origin
+from conduit_tasks.spool.manifest import StageManifest
+
+if TYPE_CHECKING:
+    from conduit_tasks.spool.spool import PartFile, Spool
+
+NODE = "processors"
+
+
+def process(context: Context, run_all: RunAll, wait: float) -> str:
+    """Stages the pipeline processors' output for the unsealed micro-batch, and seals it.
+
+    Returns what was done, in words. Raises LeaseHeld after `wait` seconds, Fenced, SpoolError.
+    """
+    broker, pipeline = context.broker, context.pipeline
+    micro_batch = broker.unsealed()
+    if micro_batch is None:
+        return "nothing is unsealed"
+    number = micro_batch.number
+    if NODE in micro_batch.stages:
+        return seal_if_complete(context, number) or f"micro-batch {number} is already processed"
+    waiting = [s.node for s in pipeline.sources if micro_batch.slices.get(s.id) and s.node not in micro_batch.stages]
+    if waiting:
+        return f"micro-batch {number} is not read yet: {', '.join(waiting)}"
+    with broker.acquire(NODE, context.owner, wait=wait) as lease:
+        micro_batch = broker.micro_batch(number)
+        if NODE not in micro_batch.stages:
+            manifests = staged(context, micro_batch, [s.node for s in pipeline.sources])
+            origins = origins_of(pipeline.id, [entry for m in manifests for entry in m.slices])
+            plan = with_careful(
+                Pass(
+                    pipeline=pipeline.id,
+                    micro_batch=number,
+                    node=NODE,
+                    token=lease.token,
+                    processors=pipeline.processors,
+                    destinations=pipeline.destinations,
+                    final=True,
+                ),
+                lease.attempts,
+            )
+            files = [(i, f) for i, f in enumerate(f for m in manifests for f in m.files)]
+            with keeping(lease):
+                results = run_pass(context, plan, FileReader(tuple(origins)), files, run_all)
+            manifest = StageManifest(
+                pipeline=pipeline.id, micro_batch=number, node=NODE, token=lease.token, slices=[], **totals(results)
+            )
+            stage(context, lease, manifest, None)
+    return seal_if_complete(context, number) or f"processed micro-batch {number}"
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """The executor's side of reading spool files; picklable. A piece is (number, file)."""
+
+    origins: Sequence[Origin]
+
+    def __call__(self, plan: Pass, spool: Spool, piece: tuple[int, PartFile]) -> PassResult:
+        number, file = piece
+        return RowPass(plan, spool, number, self.origins).run(aligned(spool.read(file)))

@@ -1,0 +1,167 @@
+"""`sources.<id>`: reads exactly the slices of the unsealed micro-batch, numbers, processes, writes the spool, stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain as chained
+from typing import TYPE_CHECKING
+
+from conduit_tasks.connectors.base import Slice
+from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.plan import source_connector
+from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, numbered, with_careful
+from conduit_tasks.micro_batch.seal import seal_if_complete
+from conduit_tasks.micro_batch.stage import RunAll, keeping, run_pass, stage, totals
+from conduit_tasks.pipeline.topology import Pipeline, Processor, Source
+from conduit_tasks.record.record import Origin
+from conduit_tasks.spool.manifest import SliceEntry, StageManifest
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import MicroBatch
+    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.spool.spool import Spool
+
+PIECE_BYTES = 32 << 20
+"""Consecutive small slices are read by one task up to this size, so that a thousand small files are not a thousand tasks."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one Spark task reads: consecutive slices with their numbers; picklable."""
+
+    part: int
+    slices: tuple[tuple[int, Slice], ...]
+
+
+def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) -> str:
+    """Stages one source's share of the unsealed micro-batch, and seals it where it was the last.
+
+    Returns what was done, in words. Raises LeaseHeld after `wait` seconds, Fenced, SourceError, SpoolError.
+    """
+    broker = context.broker
+    source = context.pipeline.source(source_id)
+    micro_batch = broker.unsealed()
+    if micro_batch is None:
+        return "nothing is unsealed"
+    if not micro_batch.slices.get(source_id) or source.node in micro_batch.stages:
+        return seal_if_complete(context, micro_batch.number) or f"nothing to read in micro-batch {micro_batch.number}"
+    with broker.acquire(source.node, context.owner, wait=wait) as lease:
+        micro_batch = broker.micro_batch(micro_batch.number)
+        if source.node not in micro_batch.stages:
+            _stage(context, source, micro_batch, lease, run_all)
+    sealed = seal_if_complete(context, micro_batch.number)
+    return sealed or f"staged {source.node} of micro-batch {micro_batch.number}"
+
+
+def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lease, run_all: RunAll) -> None:
+    pipeline = context.pipeline
+    slices = micro_batch.slices[source.id]
+    first = first_slice(pipeline, micro_batch, source.id)
+    own, processors = source_origins(pipeline, source, slices)
+    origins = (*[Origin("", "", "")] * first, *own)
+    plan = with_careful(
+        Pass(
+            pipeline=pipeline.id,
+            micro_batch=micro_batch.number,
+            node=source.node,
+            token=lease.token,
+            processors=processors,
+            destinations=pipeline.destinations,
+            final=not pipeline.processors,
+        ),
+        lease.attempts,
+    )
+    with keeping(lease):
+        results = run_pass(context, plan, SourceReader(pipeline, source.id, origins), group_slices(slices, first), run_all)
+    counts: dict[int, int] = {}
+    for result in results:
+        counts.update(result.counts)
+    manifest = StageManifest(
+        pipeline=pipeline.id,
+        micro_batch=micro_batch.number,
+        node=source.node,
+        token=lease.token,
+        slices=[
+            SliceEntry(source.id, s.partition, s.part, s.start, s.end, counts[first + i], own[i].metadata)
+            for i, s in enumerate(slices)
+        ],
+        **totals(results),
+    )
+    stage(context, lease, manifest, [counts[first + i] for i in range(len(slices))])
+
+
+def first_slice(pipeline: Pipeline, micro_batch: MicroBatch, source_id: str) -> int:
+    """The number of a source's first slice: slices are numbered over all sources, in the file's order."""
+    first = 0
+    for source in pipeline.sources:
+        if source.id == source_id:
+            return first
+        first += len(micro_batch.slices.get(source.id, ()))
+    raise KeyError(source_id)
+
+
+@dataclass(frozen=True)
+class SourceReader:
+    """The executor's side of reading slices; picklable."""
+
+    pipeline: Pipeline
+    source_id: str
+    origins: tuple[Origin, ...]
+
+    def __call__(self, plan: Pass, spool: Spool, piece: Piece) -> PassResult:
+        connector = source_connector(self.pipeline, self.source_id)
+        counts: dict[int, int] = {}
+        try:
+            batches = chained.from_iterable(numbered(number, connector.read(s), counts) for number, s in piece.slices)
+            result = RowPass(plan, spool, piece.part, self.origins).run(batches)
+        finally:
+            connector.close()
+        result.counts = counts
+        return result
+
+
+def source_origins(
+    pipeline: Pipeline, source: Source, slices: Sequence[Slice]
+) -> tuple[list[Origin], tuple[Processor, ...]]:
+    """What the records of each slice share, and the source's processors.
+
+    A setting `cloudevents.<attribute>` sets that attribute: a constant for all records, a template record by record.
+    """
+    connector = source_connector(pipeline, source.id)
+    shared = {
+        "opencdc.readAt": str(int(datetime.now(UTC).timestamp() * 1e9)),
+        "conduit.source.connector.id": source.id,
+        "conduit.source.plugin.name": source.plugin,
+    }
+    templated: list[Processor] = []
+    for name, value in source.settings.items():
+        if not name.startswith("cloudevents."):
+            continue
+        if "{{" in value:
+            settings = {"field": f'.Metadata["{name}"]', "value": value}
+            templated.append(Processor(f"{source.id}:{name}", "field.set", settings))
+        else:
+            shared[name] = value
+    try:
+        origins = [Origin(pipeline.id, source.id, s.partition, {**shared, **connector.metadata(s)}) for s in slices]
+    finally:
+        connector.close()
+    return origins, (*templated, *source.processors)
+
+
+def group_slices(slices: Sequence[Slice], first: int) -> list[Piece]:
+    """Consecutive slices, numbered from `first`, in pieces of up to PIECE_BYTES (one of unknown size alone)."""
+    pieces: list[Piece] = []
+    group: list[tuple[int, Slice]] = []
+    size = 0
+    for number, s in enumerate(slices, first):
+        if group and (s.bytes is None or size + s.bytes > PIECE_BYTES):
+            pieces.append(Piece(len(pieces), tuple(group)))
+            group, size = [], 0
+        group.append((number, s))
+        size += PIECE_BYTES if s.bytes is None else s.bytes
+    if group:
+        pieces.append(Piece(len(pieces), tuple(group)))
+    return pieces

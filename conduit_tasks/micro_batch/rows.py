@@ -1,0 +1,257 @@
+"""One pass over rows in an executor: number, process, evaluate the triggers, write the spool file.
+
+Called by the read and the process step for each of their pieces; only counts go back to the driver.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from conduit_tasks.filters import compile_filters
+from conduit_tasks.filters.batch import mask
+from conduit_tasks.micro_batch.isolated import bisected
+from conduit_tasks.pipeline.topology import Destination, Processor
+from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.record.schema import NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
+
+if TYPE_CHECKING:
+    from conduit_tasks.spool.spool import PartFile, Spool
+
+ERROR_KEY = "conduit.error"
+"""Metadata of a record that its source could not decode: it is nacked before any processor sees it."""
+
+NACKED_SCHEMA = pa.schema(NUMBER_FIELDS + RECORD_FIELDS + [pa.field("error", pa.binary())])
+"""Rows that failed before the fan-out, as they entered the node; `error`: JSON {node, class, message}."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one node does to its rows; picklable. `final` nodes evaluate the triggers of `destinations`.
+
+    `careful`: run processors in children, because attempts before this one died without progress (C10).
+    """
+
+    pipeline: str
+    micro_batch: int
+    node: str
+    token: int
+    processors: tuple[Processor, ...]
+    destinations: tuple[Destination, ...]
+    final: bool
+    careful: bool = False
+    folder: str = ""
+    """Spool folder of the files; default the node. Passes between frame processors write aside."""
+
+    def filtered_destinations(self) -> list[Destination]:
+        """Those with filters: each has a boolean column in the final files."""
+        return [d for d in self.destinations if d.filters] if self.final else []
+
+
+@dataclass
+class PassResult:
+    """What one piece came to. `counts`: slice number → records read (sources only). All counts are of distinct
+    records, not of derived ones (invariant 10); what was read and neither nacked nor written was filtered."""
+
+    files: list[PartFile] = field(default_factory=list)
+    nacked_files: list[PartFile] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+    read: int = 0
+    nacked: int = 0
+    written: int = 0
+    bytes: int = 0
+    matched: Counter[str] = field(default_factory=Counter)
+
+
+class RowPass:
+    """Runs a `Pass` over batches of one piece and writes its part files."""
+
+    def __init__(self, plan: Pass, spool: Spool, part: int, origins: Sequence[Origin]) -> None:
+        self.plan, self.origins, self.part = plan, origins, part
+        self.chain = Chain(plan.processors) if plan.processors else None
+        self.filters = [(d.id, compile_filters(d.filters)) for d in plan.filtered_destinations()]
+        self.writer = spool.writer(plan.pipeline, plan.micro_batch, plan.folder or plan.node, plan.token)
+        self.result = PassResult()
+        self._out: Any = None
+        self._nacked: Any = None
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> PassResult:
+        """Consumes SPOOL_SCHEMA batches in order; every file is durable when it returns."""
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    self._take(batch)
+        except BaseException:
+            for writer in (self._out, self._nacked):
+                if writer is not None:
+                    writer.abort()
+            raise
+        finally:
+            if self.chain is not None:
+                self.chain.close()
+        for writer, files in ((self._out, self.result.files), (self._nacked, self.result.nacked_files)):
+            if writer is not None:
+                files.append(writer.close())
+        self.result.bytes = sum(f.bytes for f in self.result.files)
+        return self.result
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        result = self.result
+        result.read += len(_records_of(batch))
+        undecodable = _undecodable(batch)
+        if undecodable is not None:
+            bad = batch.filter(undecodable)
+            self._nack(bad, [_decode_error(self.plan.node, row) for row in bad.column("metadata").to_pylist()])
+            batch = batch.filter(pa.compute.invert(undecodable))
+        if self.chain is not None and batch.num_rows:
+            batch = self._process(batch)
+        if batch.num_rows:
+            self._write(batch)
+
+    def _process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The chain over one batch: derived rows share (slice, n); a failed input is nacked as it came in."""
+        assert self.chain is not None
+        records = to_records(batch, self.origins)
+        results = self._results(records)
+        slices, numbers, ords = (batch.column(name).to_pylist() for name in ("slice", "n", "ord"))
+        failed = {(slices[i], numbers[i]) for i, r in enumerate(results) if r.error is not None}
+        if failed:
+            # Derived records are acked or nacked together: they share the position (issue: processors).
+            rows = [i for i in range(len(results)) if (slices[i], numbers[i]) in failed]
+            culprits = {(slices[i], numbers[i]): r for i, r in enumerate(results) if r.error is not None}
+            self._nack(
+                batch.take(pa.array(rows)), [_error(self.plan.node, culprits[slices[i], numbers[i]]) for i in rows]
+            )
+        out_slices: list[int] = []
+        out_numbers: list[int] = []
+        out: list[Record] = []
+        ordinals: Counter[tuple[int, int]] = Counter()
+        for i, r in enumerate(results):
+            key = (slices[i], numbers[i])
+            if key in failed:
+                continue
+            for record in r.records:
+                # Ordinals are dense over all derived records of one position, whichever node derived them.
+                record.ordinal = ordinals[key]
+                ordinals[key] += 1
+                out_slices.append(slices[i])
+                out_numbers.append(numbers[i])
+                out.append(record)
+        return spool_batch(out_slices, out_numbers, out)
+
+    def _results(self, records: list[Record]) -> list[Result]:
+        assert self.chain is not None
+        if not self.plan.careful:
+            return self.chain.run(records)
+        return bisected(
+            self.chain.run,
+            records,
+            lambda _, how: Result.failure(f"killed its worker: {how}", "killed its worker", self.plan.node),
+        )
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        distinct = len(_records_of(batch))
+        self.result.written += distinct
+        if self.plan.final:
+            keys = None
+            for destination, matcher in self.filters:
+                column = mask(matcher, batch, self.origins)
+                wanted = np.ones(batch.num_rows, bool) if column is None else column
+                batch = batch.append_column(f"to.{destination}", pa.array(wanted))
+                keys = _row_keys(batch) if keys is None else keys
+                self.result.matched[destination] += len(np.unique(keys[wanted])) if wanted.any() else 0
+            for destination in (d.id for d in self.plan.destinations if not d.filters):
+                self.result.matched[destination] += distinct
+        if self._out is None:
+            self._out = self.writer.part(self.part, [d for d, _ in self.filters])
+        self._out.write(batch)
+
+    def _nack(self, rows: pa.RecordBatch, errors: Sequence[Mapping[str, str]]) -> None:
+        self.result.nacked += len(_records_of(rows))
+        if self._nacked is None:
+            self._nacked = self.writer.nacked(self.part, NACKED_SCHEMA)
+        columns = [rows.column(name) for name in NACKED_SCHEMA.names[:-1]]
+        columns.append(pa.array([orjson.dumps(e) for e in errors], pa.binary()))
+        self._nacked.write(pa.RecordBatch.from_arrays(columns, schema=NACKED_SCHEMA))
+
+
+def numbered(slice_number: int, batches: Iterable[pa.RecordBatch], counts: dict[int, int]) -> Iterator[pa.RecordBatch]:
+    """Gives a source's READ_SCHEMA batches their numbers, before any processor sees them; counts into `counts`."""
+    n = 0
+    for batch in batches:
+        rows = batch.num_rows
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array(np.full(rows, slice_number, np.int32)),
+                pa.array(np.arange(n, n + rows, dtype=np.int64)),
+                pa.array(np.zeros(rows, np.int32)),
+                *batch.columns,
+            ],
+            names=[f.name for f in NUMBER_FIELDS] + [f.name for f in RECORD_FIELDS],
+        )
+        n += rows
+    counts[slice_number] = n
+
+
+def aligned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, cut so that derived rows of one record never lie in two batches."""
+    held: pa.RecordBatch | None = None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if held is not None:
+            if all(held.column(c)[-1].equals(batch.column(c)[0]) for c in ("slice", "n")):
+                start = int(np.searchsorted(_row_keys(held), _row_keys(held)[-1]))
+                tail = held.slice(start)
+                batch = pa.Table.from_batches([tail, batch]).combine_chunks().to_batches()[0]
+                held = held.slice(0, start)
+            if held.num_rows:
+                yield held
+        held = batch
+    if held is not None:
+        yield held
+
+
+def _row_keys(batch: pa.RecordBatch) -> np.ndarray:
+    """One int64 per row, equal for derived rows of one record: rows are sorted, so a change of (slice, n) counts up."""
+    slices, numbers = batch.column("slice").to_numpy(), batch.column("n").to_numpy()
+    change = (slices[1:] != slices[:-1]) | (numbers[1:] != numbers[:-1])
+    return np.concatenate([[0], np.cumsum(change)])
+
+
+def _records_of(batch: pa.RecordBatch) -> range:
+    """As many items as distinct records (slice, n) in the batch."""
+    return range(int(_row_keys(batch)[-1]) + 1) if batch.num_rows else range(0)
+
+
+def _undecodable(batch: pa.RecordBatch) -> pa.Array | None:
+    """Boolean per row: metadata says that the source could not decode it; None where no row does."""
+    metadata = batch.column("metadata")
+    if metadata.null_count == batch.num_rows:
+        return None
+    flags = [bool(m) and any(k == ERROR_KEY for k, _ in m) for m in metadata.to_pylist()]
+    return pa.array(flags) if any(flags) else None
+
+
+def _decode_error(node: str, metadata: Sequence[tuple[str, str]]) -> dict[str, str]:
+    return {"node": node, "class": "decode", "message": dict(metadata)[ERROR_KEY]}
+
+
+def _error(node: str, result: Result) -> dict[str, str]:
+    return {
+        "node": f"{node}/{result.processor}" if result.processor else node,
+        "class": result.error_class or "processor",
+        "message": result.error or "",
+    }
+
+
+def with_careful(plan: Pass, attempts: int, limit: int = 3) -> Pass:
+    """The pass, careful once `attempts` consecutive ones ended without progress (C10, B7)."""
+    return replace(plan, careful=attempts > limit)

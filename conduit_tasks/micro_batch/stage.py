@@ -1,0 +1,106 @@
+"""What reading and processing share: running a pass over pieces, keeping the lease meanwhile, staging the result."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain as chained
+from typing import TYPE_CHECKING, Any, Protocol
+
+from conduit_tasks.errors import ConduitError
+from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.rows import Pass, PassResult
+from conduit_tasks.processors.chain import has_frames
+from conduit_tasks.spool.manifest import StageManifest
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.spool.spool import Spool
+
+RunAll = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+"""Runs a picklable function over pieces, in executors, answers in order (`spark.session.run_all`)."""
+
+
+class Reader(Protocol):
+    """Reads one piece and runs the pass over its rows; picklable, runs in an executor."""
+
+    def __call__(self, plan: Pass, spool: Spool, piece: Any) -> PassResult: ...
+
+
+@dataclass(frozen=True)
+class _Bound:
+    plan: Pass
+    spool: Spool
+    reader: Reader
+
+    def __call__(self, piece: Any) -> PassResult:
+        return self.reader(self.plan, self.spool, piece)
+
+
+def run_pass(context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any], run_all: RunAll) -> list[PassResult]:
+    """The whole section over all pieces: one pass, or several where frame processors stand between."""
+    if has_frames(plan.processors):
+        from conduit_tasks.micro_batch.frames import run_frames
+
+        return run_frames(context, plan, reader, pieces, run_all)
+    return run_all(_Bound(plan, context.spool, reader), pieces)
+
+
+@contextmanager
+def keeping(lease: Lease) -> Iterator[None]:
+    """Renews the lease in the background. Losing it is seen by the next fenced call, which changes nothing."""
+    done = threading.Event()
+
+    def renew() -> None:
+        while not done.wait(lease.ttl / 3):
+            try:
+                lease.renew()
+            except ConduitError:
+                return
+
+    thread = threading.Thread(target=renew, name=f"lease {lease.node}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def stage(context: Context, lease: Lease, manifest: StageManifest, counts: list[int] | None) -> None:
+    """Writes the manifest (durable), then tells the broker: the first fenced stage of a node wins."""
+    from conduit_tasks.broker.state import Stage
+
+    path = context.spool.write_stage(manifest)
+    context.broker.stage(
+        manifest.node,
+        manifest.micro_batch,
+        lease.token,
+        Stage(
+            manifest=path,
+            counts=counts,
+            read=manifest.read,
+            filtered=manifest.filtered,
+            nacked=manifest.nacked,
+            matched=manifest.matched,
+            bytes=sum(f.bytes for f in manifest.files),
+        ),
+    )
+
+
+def totals(results: Sequence[PassResult]) -> dict[str, Any]:
+    """The sums of all pieces, as StageManifest fields; files in reading order."""
+    matched: Counter[str] = Counter()
+    for result in results:
+        matched.update(result.matched)
+    return {
+        "files": list(chained.from_iterable(r.files for r in results)),
+        "nacked_files": list(chained.from_iterable(r.nacked_files for r in results)),
+        "read": sum(r.read for r in results),
+        "filtered": sum(r.read - r.nacked - r.written for r in results),
+        "nacked": sum(r.nacked for r in results),
+        "matched": dict(matched),
+    }

@@ -1,0 +1,94 @@
+"""The Spark application of every node: `spark-submit app.py --pipeline P --node N --run R`.
+
+Reads, processes or delivers; arguments are ids only, everything else comes from the pipeline file and the broker.
+
+Exit codes: 0 done · 3 the destination is unavailable and waits, cursor unmoved · 4 the pipeline is stopped or
+degraded · 5 somebody else holds the lease · 1 anything else, which Airflow retries.
+Lines on stderr that begin with `conduit ` are JSON objects for the task log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import Any
+
+WAITING, STOPPED, HELD = 3, 4, 5
+
+
+def event(name: str, **fields: Any) -> None:
+    """One structured line."""
+    import orjson
+
+    sys.stderr.write("conduit " + orjson.dumps({"event": name, **fields}).decode() + "\n")
+    sys.stderr.flush()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one node; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="conduit-app", description=__doc__)
+    parser.add_argument("--pipeline", required=True)
+    parser.add_argument("--node", required=True, help="sources.<id>, processors or destinations.<id>")
+    parser.add_argument("--run", required=True, help="the Airflow run id")
+    parser.add_argument("--drain-limit", type=float, default=60.0, help="seconds a destination drains")
+    parser.add_argument("--cleared", action="store_true", help="this run's task succeeded before and was cleared")
+    options = parser.parse_args(argv)
+
+    from conduit_tasks import errors
+    from conduit_tasks.micro_batch.context import opened
+
+    started = time.monotonic()
+    where = {"pipeline": options.pipeline, "node": options.node}
+    try:
+        with opened(options.pipeline, options.run) as context:
+            said = _run(context, options)
+    except errors.Unavailable as error:
+        event("waiting", reason=str(error), **where)
+        return WAITING
+    except errors.PipelineStopped as error:
+        event("stopped", reason=str(error), **where)
+        return STOPPED
+    except errors.LeaseHeld as error:
+        event("held", reason=str(error), **where)
+        return HELD
+    except errors.ConduitError as error:
+        event("failed", reason=str(error), error=type(error).__name__, **where)
+        return 1
+    event("done", said=said, seconds=round(time.monotonic() - started, 3), **where)
+    return 0
+
+
+def _run(context: Any, options: argparse.Namespace) -> str:
+    from conduit_tasks.micro_batch.deliver import deliver_destination
+    from conduit_tasks.micro_batch.process import process
+    from conduit_tasks.micro_batch.read import read_source
+    from conduit_tasks.spark.session import run_all
+
+    kind, _, name = options.node.partition(".")
+    # Whoever finds the lease taken waits one lease time (and the grace), then takes over or ends.
+    wait = context.settings.lease_ttl + context.settings.lease_grace + 1
+    if kind == "sources":
+        return read_source(context, name, run_all, wait)
+    if kind == "processors":
+        return process(context, run_all, wait)
+    return deliver_destination(
+        context,
+        name,
+        run_all,
+        run=options.run,
+        wait=wait,
+        drain_limit=options.drain_limit,
+        cleared=options.cleared,
+        progress=lambda **fields: event("progress", node=options.node, **fields),
+    )
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        # The interpreter's exit would otherwise wait for the gateway; the code is what Airflow acts on.
+        os._exit(code)
