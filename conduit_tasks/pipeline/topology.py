@@ -31,6 +31,8 @@ class Source:
     settings: Mapping[str, str] = field(default_factory=dict)
     processors: tuple[Processor, ...] = ()
     ack_on: Literal["delivered", "stored"] = "delivered"
+    durability: Literal["redis", "spool"] | None = None
+    """The HTTP gateway: where an event is stored before its producer is answered; None = its default."""
 
     @property
     def node(self) -> str:
@@ -127,6 +129,8 @@ class Pipeline:
     handlers: tuple[Mapping[str, str], ...] = ()
     file: str = ""
     """The file it came from, for messages."""
+    line: int = 0
+    """Where it begins in `file`."""
 
     def source(self, id: str) -> Source:
         return next(s for s in self.sources if s.id == id)
@@ -146,5 +150,5 @@ class Pipeline:
         from dataclasses import asdict
 
         config = asdict(self)
-        config.pop("file")
+        del config["file"], config["line"]
         return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

@@ -1,0 +1,102 @@
+"""From the keys of a file to the topology: every default applied, plugins without their prefix."""
+
+from __future__ import annotations
+
+from conduit_tasks.pipeline.model import (
+    ConnectorKeys,
+    DeadLetterKeys,
+    DeliveryKeys,
+    LagBudgetKeys,
+    PipelineKeys,
+    ProcessorKeys,
+)
+from conduit_tasks.pipeline.plugins import parse_plugin
+from conduit_tasks.pipeline.topology import (
+    DeadLetterQueue,
+    Delivery,
+    Destination,
+    Limits,
+    Pipeline,
+    Processor,
+    Source,
+)
+
+ACKED_WHEN_STORED = frozenset({"http", "sqs", "cdc", "postgres"})
+"""Sources whose `ack-on` is `stored` unless the file says otherwise (SEMANTICS T2): their producer waits for the
+answer, or their log grows until they are acked. Known by name, so that reading a file loads no connector."""
+
+
+def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
+    """The topology of a pipeline whose keys were checked (`validate.check`)."""
+    from conduit_tasks.settings import settings
+
+    queue = _dead_letters(keys.dead_letter_queue)
+    retention = keys.spool.retention
+    return Pipeline(
+        id=keys.id,
+        name=keys.name or keys.id,
+        description=keys.description,
+        status=keys.status,
+        sources=tuple(_source(c) for c in keys.connectors if c.type == "source"),
+        destinations=tuple(_destination(c, queue) for c in keys.connectors if c.type == "destination"),
+        processors=_processors(keys.processors),
+        schedule=keys.schedule.strip(),
+        micro_batch=Limits(records=keys.micro_batch.max_records, bytes=keys.micro_batch.max_bytes),
+        lag_budget=_lag_budget(keys.lag_budget),
+        isolate=keys.isolate,
+        event_time=keys.event_time,
+        drain_limit=keys.drain_limit,
+        replay_interval=keys.replay_interval.strip(),
+        spool_path=keys.spool.path,
+        spool_retention=settings().retention if retention is None else retention,
+        dead_letters=queue,
+        handlers=tuple({"on": h.on, "call": h.call} for h in keys.handlers),
+        file=file,
+        line=line,
+    )
+
+
+def _source(keys: ConnectorKeys) -> Source:
+    plugin = parse_plugin(keys.plugin).name
+    return Source(
+        id=keys.id,
+        plugin=plugin,
+        settings=keys.settings,
+        processors=_processors(keys.processors),
+        ack_on=keys.ack_on or ("stored" if plugin in ACKED_WHEN_STORED else "delivered"),
+        durability=keys.durability,
+    )
+
+
+def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
+    delivery = keys.delivery or DeliveryKeys()
+    return Destination(
+        id=keys.id,
+        plugin=parse_plugin(keys.plugin).name,
+        settings=keys.settings,
+        processors=_processors(keys.processors),
+        filters=tuple(keys.trigger.filters) if keys.trigger else (),
+        delivery=Delivery(**delivery.model_dump()),
+        dead_letters=_dead_letters(keys.dead_letter_queue) if keys.dead_letter_queue else queue,
+    )
+
+
+def _processors(section: list[ProcessorKeys]) -> tuple[Processor, ...]:
+    return tuple(
+        Processor(p.id, parse_plugin(p.plugin).name, p.settings, p.condition or None, p.workers or 1) for p in section
+    )
+
+
+def _dead_letters(keys: DeadLetterKeys) -> DeadLetterQueue:
+    return DeadLetterQueue(
+        plugin=parse_plugin(keys.plugin).name if keys.plugin else None,
+        settings=keys.settings,
+        window_size=keys.window_size,
+        window_nack_threshold=keys.window_nack_threshold,
+    )
+
+
+def _lag_budget(keys: LagBudgetKeys | None) -> Limits | None:
+    if keys is None or not keys.model_fields_set:
+        return None
+    return Limits(records=keys.records, bytes=keys.bytes, age=keys.age)

@@ -1,0 +1,262 @@
+"""Reads pipeline files: YAML → keys → topology, with every error located. A broken pipeline breaks only itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline import model, validate
+from conduit_tasks.pipeline.build import to_pipeline
+from conduit_tasks.pipeline.findings import Finding, Path, Report, nearest
+from conduit_tasks.pipeline.names import dag_id, replay_dag_id
+from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.pipeline.yaml import Document, read
+
+VERSIONS = ("2.0", "2.1", "2.2")
+LATEST = VERSIONS[-1]
+_KEPT_EMPTY = ("settings", "filters")
+_MODELS: dict[str, type[model.Keys]] = {
+    "pipelines": model.PipelineKeys,
+    "connectors": model.ConnectorKeys,
+    "processors": model.ProcessorKeys,
+    "dead-letter-queue": model.DeadLetterKeys,
+    "trigger": model.TriggerKeys,
+    "delivery": model.DeliveryKeys,
+    "micro-batch": model.MicroBatchKeys,
+    "lag-budget": model.LagBudgetKeys,
+    "spool": model.SpoolKeys,
+    "handlers": model.HandlerKeys,
+}
+
+
+@dataclass
+class LoadResult:
+    """The pipelines that have no error, in the order of the files, and every finding, warnings too."""
+
+    pipelines: list[Pipeline] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
+def load_file(
+    path: str | FilePath, *, plugins: bool = False, env: Mapping[str, str] | None = None, check_ids: bool = True
+) -> LoadResult:
+    """The pipelines of one file.
+
+    `plugins` also checks plugin names, their settings, filters and conditions, which loads the connectors: not
+    where DAGs are parsed. Never raises for what is in the file, nor for a file that cannot be read (E001).
+    """
+    result = LoadResult()
+    try:
+        text = FilePath(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        result.findings.append(
+            Finding(str(path), 0, 0, "E001", "error", f"cannot be read: {reason}", "check the path and its permissions")
+        )
+        return result
+    for document in read(text, str(path), os.environ if env is None else env):
+        _load_document(document, result, plugins)
+    return _without_clashes(result) if check_ids else result
+
+
+def load_folder(path: str | FilePath, *, plugins: bool = False, env: Mapping[str, str] | None = None) -> LoadResult:
+    """The pipelines of all `*.yaml` and `*.yml` directly in a folder, files in name order. Never raises."""
+    folder, result = FilePath(path), LoadResult()
+    if not folder.is_dir():
+        result.findings.append(
+            Finding(str(path), 0, 0, "E001", "error", "is not a folder", "create it, or run `conduit init`")
+        )
+        return result
+    for file in sorted(f for f in folder.iterdir() if f.suffix in (".yaml", ".yml") and f.is_file()):
+        loaded = load_file(file, plugins=plugins, env=env, check_ids=False)
+        result.pipelines += loaded.pipelines
+        result.findings += loaded.findings
+    return _without_clashes(result)
+
+
+def get_pipeline(id: str) -> Pipeline:
+    """The pipeline of this id from the folder that the settings name.
+
+    Raises ConfigError: with the first error of the pipeline, or with the ids that exist.
+    """
+    from conduit_tasks.settings import settings
+
+    folder = settings().path(settings().pipelines)
+    result = load_folder(folder)
+    for pipeline in result.pipelines:
+        if pipeline.id == id:
+            return pipeline
+    for finding in result.errors:
+        if finding.pipeline == id:
+            raise ConfigError(f"{finding}; {finding.hint}" if finding.hint else str(finding))
+    known = ", ".join(p.id for p in result.pipelines) or "none"
+    more = f"; files with errors: see `conduit validate {folder}`" if result.errors else ""
+    raise ConfigError(f"no pipeline '{id}' in {folder}; there are: {known}{more}")
+
+
+def _load_document(document: Document, result: LoadResult, plugins: bool) -> None:
+    report, root = document.report, document.value
+    ids: dict[int, str] = {}
+    if root is None:
+        if not report.found:
+            report.add("W106", (), "the document is empty", "remove it, or add version and pipelines")
+    elif not isinstance(root, dict):
+        report.add("E006", (), "not a pipeline file: it must be a map with version and pipelines", "see `conduit init`")
+    else:
+        version = _version(root, report)
+        if version:
+            pipelines = _pipelines(root, report)
+            ids = {n: str(p["id"]) for n, p in enumerate(pipelines) if isinstance(p, dict) and p.get("id")}
+            for index, keys in enumerate(pipelines):
+                pipeline = _load_pipeline(keys, ("pipelines", index), report, version, plugins)
+                if pipeline:
+                    result.pipelines.append(pipeline)
+    result.findings += report.findings(ids)
+
+
+def _version(root: dict[str, Any], report: Report) -> str | None:
+    """The version to read by; None where it cannot be read at all."""
+    version = root.get("version")
+    if version is None:
+        report.add("W102", (), f"there is no version; read as {LATEST}", f'begin the file with version: "{LATEST}"')
+        return LATEST
+    if version in VERSIONS:
+        return str(version)
+    if str(version).split(".")[0] == "1":
+        report.add(
+            "E005",
+            ("version",),
+            f"version {version} is not read here, only 2.0 to {LATEST}",
+            "turn the maps pipelines, connectors and processors into lists whose items have an id, "
+            f'rename a processor\'s type to plugin, and set version: "{LATEST}"',
+        )
+        return None
+    if str(version).split(".")[0] == "2":
+        report.add("W102", ("version",), f"version {version} is unknown; read as {LATEST}", f'write "{LATEST}"')
+        return LATEST
+    report.add("E005", ("version",), f"version '{version}' is unknown", f'write version: "{LATEST}"')
+    return None
+
+
+def _pipelines(root: dict[str, Any], report: Report) -> list[Any]:
+    for key in root.keys() - {"version", "pipelines"}:
+        report.add("E101", (key,), f"unknown key '{key}'", nearest(key, ("version", "pipelines")))
+    pipelines = root.get("pipelines")
+    if isinstance(pipelines, list):
+        return pipelines
+    if isinstance(pipelines, dict):
+        report.add("E006", ("pipelines",), "pipelines must be a list", "write '- id: …' for each, as of version 2.0")
+    elif pipelines is not None or "pipelines" not in root:
+        report.add("E102", (), "the list of pipelines is missing", "add pipelines: with at least one '- id: …'")
+    return []
+
+
+def _load_pipeline(keys: Any, base: Path, report: Report, version: str, plugins: bool) -> Pipeline | None:
+    if not isinstance(keys, dict):
+        report.add("E103", base, "a pipeline must be a map", "write '- id: …' and its connectors")
+        return None
+    validate.check_version(keys, report, base, version)
+    try:
+        parsed = model.PipelineKeys.model_validate(_pruned(keys))
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            _report_detail(detail, report, base)
+        return None
+    validate.check(parsed, report, base)
+    if plugins:
+        validate.check_plugins(parsed, report, base)
+    return None if report.broken(base) else to_pipeline(parsed, report.file, report.locate(base)[0])
+
+
+def _pruned(value: Any) -> Any:
+    """Without the keys that have no value: `settings:` alone is the same as no settings."""
+    if isinstance(value, dict):
+        return {k: v if k in _KEPT_EMPTY else _pruned(v) for k, v in value.items() if v is not None}
+    return [_pruned(v) for v in value] if isinstance(value, list) else value
+
+
+def _report_detail(detail: ErrorDetails, report: Report, base: Path) -> None:
+    """One pydantic error as a finding."""
+    loc: Path = tuple(detail["loc"])
+    path, kind = (*base, *loc), detail["type"]
+    key = next((part for part in reversed(loc) if isinstance(part, str)), "pipeline")
+    section = next((part for part in reversed(loc[:-1]) if isinstance(part, str)), "pipelines")
+    if kind == "extra_forbidden":
+        report.add("E101", path, f"unknown key '{key}' in {section}", _hint_for_key(str(key), section))
+    elif kind == "missing":
+        report.add("E102", path[:-1], f"'{key}' is missing in this item of {section}", f"add {key}: …")
+    elif kind == "string_pattern_mismatch":
+        report.add(
+            "E104",
+            path,
+            f"'{detail['input']}' is not an id",
+            "use 1 to 128 of the characters A-Z a-z 0-9 _ : . -",
+        )
+    elif kind == "literal_error":
+        expected = detail["ctx"]["expected"]
+        report.add("E103", path, f"'{detail['input']}' is no value of {key}", f"write one of {expected}")
+    else:
+        given = f", not '{detail['input']}'" if isinstance(detail["input"], str) and kind != "conduit" else ""
+        message = detail["msg"] if kind == "conduit" else detail["msg"].removeprefix("Input ")
+        report.add("E103", path, f"{key}: {message}{given}", _HINTS.get(kind, ""))
+
+
+_HINTS = {
+    "model_type": "write a map: its keys below it, indented",
+    "list_type": "write a list: each item begins with '- '",
+    "int_parsing": "write a whole number",
+    "bool_parsing": "write true or false",
+}
+
+
+def _hint_for_key(key: str, section: str) -> str:
+    """The nearest key of the section, or the section in which the key is at home."""
+    known = _known(_MODELS.get(section, model.PipelineKeys))
+    hint = nearest(key, known)
+    if hint.startswith("did you mean"):
+        return hint
+    home = next((name for name, keys in _MODELS.items() if key in _known(keys)), None)
+    return f"'{key}' belongs to {home}" if home else hint
+
+
+def _known(keys: type[model.Keys]) -> set[str]:
+    return {str(f.alias or name) for name, f in keys.model_fields.items()}
+
+
+def _without_clashes(result: LoadResult) -> LoadResult:
+    """Drops pipelines of the same id (both: which one is meant is unknown, as in Conduit), and those whose DAG would
+    have the name of another's."""
+    by_id: dict[str, list[Pipeline]] = {}
+    for pipeline in result.pipelines:
+        by_id.setdefault(pipeline.id, []).append(pipeline)
+    names = {name: p.id for p in result.pipelines for name in (dag_id(p.id), replay_dag_id(p.id))}
+    kept = []
+    for pipeline in result.pipelines:
+        twins = [p for p in by_id[pipeline.id] if p is not pipeline]
+        other = names[dag_id(pipeline.id)]
+        if twins:
+            where = f"{twins[0].file}:{twins[0].line}"
+            message = f"the pipeline id '{pipeline.id}' is used twice, also in {where}; neither is loaded"
+            result.findings.append(_clash(pipeline, "E105", message))
+        elif other != pipeline.id:
+            message = f"the pipeline '{pipeline.id}' would have the name of the replay DAG of '{other}'"
+            result.findings.append(_clash(pipeline, "E106", message))
+        else:
+            kept.append(pipeline)
+    return replace(result, pipelines=kept)
+
+
+def _clash(pipeline: Pipeline, code: str, message: str) -> Finding:
+    hint = "give each pipeline an id of its own"
+    return Finding(pipeline.file, pipeline.line, 1, code, "error", message, hint, pipeline.id)

@@ -1,0 +1,261 @@
+"""The pipeline file as pydantic models: Conduit's keys (version 2.2) and ours, as written.
+
+What a key means is its docstring; the JSON Schema for editors (`conduit schema`) is made of them. Durations are
+seconds, sizes bytes, once read. Unknown keys are errors, because a misspelt guarantee is no guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.units import parse_duration, parse_rate, parse_size
+
+ID_PATTERN = r"[A-Za-z0-9_:.-]{1,128}"
+
+PIPES = (
+    "resend",
+    "resend-multi",
+    "stream",
+    "sequential",
+    "monotonic",
+    "monotonic-relaxed",
+    "continuous",
+    "continuous-relaxed",
+)
+"""SEMANTICS O1–O6r."""
+
+
+def _reads(parse: Callable[[Any], Any]) -> BeforeValidator:
+    def validate(value: Any) -> Any:
+        try:
+            return parse(value)
+        except ConfigError as error:
+            raise PydanticCustomError("conduit", "{message}", {"message": str(error)}) from None
+
+    return BeforeValidator(validate)
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, str]:
+    """Settings as Conduit has them: dotted names and text. Maps nest names, lists of scalars join by comma, lists of
+    maps count (`a.0.b`). Raises ConfigError where two spellings give the same name, or it is no map at all."""
+    if not isinstance(value, dict):
+        raise ConfigError("settings must be a map of names to values")
+    out: dict[str, str] = {}
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        nested = item
+        if isinstance(item, list) and any(isinstance(part, dict | list) for part in item):
+            nested = {str(n): part for n, part in enumerate(item)}
+        part = flatten(nested, f"{name}.") if isinstance(nested, dict) else {name: _text(item)}
+        twice = sorted(out.keys() & part.keys())
+        if twice:
+            raise ConfigError(f"the setting '{twice[0]}' is given twice, once nested and once dotted; remove one")
+        out.update(part)
+    return out
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(_text(part) for part in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def _as_list(value: Any) -> Any:
+    return [] if value is None else value
+
+
+Duration = Annotated[
+    float,
+    _reads(parse_duration),
+    WithJsonSchema({"type": "string", "examples": ["200ms", "10s", "1h30m", "PT0.2S"]}),
+]
+Size = Annotated[
+    int,
+    _reads(parse_size),
+    Field(gt=0),
+    WithJsonSchema({"type": ["string", "integer"], "examples": ["256MiB", "10MB", 1048576]}),
+]
+Rate = Annotated[
+    float,
+    _reads(parse_rate),
+    WithJsonSchema({"type": ["string", "number"], "examples": [100, "100/s", "6000/m"]}),
+]
+Settings = Annotated[dict[str, str], _reads(flatten), WithJsonSchema({"type": "object"})]
+Id = Annotated[str, Field(pattern=f"^{ID_PATTERN}$")]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class Keys(BaseModel):
+    """Keys are spelt with dashes; unknown ones are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        use_attribute_docstrings=True,
+    )
+
+
+class ProcessorKeys(Keys):
+    """A processor; it sees the records of its section only (SEMANTICS C2)."""
+
+    id: Id
+    """Unique within its section."""
+    plugin: str
+    """What it does, with or without `builtin:`."""
+    condition: str | None = None
+    """Go template; the processor runs on records for which it gives `true`."""
+    settings: Settings = Field(default_factory=dict)
+    workers: Count = 1
+    """As in Conduit; order is kept whatever the number."""
+
+
+class DeadLetterKeys(Keys):
+    """What takes nacks and how many are tolerated (SEMANTICS C5, C6)."""
+
+    plugin: str | None = None
+    """A destination's plugin; absent = our own store, `builtin:log` = drop with a warning."""
+    settings: Settings = Field(default_factory=dict)
+    window_size: Count = 1
+    """How many outcomes the window sees; 0 = no limit of nacks."""
+    window_nack_threshold: Count = 0
+    """How many of them may be nacks; one more stops the pipeline."""
+
+
+class TriggerKeys(Keys):
+    """Which records a destination wants (SEMANTICS T3)."""
+
+    filters: Annotated[list[dict[str, Any]], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """CloudEvents subscriptions filters: exact, prefix, suffix, all, any, not, sql; all of the list must match."""
+
+
+class DeliveryKeys(Keys):
+    """How records are delivered (SEMANTICS O, T9)."""
+
+    pipe: Literal[PIPES] = "stream"  # type: ignore[valid-type]
+    """The delivery discipline."""
+    max_unconfirmed: Positive = 1
+    """Sends in flight, per destination."""
+    order_by: Literal["partition", "key", "none"] = "partition"
+    """What keeps its order: all records of a source partition, those of one key (64 lanes), or nothing."""
+    retry: Count = 0
+    """How often a failed send is repeated within one attempt of the task."""
+    backoff_policy: Literal["constant", "linear", "exponential"] = "exponential"
+    backoff_delay: Duration = 0.2
+    timeout: Duration = 30.0
+    """Without a confirmation in this time a send has failed."""
+    retry_after_max: Duration = 60.0
+    """The longest `Retry-After` that is honoured."""
+    on_unavailable: Literal["wait", "dead-letter"] = "wait"
+    """What a destination that is down does to its records: keep the cursor, or dead-letter them (T7)."""
+    refused: Literal["nack", "complete"] = "nack"
+    """What an answer that a retry cannot improve (400, 401 …) is: a nack, or delivered (T6 to the letter)."""
+    rate_limit: Rate | None = None
+    """Records per second."""
+    guarantee: Literal["at-most-once", "at-least-once", "effectively-once"] = "at-least-once"
+    max_redeliveries: Positive = 3
+    """Attempts without any progress before the record at fault is looked for (C10)."""
+    park_keys: bool = False
+    """After a dead letter of a key, later records of that key are parked (X4)."""
+
+
+class ConnectorKeys(Keys):
+    """A source or a destination."""
+
+    id: Id
+    """Unique within the pipeline."""
+    type: Literal["source", "destination"]
+    plugin: str
+    """The system it speaks to, with or without `builtin:`."""
+    name: str = ""
+    settings: Settings = Field(default_factory=dict)
+    processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    ack_on: Literal["delivered", "stored"] | None = None
+    """Sources: acked when everything is delivered, or when the micro-batch is sealed; absent = the connector's own."""
+    durability: Literal["redis", "spool"] | None = None
+    """The HTTP gateway: where an event is stored before its producer is answered."""
+    trigger: TriggerKeys | None = None
+    """Destinations only."""
+    delivery: DeliveryKeys | None = None
+    """Destinations only."""
+    dead_letter_queue: DeadLetterKeys | None = None
+    """Destinations only; absent = the pipeline's."""
+
+
+class MicroBatchKeys(Keys):
+    """How much one run reads at most; shared out equally between sources."""
+
+    max_records: Positive = 500_000
+    max_bytes: Size | None = None
+
+
+class LagBudgetKeys(Keys):
+    """How far reading may be ahead of the slowest destination; absent = one micro-batch (SEMANTICS C13, X1)."""
+
+    records: Positive | None = None
+    bytes: Size | None = None
+    age: Duration | None = None
+
+
+class SpoolKeys(Keys):
+    """Where micro-batches are stored."""
+
+    path: str | None = None
+    retention: Duration | None = None
+    """How long a delivered micro-batch is kept, for replay."""
+
+
+class HandlerKeys(Keys):
+    """A function told of state changes before they are confirmed (SEMANTICS C7)."""
+
+    on: Literal["acked", "nacked"]
+    call: str
+    """`module:function`."""
+
+
+class PipelineKeys(Keys):
+    """One pipeline: sources, processors, destinations (SEMANTICS C1)."""
+
+    id: Id
+    status: Literal["running", "stopped"] = "running"
+    name: str = ""
+    description: str = ""
+    connectors: Annotated[list[ConnectorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    dead_letter_queue: DeadLetterKeys = DeadLetterKeys()
+    """Of every destination without its own, and of what fails before the fan-out."""
+    schedule: str = "30s"
+    """Cron, an interval such as 30s, or @continuous."""
+    micro_batch: MicroBatchKeys = MicroBatchKeys()
+    lag_budget: LagBudgetKeys | None = None
+    isolate: bool = False
+    """Whether a failing or slow destination leaves the others going (SEMANTICS X1)."""
+    event_time: str | None = None
+    """What a replay's interval selects by; absent = the source's own time."""
+    drain_limit: Duration | None = None
+    """How long a destination's task drains before it hands over; absent = one schedule interval."""
+    replay_interval: str = "@daily"
+    """The data interval of the replay DAG: cron, a preset such as @daily, or a duration."""
+    spool: SpoolKeys = SpoolKeys()
+    handlers: Annotated[list[HandlerKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+
+
+class FileKeys(Keys):
+    """A Conduit pipeline file, version 2.2, with the keys of Conduit Tasks."""
+
+    version: Annotated[str, WithJsonSchema({"enum": ["2.0", "2.1", "2.2", 2.0, 2.1, 2.2]})] = "2.2"
+    pipelines: list[PipelineKeys]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the file, for editors (`# yaml-language-server: $schema=…`)."""
+    schema = FileKeys.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,0 +1,39 @@
+"""Airflow's names for ours (DESIGN "Airflow's names"): the broker keeps the original, Airflow sees a safe one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+MAX_LENGTH = 250
+"""Airflow's limit for `dag_id` and `task_id`."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+REPLAY_SUFFIX = ".replay"
+
+
+def safe_name(id: str, limit: int = MAX_LENGTH) -> str:
+    """`id` itself where Airflow takes it; otherwise other characters become `_` and a short hash of `id` is added,
+    so that two different ids never share a name."""
+    safe = _UNSAFE.sub("_", id)
+    if safe == id and len(id) <= limit:
+        return id
+    digest = hashlib.blake2b(id.encode(), digest_size=4).hexdigest()
+    return f"{safe[: limit - len(digest) - 1]}-{digest}"
+
+
+def dag_id(pipeline: str) -> str:
+    """The DAG of a pipeline; leaves room for the suffix of its replay DAG."""
+    return safe_name(pipeline, MAX_LENGTH - len(REPLAY_SUFFIX))
+
+
+def replay_dag_id(pipeline: str) -> str:
+    """The DAG that replays intervals of a pipeline."""
+    return dag_id(pipeline) + REPLAY_SUFFIX
+
+
+def task_id(node: str) -> str:
+    """The task of a node (`sources.<id>`, `destinations.<id>`, `acks.<source>`, `processors`, …): the group is kept,
+    the id behind it made safe."""
+    group, dot, id = node.partition(".")
+    return f"{group}.{safe_name(id, MAX_LENGTH - len(group) - 1)}" if dot else safe_name(node)

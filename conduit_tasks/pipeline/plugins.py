@@ -1,0 +1,24 @@
+"""What `plugin` says: Conduit's reference `[kind:]name[@version]`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KINDS = ("builtin", "any", "standalone")
+
+
+class PluginReference(NamedTuple):
+    """`kind` is "" where none is written, `version` likewise."""
+
+    kind: str
+    name: str
+    version: str
+
+
+def parse_plugin(text: str) -> PluginReference:
+    """`builtin:file@v1.2` → ("builtin", "file", "v1.2")."""
+    kind, colon, rest = text.strip().partition(":")
+    if not colon:
+        kind, rest = "", text.strip()
+    name, _, version = rest.partition("@")
+    return PluginReference(kind, name, version)

@@ -1,0 +1,69 @@
+"""When a pipeline runs, from the file's `schedule` and `replay-interval`: cron, an interval, or `@continuous`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.units import parse_duration
+
+PRESETS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@quarterly": "0 0 1 */3 *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`seconds` is the length of one interval (of a cron: between its next two fires); `cron` has presets resolved."""
+
+    kind: Literal["interval", "cron", "continuous"]
+    seconds: float
+    cron: str | None = None
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Reads `*/5 * * * *`, `@hourly`, `30s` or `@continuous`. Raises ConfigError naming what is wrong.
+
+    `seconds` of `@continuous` is 60: what bounds a drain there (DESIGN "One run").
+    """
+    text = text.strip()
+    if text == "@continuous":
+        return Schedule("continuous", 60.0)
+    if text.startswith("@") and text not in PRESETS:
+        raise ConfigError(f"'{text}' is not a schedule; known are @continuous, {', '.join(PRESETS)}")
+    if text in PRESETS or " " in text:
+        return _cron(PRESETS.get(text, text))
+    try:
+        seconds = parse_duration(text)
+    except ConfigError:
+        raise ConfigError(
+            f"'{text}' is not a schedule; write cron such as '*/5 * * * *', an interval such as 30s, or @continuous"
+        ) from None
+    if seconds < 1:
+        raise ConfigError(f"an interval of {text} is below a second; write @continuous to run without a pause")
+    return Schedule("interval", seconds)
+
+
+def _cron(text: str) -> Schedule:
+    from datetime import UTC, datetime
+
+    from croniter import CroniterError, croniter
+
+    if len(text.split()) != 5:
+        raise ConfigError(
+            f"the cron '{text}' must have five fields (minute hour day month weekday), it has {len(text.split())}"
+        )
+    try:
+        fires = croniter(text, datetime.now(UTC), ret_type=float)
+        first, second = fires.get_next(), fires.get_next()
+    except (CroniterError, ValueError) as error:
+        raise ConfigError(f"the cron '{text}' cannot be read: {error}") from None
+    return Schedule("cron", second - first, text)

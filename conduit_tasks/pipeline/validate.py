@@ -1,0 +1,302 @@
+"""Cross checks of one pipeline: what the keys alone cannot say (SEMANTICS C1, C6, B8, O). Each finding has a stable
+code, a place and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from conduit_tasks.errors import ConfigError, UnknownPlugin
+from conduit_tasks.pipeline.findings import Path, Report, nearest
+from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.plugins import KINDS, parse_plugin
+from conduit_tasks.pipeline.schedule import parse_schedule
+
+STRICT_PIPES = frozenset({"sequential", "monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"})
+"""Pipes whose promise is an order (SEMANTICS O4–O6r)."""
+_SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
+_DESTINATION_ONLY = {"trigger": "trigger", "delivery": "delivery", "dead_letter_queue": "dead-letter-queue"}
+_CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_FIELD = re.compile(r"\.(Key|Payload\.(Before|After)|Metadata)((\.|\[).+)?")
+
+
+def check_version(keys: dict[str, Any], report: Report, base: Path, version: str) -> None:
+    """Conduit's changelog: deprecated names are renamed in place with a warning, newer ones than the file's version
+    get a warning."""
+    for path, processor in _raw_processors(keys, base):
+        if "type" in processor:
+            if "plugin" not in processor:
+                processor["plugin"] = processor["type"]
+            del processor["type"]
+            report.add("W101", (*path, "type"), "a processor's 'type' is deprecated", "rename it to plugin")
+        elif "plugin" in processor and version in ("2.0", "2.1"):
+            report.add("W103", (*path, "plugin"), "'plugin' is newer than the file's version", 'set version: "2.2"')
+        if "condition" in processor and version == "2.0":
+            report.add(
+                "W103", (*path, "condition"), "'condition' is newer than the file's version", 'set version: "2.2"'
+            )
+
+
+def check(keys: PipelineKeys, report: Report, base: Path) -> None:
+    """Everything that needs no plugin: light enough for parsing DAGs."""
+    _check_ends(keys, report, base)
+    _check_unique([c.id for c in keys.connectors], "connector", report, (*base, "connectors"))
+    for path, section in _sections(keys, base):
+        _check_unique([p.id for p in section], "processor", report, path)
+        for n, processor in enumerate(section):
+            _check_plugin_reference(processor.plugin, report, (*path, n, "plugin"))
+    _check_run(keys, report, base)
+    _check_dead_letters(keys.dead_letter_queue, report, (*base, "dead-letter-queue"))
+    for n, connector in enumerate(keys.connectors):
+        path = (*base, "connectors", n)
+        _check_plugin_reference(connector.plugin, report, (*path, "plugin"))
+        misplaced = _DESTINATION_ONLY if connector.type == "source" else _SOURCE_ONLY
+        for name, key in misplaced.items():
+            if getattr(connector, name) is not None:
+                other = "destination" if connector.type == "source" else "source"
+                report.add(
+                    "E107", (*path, key), f"'{key}' belongs to a {other}", f"move it to a connector of type: {other}"
+                )
+        if connector.delivery:
+            _check_delivery(connector.delivery, report, (*path, "delivery"))
+        if connector.dead_letter_queue:
+            _check_dead_letters(connector.dead_letter_queue, report, (*path, "dead-letter-queue"))
+
+
+def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
+    """Plugins, their settings, filters and conditions: loads the modules that know them."""
+    from conduit_tasks.connectors import registry
+    from conduit_tasks.filters import compile_filters
+
+    for path, section in _sections(keys, base):
+        for n, processor in enumerate(section):
+            _check_processor(processor, report, (*path, n))
+    queues = [((*base, "dead-letter-queue"), keys.dead_letter_queue)]
+    for n, connector in enumerate(keys.connectors):
+        path = (*base, "connectors", n)
+        find = registry.source_class if connector.type == "source" else registry.destination_class
+        cls = _check_settings(find, registry.known(), connector.plugin, connector.settings, report, path)
+        if connector.trigger:
+            _check_with(compile_filters, connector.trigger.filters, "E206", report, (*path, "trigger", "filters"))
+        if cls and connector.type == "destination":
+            _check_guarantee(connector, cls, report, path)
+        if connector.dead_letter_queue:
+            queues.append(((*path, "dead-letter-queue"), connector.dead_letter_queue))
+    for path, queue in queues:
+        if queue.plugin and parse_plugin(queue.plugin).name != "log":
+            _check_settings(registry.destination_class, registry.known(), queue.plugin, queue.settings, report, path)
+
+
+def _check_ends(keys: PipelineKeys, report: Report, base: Path) -> None:
+    """SEMANTICS C1: at least one source and one destination; what is missing is named."""
+    types = Counter(c.type for c in keys.connectors)
+    for code, end, consequence in (
+        ("E201", "source", "there is nothing to read"),
+        ("E202", "destination", "there is nowhere to deliver to"),
+    ):
+        if not types[end]:
+            report.add(
+                code,
+                (*base, "connectors") if keys.connectors else base,
+                f"the pipeline '{keys.id}' has no {end}: {consequence}",
+                f"add a connector with type: {end}",
+            )
+
+
+def _check_unique(ids: list[str], what: str, report: Report, path: Path) -> None:
+    seen: set[str] = set()
+    for n, id in enumerate(ids):
+        if id in seen:
+            report.add("E105", (*path, n, "id"), f"the {what} id '{id}' is used twice", "give each an id of its own")
+        seen.add(id)
+
+
+def _check_plugin_reference(text: str, report: Report, path: Path) -> None:
+    reference = parse_plugin(text)
+    if reference.kind == "standalone":
+        report.add(
+            "E204",
+            path,
+            f"'{text}': standalone plugins are programs for Conduit and cannot run here",
+            f"use a plugin of this project (builtin:{reference.name}, if there is one), any Spark format "
+            "(plugin: spark), or a Python package with the entry point conduit.connectors or conduit.processors",
+        )
+    elif reference.kind not in ("", *KINDS):
+        report.add("E204", path, f"'{reference.kind}:' is no kind of plugin", f"write builtin:{reference.name}")
+    elif not reference.name:
+        report.add("E102", path, "the plugin has no name", "write for example builtin:file")
+    elif reference.version not in ("", "latest"):
+        report.add("W105", path, f"the version '{reference.version}' is ignored", f"write {reference.name}")
+
+
+def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
+    _check_with(parse_schedule, keys.schedule, "E208", report, (*base, "schedule"))
+    if keys.replay_interval.strip() == "@continuous":
+        report.add("E208", (*base, "replay-interval"), "a replay needs an interval", "write @daily, @hourly or cron")
+    else:
+        _check_with(parse_schedule, keys.replay_interval, "E208", report, (*base, "replay-interval"))
+    if keys.drain_limit is not None and keys.drain_limit <= 0:
+        report.add("E103", (*base, "drain-limit"), "drain-limit must be above zero", "write for example 60s")
+    if keys.event_time is not None and not _FIELD.fullmatch(keys.event_time):
+        hint = "write for example .Payload.After.created_at or .Metadata['time']"
+        report.add("E212", (*base, "event-time"), f"'{keys.event_time}' is not a field reference", hint)
+    for n, handler in enumerate(keys.handlers):
+        if not _CALL.fullmatch(handler.call):
+            hint = "write module:function, for example include.handlers:notify"
+            report.add("E212", (*base, "handlers", n, "call"), f"'{handler.call}' is not a function", hint)
+    budget, batch = keys.lag_budget, keys.micro_batch
+    for key, limit, one in (
+        ("records", budget and budget.records, batch.max_records),
+        ("bytes", budget and budget.bytes, batch.max_bytes),
+    ):
+        if limit and one and limit < one:
+            report.add(
+                "W201",
+                (*base, "lag-budget", key),
+                f"the lag budget of {limit} {key} is below one micro-batch of {one}",
+                "what one run reads is cut down to the budget; raise it, or lower micro-batch",
+            )
+
+
+def _check_delivery(delivery: DeliveryKeys, report: Report, path: Path) -> None:
+    if delivery.pipe in STRICT_PIPES and delivery.order_by == "none":
+        report.add(
+            "E209",
+            (*path, "order-by"),
+            f"the pipe {delivery.pipe} promises an order, order-by: none gives it up",
+            "write order-by: partition or key, or a pipe without an order (resend-multi, stream)",
+        )
+    if delivery.pipe == "resend" and delivery.order_by == "none" and delivery.max_unconfirmed > 1:
+        report.add(
+            "E209",
+            (*path, "max-unconfirmed"),
+            f"the pipe resend has one unconfirmed record, not {delivery.max_unconfirmed}",
+            "write pipe: resend-multi, or order-by: key for one per lane",
+        )
+    if delivery.guarantee == "at-most-once" and delivery.retry > 0:
+        report.add(
+            "E209",
+            (*path, "retry"),
+            "at-most-once never sends twice, retry does",
+            "remove retry, or write guarantee: at-least-once",
+        )
+    if delivery.park_keys and delivery.order_by != "key":
+        report.add(
+            "E209", (*path, "park-keys"), "parking keeps the order of a key", "write order-by: key, or remove park-keys"
+        )
+    if delivery.timeout <= 0:
+        report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
+    if delivery.order_by == "partition" and delivery.max_unconfirmed > 1:
+        report.add(
+            "W202",
+            (*path, "max-unconfirmed"),
+            "with order-by: partition one record per source partition is unconfirmed, whatever max-unconfirmed says",
+            "write order-by: key for 64 lanes, or none",
+        )
+
+
+def _check_dead_letters(queue: DeadLetterKeys, report: Report, path: Path) -> None:
+    size, threshold = queue.window_size, queue.window_nack_threshold
+    if queue.plugin:
+        _check_plugin_reference(queue.plugin, report, (*path, "plugin"))
+    if size and threshold >= size:
+        report.add(
+            "E210",
+            (*path, "window-nack-threshold"),
+            f"a window of {size} never holds more than {threshold} nacks, so it never stops the pipeline",
+            f"write a threshold below {size}, or window-size: 0 for no limit",
+        )
+    if not size and threshold:
+        report.add(
+            "W202",
+            (*path, "window-nack-threshold"),
+            "without a window (window-size: 0) the threshold has no effect",
+            "remove it, or give the window a size",
+        )
+    if queue.plugin and parse_plugin(queue.plugin).name == "log" and (size == 0 or threshold > 0):
+        report.add(
+            "W203",
+            (*path, "plugin"),
+            "failed records are dropped: for them the guarantee is at most once",
+            "leave the plugin out to keep them in the dead-letter store",
+        )
+
+
+def _check_processor(processor: ProcessorKeys, report: Report, path: Path) -> None:
+    from conduit_tasks.processors import registry, template
+
+    _check_settings(registry.processor_class, registry.known(), processor.plugin, processor.settings, report, path)
+    if processor.condition:
+        _check_with(template.compile, processor.condition, "E207", report, (*path, "condition"))
+
+
+def _check_settings(
+    find: Any, known: Mapping[str, Any], plugin: str, settings: Mapping[str, str], report: Report, path: Path
+) -> Any:
+    """The plugin's class, or None where there is none; its settings are checked by itself."""
+    name = parse_plugin(plugin).name
+    if report.broken((*path, "plugin")):
+        return None
+    try:
+        cls = find(name)
+    except UnknownPlugin as error:
+        message = f"there is no plugin '{name}'" if name not in known else str(error)
+        report.add("E203", (*path, "plugin"), message, nearest(name, known) if name not in known else "")
+        return None
+    except ConfigError as error:
+        report.add("E204", (*path, "plugin"), str(error))
+        return None
+    try:
+        cls.spec.check(settings)
+    except ConfigError as error:
+        report.add("E205", _setting_path(str(error), settings, report, path), str(error))
+    return cls
+
+
+def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: Path) -> None:
+    """SEMANTICS B8: effectively-once needs a destination that stores the index with the data in one step."""
+    if connector.delivery and connector.delivery.guarantee == "effectively-once" and not cls.effectively_once:
+        report.add(
+            "E211",
+            (*path, "delivery", "guarantee"),
+            f"'{connector.plugin}' cannot store its position together with the data",
+            "write guarantee: at-least-once; the receiver can drop repeated records by their id",
+        )
+
+
+def _check_with(check: Any, value: Any, code: str, report: Report, path: Path) -> None:
+    try:
+        check(value)
+    except ConfigError as error:
+        report.add(code, path, str(error))
+
+
+def _setting_path(message: str, settings: Mapping[str, str], report: Report, path: Path) -> Path:
+    """Where the setting that a message names is written, nested or dotted."""
+    named = [s for s in settings if re.search(rf"(?<![\w.]){re.escape(s)}(?![\w.])", message)]
+    for name in sorted(named, key=len, reverse=True):
+        for written in ((*path, "settings", name), (*path, "settings", *name.split("."))):
+            if written in report.keys:
+                return written
+    return (*path, "settings")
+
+
+def _sections(keys: PipelineKeys, base: Path) -> Iterator[tuple[Path, list[ProcessorKeys]]]:
+    """The processor sections: each connector's and the pipeline's (SEMANTICS C2)."""
+    for n, connector in enumerate(keys.connectors):
+        yield (*base, "connectors", n, "processors"), connector.processors
+    yield (*base, "processors"), keys.processors
+
+
+def _raw_processors(keys: dict[str, Any], base: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    owners: list[tuple[Path, Any]] = [(base, keys)]
+    connectors = keys.get("connectors")
+    if isinstance(connectors, list):
+        owners += [((*base, "connectors", n), c) for n, c in enumerate(connectors)]
+    for path, owner in owners:
+        section = owner.get("processors") if isinstance(owner, dict) else None
+        for n, processor in enumerate(section if isinstance(section, list) else []):
+            if isinstance(processor, dict):
+                yield (*path, "processors", n), processor

@@ -1,0 +1,187 @@
+"""YAML with locations: every value as it is written, every path with its line and column, `${NAME}` expanded.
+
+Scalars stay text: settings are strings anyway (`1.50` must not become `1.5`), and the model turns the rest into
+numbers. Works on ruamel's node tree, because only nodes still know duplicate keys, tags and marks.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from conduit_tasks.pipeline.findings import Mark, Path, Report
+
+_VARIABLE = re.compile(r"\$(?:(\$)|\{([^}]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MAX_NODES = 100_000
+"""More nodes than this, aliases counted each time they are used, is an attack or a mistake."""
+
+
+@dataclass
+class Document:
+    """One YAML document. `value`: dict, list, str (every scalar), None (null)."""
+
+    value: Any
+    report: Report
+
+
+@dataclass
+class _Reader:
+    report: Report
+    env: Mapping[str, str]
+    nodes: int = 0
+    open: set[int] = field(default_factory=set)
+
+    def value(self, node: Node, path: Path) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES or id(node) in self.open:
+            raise _TooLarge(_mark(node))
+        self.report.values[path] = _mark(node)
+        if isinstance(node, ScalarNode):
+            return self.scalar(node, path)
+        self.open.add(id(node))
+        try:
+            if isinstance(node, SequenceNode):
+                return [self.value(item, (*path, n)) for n, item in enumerate(node.value)]
+            return self.mapping(node, path)
+        finally:
+            self.open.discard(id(node))
+
+    def mapping(self, node: Node, path: Path) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                merged = {**self.merge(value_node, path), **merged}
+                continue
+            if not isinstance(key_node, ScalarNode):
+                self.report.add("E002", path, "a key must be text", "quote templates: '{{ … }}'", mark=_mark(key_node))
+                continue
+            key = str(key_node.value)
+            at = (*path, key)
+            if key in out:
+                line, column = self.report.keys[at]
+                self.report.add(
+                    "E003",
+                    at,
+                    f"the key '{key}' is given twice; the first is in line {line}, column {column}",
+                    "remove one of them",
+                    mark=_mark(key_node),
+                )
+                continue
+            self.report.keys[at] = _mark(key_node)
+            out[key] = self.value(value_node, at)
+        return {**merged, **out}
+
+    def merge(self, node: Node, path: Path) -> dict[str, Any]:
+        """The keys of `<<: *alias` (or of a list of them, the first wins)."""
+        if isinstance(node, SequenceNode):
+            parts = [self.merge(item, path) for item in node.value]
+            return {key: value for part in reversed(parts) for key, value in part.items()}
+        if isinstance(node, MappingNode):
+            here, written = self.report.values[path], dict(self.report.keys)
+            out = self.value(node, path)
+            self.report.keys.update(written)
+            self.report.values[path] = here
+            return out if isinstance(out, dict) else {}
+        self.report.add("E002", path, "'<<' merges maps only", "give it an alias of a map", mark=_mark(node))
+        return {}
+
+    def scalar(self, node: ScalarNode, path: Path) -> str | None:
+        if node.tag == "tag:yaml.org,2002:null" and node.style is None:
+            return None
+        return _VARIABLE.sub(lambda found: self.expand(found, node, path), str(node.value))
+
+    def expand(self, found: re.Match[str], node: ScalarNode, path: Path) -> str:
+        dollar, name, bare = found.groups()
+        if dollar:
+            return "$"
+        if bare:
+            # Conduit expands $NAME as well; here it stays, because templates and SQL are full of `$`.
+            if bare in self.env:
+                self.report.add(
+                    "W104",
+                    path,
+                    f"${bare} is left as it is, Conduit would put the environment variable here",
+                    f"write ${{{bare}}} for the variable, or $${bare} for the text",
+                    mark=_mark(node),
+                )
+            return found[0]
+        if not _NAME.fullmatch(name):
+            self.report.add(
+                "E004",
+                path,
+                f"'${{{name}}}' does not name an environment variable",
+                "write ${NAME}, or $${…} for the text itself",
+                mark=_mark(node),
+            )
+            return found[0]
+        value = self.env.get(name)
+        if value is None:
+            self.report.add(
+                "E004",
+                path,
+                f"the environment variable {name} is not set",
+                f"export {name}=…, or write $${{{name}}} for the text itself",
+                mark=_mark(node),
+            )
+            return found[0]
+        if len(value) > 3:
+            self.report.secrets[value] = found[0]
+        return value
+
+
+class _TooLarge(Exception):
+    def __init__(self, mark: Mark) -> None:
+        super().__init__("aliases refer to themselves, or expand to too much")
+        self.mark = mark
+
+
+def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
+    """The documents of a file; what is wrong is in their reports. After broken YAML nothing more can be read, but the
+    documents before it are there, and the last one's report has the error (E002) at its root."""
+    documents: list[Document] = []
+    try:
+        for node in _nodes(text):
+            report = Report(file)
+            documents.append(Document(None, report))
+            documents[-1].value = _Reader(report, env).value(node, ())
+    except (YAMLError, _TooLarge) as error:
+        if not (isinstance(error, _TooLarge) and documents):
+            documents.append(Document(None, Report(file)))
+        mark, message = _problem(error)
+        documents[-1].report.add("E002", (), message, "mend the YAML; indent with spaces, quote templates", mark=mark)
+    return documents
+
+
+def _nodes(text: str) -> Iterator[Node]:
+    constructor, parser = YAML(typ="safe", pure=True).get_constructor_parser(io.StringIO(text))
+    try:
+        while constructor.composer.check_node():
+            yield constructor.composer.get_node()
+    finally:
+        parser.dispose()
+
+
+def _problem(error: Exception) -> tuple[Mark, str]:
+    if isinstance(error, _TooLarge):
+        return error.mark, str(error)
+    if isinstance(error, MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        message = " ".join(part for part in (error.context, error.problem) if part)
+        return ((mark.line + 1, mark.column + 1) if mark else (1, 1)), f"not YAML: {message}"
+    if isinstance(error, ReaderError):
+        return (1, 1), f"not YAML: {str(error).splitlines()[0]}"
+    return (1, 1), f"not YAML: {error}"
+
+
+def _mark(node: Node) -> Mark:
+    return node.start_mark.line + 1, node.start_mark.column + 1
