@@ -34,7 +34,7 @@ class Record:
     """One record on its way through a pipeline.
 
     `position` is the source's own, opaque. `metadata` holds only what differs from `origin.metadata`;
-    read with `meta()`. `ordinal` tells derived records (`split`, `clone`) of one position apart.
+    read with `meta()`; a value of None there hides the slice's value of that name. `ordinal` tells derived records (`split`, `clone`) of one position apart.
     """
 
     position: bytes
@@ -52,8 +52,11 @@ class Record:
         return record_id(self.origin, self.position, self.ordinal)
 
     def meta(self) -> dict[str, str]:
-        """The whole metadata: the slice's, overlaid with the record's own."""
-        return {**self.origin.metadata, **self.metadata} if self.origin.metadata else self.metadata
+        """The whole metadata: the slice's, overlaid with the record's own, less what that hides."""
+        if not self.origin.metadata:
+            return self.metadata
+        merged = {**self.origin.metadata, **self.metadata}
+        return {k: v for k, v in merged.items() if v is not None} if None in merged.values() else merged
 
     def copy(self) -> Record:
         """An independent copy; structured data is copied through JSON types (dicts and lists), not shared."""

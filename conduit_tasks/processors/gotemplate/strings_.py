@@ -1,0 +1,159 @@
+"""Text, regular expressions, encodings and hashes of sprig. Patterns are Python's, which include what RE2 offers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from conduit_tasks.errors import RecordError
+from conduit_tasks.processors.gotemplate.values import nested, text
+from conduit_tasks.record.record import Record
+
+_GROUP = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
+
+
+def go_quote(value: str) -> str:
+    """A Go string literal of the text (`%q`)."""
+    out = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return f'"{out}"'
+
+
+@lru_cache(maxsize=256)
+def _pattern(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise RecordError(f"{pattern!r} is no regular expression: {error}") from None
+
+
+def _replace_all(pattern: Any, value: Any, replacement: Any) -> str:
+    found = _pattern(text(pattern))
+    template = text(replacement)
+
+    def expand(match: re.Match[str]) -> str:
+        def group(reference: re.Match[str]) -> str:
+            name = reference[1] or reference[2]
+            if name is None:
+                return "$"
+            key: int | str = int(name) if name.isdigit() else name
+            known = key <= found.groups if isinstance(key, int) else key in found.groupindex
+            return (match[key] or "") if known else ""
+
+        return _GROUP.sub(group, template)
+
+    return found.sub(expand, text(value))
+
+
+def _find_all(pattern: Any, value: Any, count: Any) -> list[str]:
+    found = [match[0] for match in _pattern(text(pattern)).finditer(text(value))]
+    return found if count < 0 else found[:count]
+
+
+def _default_json(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_opencdc()
+    return nested(value)
+
+
+def to_json(value: Any, *, escaped: bool = True, indent: bool = False) -> str:
+    """JSON with sorted keys, as Go prints maps; `escaped` hides `<`, `>` and `&` as Go does for HTML."""
+    option = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
+    option |= orjson.OPT_INDENT_2 if indent else 0
+    out = orjson.dumps(value, default=_default_json, option=option).decode()
+    if escaped:
+        out = out.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return out
+
+
+def _from_json(value: Any, *, strict: bool = False) -> Any:
+    try:
+        return orjson.loads(text(value))
+    except orjson.JSONDecodeError as error:
+        if strict:
+            raise RecordError(f"mustFromJson: {error}") from None
+        return None
+
+
+def _b64dec(value: Any) -> str:
+    try:
+        return base64.b64decode(text(value), validate=True).decode(errors="replace")
+    except binascii.Error as error:
+        raise RecordError(f"b64dec: {error}") from None
+
+
+def _raw(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else text(value).encode()
+
+
+def _title(value: Any) -> str:
+    return re.sub(r"(^|\s)(\S)", lambda m: m[1] + m[2].upper(), text(value))
+
+
+def _substr(start: int, end: int, value: Any) -> str:
+    whole = text(value)
+    if start < 0:
+        return whole[:end]
+    return whole[start:] if end < 0 or end > len(whole) else whole[start:end]
+
+
+def _trunc(count: int, value: Any) -> str:
+    whole = text(value)
+    if count < 0:
+        return whole[count:] if len(whole) + count > 0 else whole
+    return whole[:count]
+
+
+def _repeat(count: int, value: Any) -> str:
+    if count * len(text(value)) > 1_000_000:
+        raise RecordError(f"repeat would make text of more than 1,000,000 characters ({count} times)")
+    return text(value) * count
+
+
+TABLE: dict[str, tuple[Callable[..., Any], int, int]] = {
+    "upper": (lambda v: text(v).upper(), 1, 1),
+    "lower": (lambda v: text(v).lower(), 1, 1),
+    "title": (_title, 1, 1),
+    "untitle": (lambda v: re.sub(r"(^|\s)(\S)", lambda m: m[1] + m[2].lower(), text(v)), 1, 1),
+    "trim": (lambda v: text(v).strip(), 1, 1),
+    "trimAll": (lambda chars, v: text(v).strip(text(chars)), 2, 2),
+    "trimLeft": (lambda chars, v: text(v).lstrip(text(chars)), 2, 2),
+    "trimRight": (lambda chars, v: text(v).rstrip(text(chars)), 2, 2),
+    "trimPrefix": (lambda prefix, v: text(v).removeprefix(text(prefix)), 2, 2),
+    "trimSuffix": (lambda suffix, v: text(v).removesuffix(text(suffix)), 2, 2),
+    "nospace": (lambda v: "".join(text(v).split()), 1, 1),
+    "replace": (lambda old, new, v: text(v).replace(text(old), text(new)), 3, 3),
+    "contains": (lambda part, v: text(part) in text(v), 2, 2),
+    "hasPrefix": (lambda prefix, v: text(v).startswith(text(prefix)), 2, 2),
+    "hasSuffix": (lambda suffix, v: text(v).endswith(text(suffix)), 2, 2),
+    "repeat": (_repeat, 2, 2),
+    "substr": (_substr, 3, 3),
+    "trunc": (_trunc, 2, 2),
+    "quote": (lambda *v: " ".join(go_quote(nested(x)) for x in v if x is not None), 0, 1000),
+    "squote": (lambda *v: " ".join(f"'{nested(x)}'" for x in v if x is not None), 0, 1000),
+    "cat": (lambda *v: " ".join(nested(x) for x in v if x is not None), 0, 1000),
+    "toString": (text, 1, 1),
+    "toJson": (to_json, 1, 1),
+    "mustToJson": (to_json, 1, 1),
+    "toRawJson": (lambda v: to_json(v, escaped=False), 1, 1),
+    "toPrettyJson": (lambda v: to_json(v, indent=True), 1, 1),
+    "fromJson": (_from_json, 1, 1),
+    "mustFromJson": (lambda v: _from_json(v, strict=True), 1, 1),
+    "b64enc": (lambda v: base64.b64encode(_raw(v)).decode(), 1, 1),
+    "b64dec": (_b64dec, 1, 1),
+    "sha1sum": (lambda v: hashlib.sha1(_raw(v), usedforsecurity=False).hexdigest(), 1, 1),
+    "sha256sum": (lambda v: hashlib.sha256(_raw(v)).hexdigest(), 1, 1),
+    "sha512sum": (lambda v: hashlib.sha512(_raw(v)).hexdigest(), 1, 1),
+    "regexMatch": (lambda pattern, v: bool(_pattern(text(pattern)).search(text(v))), 2, 2),
+    "regexFind": (lambda pattern, v: m[0] if (m := _pattern(text(pattern)).search(text(v))) else "", 2, 2),
+    "regexFindAll": (_find_all, 3, 3),
+    "regexReplaceAll": (_replace_all, 3, 3),
+    "regexReplaceAllLiteral": (lambda p, v, new: _pattern(text(p)).sub(lambda _: text(new), text(v)), 3, 3),
+    "regexQuoteMeta": (lambda v: re.escape(text(v)), 1, 1),
+}

@@ -1,0 +1,75 @@
+"""Go templates over a record, as Conduit's conditions and values are written: `{{ eq .Metadata.kind "flight" }}`.
+
+The subset: actions with trim markers, comments, pipelines, variables, `if`, `range`, `with`, `break`, `continue`,
+Go's functions and sprig's (see `gotemplate.functions`). Dot is the record: `.Position .Operation .Metadata .Key
+.Payload.Before .Payload.After`. A key that a map does not have is nothing: it prints `<no value>`, equals only `nil`
+and has no fields. Raw data prints as text and has no fields. Nothing of Python can be reached from a template.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from conduit_tasks.errors import RecordError
+from conduit_tasks.processors.gotemplate.parser import parse
+from conduit_tasks.processors.gotemplate.values import show
+from conduit_tasks.record.record import Record
+
+TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
+"""What counts as a boolean: Go's `strconv.ParseBool`, which Conduit applies to a condition's output."""
+
+_FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+
+
+class Template:
+    """A compiled template; safe to use from several threads."""
+
+    __slots__ = ("_program", "_single", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._program = parse(text)
+        self._single = self._program.single.f if self._program.single else None
+
+    def render(self, record: Record) -> str:
+        """The text for this record. Raises RecordError."""
+        try:
+            if self._single is not None:
+                return show(self._single(record, [record]))
+            out: list[str] = []
+            env = [record] + [None] * (self._program.variables - 1)
+            for node in self._program.nodes:
+                node(record, env, out)
+            return "".join(out)
+        except RecordError as error:
+            raise RecordError(f"template {self.text!r}: {error}") from None
+        except _FAULTS as error:
+            raise RecordError(f"template {self.text!r}: {type(error).__name__}: {error}") from None
+
+    def condition(self, record: Record) -> bool:
+        """Whether it prints a true boolean. Raises RecordError where it prints anything else than a boolean."""
+        single = self._single
+        if single is not None:
+            try:
+                value = single(record, [record])
+            except RecordError as error:
+                raise RecordError(f"template {self.text!r}: {error}") from None
+            except _FAULTS as error:
+                raise RecordError(f"template {self.text!r}: {type(error).__name__}: {error}") from None
+            if value is True or value is False:
+                return value
+            printed = show(value)
+        else:
+            printed = self.render(record)
+        if printed in TRUE:
+            return True
+        if printed in FALSE:
+            return False
+        raise RecordError(f"condition {self.text!r} must print true or false, not {printed!r}")
+
+
+@lru_cache(maxsize=1024)
+def compile(text: str) -> Template:
+    """The compiled template. Raises ConfigError that names line and column of a mistake."""
+    return Template(text)
