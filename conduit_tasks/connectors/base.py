@@ -125,6 +125,8 @@ class RecordDestination:
     """Record-wise: one outcome per record. `send` is called concurrently up to `max-unconfirmed`."""
 
     spec: ClassVar[Spec]
+    effectively_once: ClassVar[bool] = False
+    """Whether `guarantee: effectively-once` can be given (SEMANTICS B8): data and position in one step."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
@@ -169,6 +171,8 @@ class BatchDestination:
     """
 
     spec: ClassVar[Spec]
+    effectively_once: ClassVar[bool] = False
+    """As above; also where `open(state)` brings back exactly what was confirmed (a file is cut back)."""
     chunk: ClassVar[int] = 50_000
     """Rows per write."""
 

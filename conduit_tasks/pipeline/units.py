@@ -22,11 +22,9 @@ _PART = r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|μs|ms|s|m|h|d|w)"
 _GO = re.compile(rf"(?:{_PART}\s*)+")
 _NUMBER = r"(\d+(?:[.,]\d+)?)"
 _ISO = re.compile(rf"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?", re.IGNORECASE)
-_BYTES = {
-    "": 1,
-    **{u: 1000**n for n, u in enumerate("kmgtp", 1)},
-    **{f"{u}i": 1024**n for n, u in enumerate("kmgtp", 1)},
-}
+_BYTES = {"": 1}
+for _power, _unit in enumerate("kmgtp", 1):
+    _BYTES |= {_unit: 1000**_power, f"{_unit}i": 1024**_power}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]i?)?b?", re.IGNORECASE)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/\s*(s|m|h))?")
 

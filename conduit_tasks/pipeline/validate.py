@@ -5,21 +5,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Path, Report, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.plugins import KINDS, parse_plugin
 from conduit_tasks.pipeline.schedule import parse_schedule
+from conduit_tasks.record.fields import parse as field_reference
 
 STRICT_PIPES = frozenset({"sequential", "monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"})
 """Pipes whose promise is an order (SEMANTICS O4–O6r)."""
 _SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
 _DESTINATION_ONLY = {"trigger": "trigger", "delivery": "delivery", "dead_letter_queue": "dead-letter-queue"}
+_UPDATE = 'set version: "2.2"'
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_FIELD = re.compile(r"\.(Key|Payload\.(Before|After)|Metadata)((\.|\[).+)?")
+
+
+class _Kind(NamedTuple):
+    """How plugins of one kind are found, and what names there are."""
+
+    find: Callable[[str], Any]
+    known: Mapping[str, Any]
 
 
 def check_version(keys: dict[str, Any], report: Report, base: Path, version: str) -> None:
@@ -32,11 +40,9 @@ def check_version(keys: dict[str, Any], report: Report, base: Path, version: str
             del processor["type"]
             report.add("W101", (*path, "type"), "a processor's 'type' is deprecated", "rename it to plugin")
         elif "plugin" in processor and version in ("2.0", "2.1"):
-            report.add("W103", (*path, "plugin"), "'plugin' is newer than the file's version", 'set version: "2.2"')
+            report.add("W103", (*path, "plugin"), "'plugin' is newer than the file's version", _UPDATE)
         if "condition" in processor and version == "2.0":
-            report.add(
-                "W103", (*path, "condition"), "'condition' is newer than the file's version", 'set version: "2.2"'
-            )
+            report.add("W103", (*path, "condition"), "'condition' is newer than the file's version", _UPDATE)
 
 
 def check(keys: PipelineKeys, report: Report, base: Path) -> None:
@@ -70,14 +76,16 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
     from conduit_tasks.connectors import registry
     from conduit_tasks.filters import compile_filters
 
+    sources = _Kind(registry.source_class, registry.known())
+    destinations = _Kind(registry.destination_class, registry.known())
     for path, section in _sections(keys, base):
         for n, processor in enumerate(section):
             _check_processor(processor, report, (*path, n))
     queues = [((*base, "dead-letter-queue"), keys.dead_letter_queue)]
     for n, connector in enumerate(keys.connectors):
         path = (*base, "connectors", n)
-        find = registry.source_class if connector.type == "source" else registry.destination_class
-        cls = _check_settings(find, registry.known(), connector.plugin, connector.settings, report, path)
+        kind = sources if connector.type == "source" else destinations
+        cls = _check_settings(kind, connector.plugin, connector.settings, report, path)
         if connector.trigger:
             _check_with(compile_filters, connector.trigger.filters, "E206", report, (*path, "trigger", "filters"))
         if cls and connector.type == "destination":
@@ -86,12 +94,12 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
             queues.append(((*path, "dead-letter-queue"), connector.dead_letter_queue))
     for path, queue in queues:
         if queue.plugin and parse_plugin(queue.plugin).name != "log":
-            _check_settings(registry.destination_class, registry.known(), queue.plugin, queue.settings, report, path)
+            _check_settings(destinations, queue.plugin, queue.settings, report, path)
 
 
 def _check_ends(keys: PipelineKeys, report: Report, base: Path) -> None:
     """SEMANTICS C1: at least one source and one destination; what is missing is named."""
-    types = Counter(c.type for c in keys.connectors)
+    types = Counter(str(c.type) for c in keys.connectors)
     for code, end, consequence in (
         ("E201", "source", "there is nothing to read"),
         ("E202", "destination", "there is nowhere to deliver to"),
@@ -139,9 +147,8 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
         _check_with(parse_schedule, keys.replay_interval, "E208", report, (*base, "replay-interval"))
     if keys.drain_limit is not None and keys.drain_limit <= 0:
         report.add("E103", (*base, "drain-limit"), "drain-limit must be above zero", "write for example 60s")
-    if keys.event_time is not None and not _FIELD.fullmatch(keys.event_time):
-        hint = "write for example .Payload.After.created_at or .Metadata['time']"
-        report.add("E212", (*base, "event-time"), f"'{keys.event_time}' is not a field reference", hint)
+    if keys.event_time is not None:
+        _check_with(field_reference, keys.event_time, "E212", report, (*base, "event-time"))
     for n, handler in enumerate(keys.handlers):
         if not _CALL.fullmatch(handler.call):
             hint = "write module:function, for example include.handlers:notify"
@@ -156,7 +163,7 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
                 "W201",
                 (*base, "lag-budget", key),
                 f"the lag budget of {limit} {key} is below one micro-batch of {one}",
-                "what one run reads is cut down to the budget; raise it, or lower micro-batch",
+                "raise the budget to at least one micro-batch, or lower micro-batch",
             )
 
 
@@ -227,23 +234,24 @@ def _check_dead_letters(queue: DeadLetterKeys, report: Report, path: Path) -> No
 def _check_processor(processor: ProcessorKeys, report: Report, path: Path) -> None:
     from conduit_tasks.processors import registry, template
 
-    _check_settings(registry.processor_class, registry.known(), processor.plugin, processor.settings, report, path)
+    kind = _Kind(registry.processor_class, registry.known())
+    _check_settings(kind, processor.plugin, processor.settings, report, path)
     if processor.condition:
         _check_with(template.compile, processor.condition, "E207", report, (*path, "condition"))
 
 
-def _check_settings(
-    find: Any, known: Mapping[str, Any], plugin: str, settings: Mapping[str, str], report: Report, path: Path
-) -> Any:
+def _check_settings(kind: _Kind, plugin: str, settings: Mapping[str, str], report: Report, path: Path) -> Any:
     """The plugin's class, or None where there is none; its settings are checked by itself."""
     name = parse_plugin(plugin).name
     if report.broken((*path, "plugin")):
         return None
     try:
-        cls = find(name)
+        cls = kind.find(name)
     except UnknownPlugin as error:
-        message = f"there is no plugin '{name}'" if name not in known else str(error)
-        report.add("E203", (*path, "plugin"), message, nearest(name, known) if name not in known else "")
+        if name in kind.known:
+            report.add("E204", (*path, "plugin"), str(error))
+        else:
+            report.add("E203", (*path, "plugin"), f"there is no plugin '{name}'", nearest(name, kind.known))
         return None
     except ConfigError as error:
         report.add("E204", (*path, "plugin"), str(error))

@@ -1,0 +1,100 @@
+"""The command `conduit`. Every command is a module of its own, imported only when it is called: `conduit --help`
+loads no Spark and no Airflow, and a module that cannot be imported breaks only its own command."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from conduit_tasks.cli.output import fail
+from conduit_tasks.errors import ConduitError
+
+
+class Lazy(NamedTuple):
+    """Where a command is: a module of `conduit_tasks.cli` with a function of the command's name (dashes as
+    underscores) or, for several commands below it, `app: typer.Typer`."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "init": Lazy("init", "Write a starter project."),
+    "validate": Lazy("validate", "Check pipeline files; every finding with its place and what to do."),
+    "explain": Lazy("explain", "Say what a pipeline guarantees on each edge, and what it does not tolerate."),
+    "schema": Lazy("schema", "Print the JSON Schema of the pipeline file, for editors."),
+    "run": Lazy("run", "Run a pipeline now and wait for it."),
+    "status": Lazy("status", "Show how far each destination is."),
+    "start": Lazy("status", "Start a stopped or degraded pipeline again."),
+    "stop": Lazy("status", "Stop a pipeline, gracefully unless told otherwise."),
+    "dead-letters": Lazy("dead_letters", "List what could not be delivered."),
+    "broker": Lazy("broker", "Look after the broker."),
+    "stack": Lazy("stack", "Start and stop the embedded stack."),
+}
+"""One line adds a command."""
+
+
+class LazyGroup(TyperGroup):
+    """Lists commands from the table, and imports one when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name, lazy in COMMANDS.items() if importlib.util.find_spec(f"conduit_tasks.cli.{lazy.module}")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        return load_command(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].help) for name in self.list_commands(ctx)])
+
+
+def load_command(name: str) -> Any:
+    """The command object of a name in the table."""
+    module = importlib.import_module(f"conduit_tasks.cli.{COMMANDS[name].module}")
+    function = getattr(module, name.replace("-", "_"), None)
+    if inspect.isfunction(function) and function.__module__ == module.__name__:
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(name, help=inspect.getdoc(function) or COMMANDS[name].help)(function)
+        return typer.main.get_command(single)
+    command = typer.main.get_command(module.app)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    name="conduit",
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Events from many sources to many destinations, at least once, in order.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    if version:
+        from conduit_tasks import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """The console script: an error of ours is one line on stderr and exit code 1; `CONDUIT_DEBUG=1` shows where."""
+    try:
+        app()
+    except ConduitError as error:
+        if os.environ.get("CONDUIT_DEBUG"):
+            raise
+        fail(str(error))
+        sys.exit(1)

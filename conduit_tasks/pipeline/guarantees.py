@@ -1,0 +1,212 @@
+"""What each edge of a pipeline promises, and what it does not tolerate (SEMANTICS C9–C12, O1–O6r, T6, T7, B8, X1, X4):
+the sentences behind `conduit explain`, the DAG's documentation and the file's reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from conduit_tasks.pipeline.topology import DeadLetterQueue, Destination, Pipeline, Source
+from conduit_tasks.pipeline.units import format_duration
+
+
+@dataclass(frozen=True)
+class PipePromise:
+    """One row of SEMANTICS "O"."""
+
+    number: str
+    promise: str
+    survives: str
+    not_tolerated: str
+
+
+PIPES = {
+    "resend": PipePromise(
+        "O1",
+        "one unconfirmed record per lane; without a confirmation in time it is sent again; duplicates are possible",
+        "failures of the route and of the receiver",
+        "loss of the sender's state",
+    ),
+    "resend-multi": PipePromise(
+        "O2",
+        "several unconfirmed records, each tracked by id and sent again on its own; duplicates are possible",
+        "failures of the route and of the receiver",
+        "loss of the sender's state",
+    ),
+    "stream": PipePromise(
+        "O3",
+        "delivered from the spool by a cursor that moves only with confirmations; duplicates are possible",
+        "errors of the routes, of the receiver, of the engine",
+        "loss of the spool",
+    ),
+    "sequential": PipePromise(
+        "O4",
+        "the next record is sent only after the confirmation of the one before; continuous order",
+        "what the re-sending below it survives",
+        "an error of the sender or the receiver while it has no stored state",
+    ),
+    "monotonic": PipePromise(
+        "O5",
+        "consecutive numbers, the receiver passes on only higher ones: no duplicates, no reordering, gaps allowed",
+        "errors of the route",
+        "an error of the sender or the receiver",
+    ),
+    "monotonic-relaxed": PipePromise(
+        "O5r",
+        "as monotonic, but the current number may pass again",
+        "errors of the route",
+        "an error of the sender or the receiver",
+    ),
+    "continuous": PipePromise(
+        "O6",
+        "a number that is not the next waits: no loss, no duplicates, absolute order; the queue is bounded",
+        "what the re-sending below it survives",
+        "an error of the sender or the receiver",
+    ),
+    "continuous-relaxed": PipePromise(
+        "O6r",
+        "as continuous, but the current number may pass again",
+        "what the re-sending below it survives",
+        "an error of the sender or the receiver",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What holds on one edge. Every text is one line for people; `rules` are the numbers of SEMANTICS behind it."""
+
+    source: str
+    target: str
+    guarantee: str
+    order: str
+    acked: str
+    duplicates: str
+    dedupe: str
+    failures: str
+    not_tolerated: tuple[str, ...]
+    rules: tuple[str, ...] = field(default=())
+
+
+def source_edge(source: Source) -> Edge:
+    """From a source into the pipeline."""
+    if source.ack_on == "stored":
+        acked = "once its micro-batch is sealed: the spool then stands for the source (T2)"
+    else:
+        acked = (
+            "after every matching destination confirmed, or its dead letter is stored; in order, once (T2, C11, C12)"
+        )
+    not_tolerated = ["what was read but not yet sealed changes in the source or disappears from it"]
+    if source.ack_on == "stored":
+        not_tolerated.append("loss of the spool before every destination has confirmed")
+    if source.durability == "redis":
+        not_tolerated.append("loss of Redis before the event is in the spool (durability: spool closes this)")
+    return Edge(
+        source=source.node,
+        target="pipeline",
+        guarantee="at-least-once",
+        order="per partition, as the source gives them; free between partitions and sources (C9)",
+        acked=acked,
+        duplicates="none: a slice that is read again gives the same records with the same ids (invariant 3)",
+        dedupe="each record has a stable id: a hash of pipeline, connector, partition, position and ordinal",
+        failures="a record that cannot be read or processed is nacked alone; the rest goes on (C5)",
+        not_tolerated=tuple(not_tolerated),
+        rules=("C9", "C11", "C12", "T2"),
+    )
+
+
+def destination_edge(pipeline: Pipeline, destination: Destination, connector: type | None = None) -> Edge:
+    """From the pipeline to a destination. `connector`: its class, which tells how it writes; None = not looked at."""
+    delivery = destination.delivery
+    pipe = PIPES[delivery.pipe]
+    drops = destination.dead_letters.plugin == "log"
+    guarantee: str = delivery.guarantee
+    if drops and guarantee != "at-most-once":
+        guarantee += ", at-most-once for failed records (they are dropped)"
+    not_tolerated = [pipe.not_tolerated]
+    if not pipeline.isolate:
+        not_tolerated.append("long outages of this destination without holding up the others (isolate: true)")
+    duplicates, dedupe = _duplicates(destination, connector)
+    return Edge(
+        source="pipeline",
+        target=destination.node,
+        guarantee=guarantee,
+        order=_order(destination),
+        acked=f"{pipe.promise} ({pipe.number}); survives {pipe.survives}",
+        duplicates=duplicates,
+        dedupe=dedupe,
+        failures=_failures(destination),
+        not_tolerated=tuple(not_tolerated),
+        rules=(pipe.number, "C4", "C9", "C10", "T4", "T6", "T7"),
+    )
+
+
+def nack_window(queue: DeadLetterQueue) -> str:
+    """What a nack does (C5, C6), in words."""
+    where = {None: "the project's dead-letter store", "log": "the log only (dropped)"}.get(
+        queue.plugin, f"the plugin {queue.plugin}"
+    )
+    if queue.window_size == 0:
+        return f"failed records go to {where}, without a limit"
+    if queue.window_nack_threshold == 0:
+        return "the first failed record stops the pipeline"
+    return (
+        f"failed records go to {where}; more than {queue.window_nack_threshold} among the last "
+        f"{queue.window_size} stop the pipeline"
+    )
+
+
+def writes(connector: type | None) -> str:
+    """`record`, `batch`, or `unknown`."""
+    if connector is None:
+        return "unknown"
+    from conduit_tasks.connectors.base import BatchDestination
+
+    return "batch" if issubclass(connector, BatchDestination) else "record"
+
+
+def _order(destination: Destination) -> str:
+    delivery = destination.delivery
+    if delivery.order_by == "none" or (delivery.pipe == "resend-multi" and delivery.order_by != "key"):
+        return "not kept: a record that is sent again may be overtaken"
+    if delivery.order_by == "key":
+        return "per key, in 64 lanes; free between keys"
+    return "per source partition, as the source gave them (C9)"
+
+
+def _duplicates(destination: Destination, connector: type | None) -> tuple[str, str]:
+    """Where duplicates can arise (C10), and what drops them."""
+    delivery, how = destination.delivery, writes(connector)
+    dedupe = "the receiver can drop repeated ids; id and idempotency header never change between attempts (T8)"
+    if delivery.guarantee == "at-most-once":
+        return "none: what is unconfirmed after a crash is not sent again, and may be lost", "not needed"
+    if delivery.guarantee == "effectively-once":
+        return "none in the destination: data and position are stored in one step (B8)", "not needed"
+    if how == "batch":
+        if getattr(connector, "effectively_once", False):
+            return "none: after a crash it goes back to exactly what was confirmed", "not needed"
+        return "after a crash between a write and its confirmation: the rows of that write", dedupe
+    unconfirmed = f"{delivery.max_unconfirmed} unconfirmed record{'s' if delivery.max_unconfirmed > 1 else ''}"
+    text = f"after a crash: at most {unconfirmed}"
+    if delivery.retry:
+        text += f"; a send that timed out after {format_duration(delivery.timeout)} but did arrive is repeated"
+    return text, dedupe
+
+
+def _failures(destination: Destination) -> str:
+    delivery = destination.delivery
+    parts = []
+    if delivery.retry:
+        parts.append(
+            f"{delivery.retry} retries, {delivery.backoff_policy} from {format_duration(delivery.backoff_delay)}"
+        )
+    else:
+        parts.append("no retry within a run")
+    if delivery.on_unavailable == "wait":
+        parts.append("destination down: the cursor waits, nothing is dead-lettered")
+    else:
+        parts.append("destination down: its records become dead letters (T7)")
+    refused = "counts as delivered" if delivery.refused == "complete" else "is a nack"
+    parts.append(f"an answer that a retry cannot improve {refused}")
+    if delivery.park_keys:
+        parts.append("after a dead letter, later records of its key are parked (X4)")
+    return "; ".join(parts)
