@@ -1,0 +1,169 @@
+"""One Airflow DAG per pipeline, in the pipeline's own shape (DESIGN "One run").
+
+    plan → sources.* → fan_in → processors → fan_out → destinations.* → acks.* → end
+
+The broker holds the truth, a run only wakes what is to be done: so a failed run leaves nothing to repair, and acks
+run whatever happened before them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
+from airflow.sdk import DAG, Param, TaskGroup, chain
+from airflow.timetables.simple import ContinuousTimetable
+from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable
+
+from conduit_tasks.airflow import tasks
+from conduit_tasks.airflow.operator import ConduitSubmitOperator
+from conduit_tasks.pipeline.explain import explain_text, mermaid
+from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.pipeline.names import dag_id, safe_name
+from conduit_tasks.pipeline.schedule import parse_schedule
+from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from airflow.timetables.base import Timetable
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+RETRIES, RETRY_DELAY = 2, timedelta(seconds=5)
+"""Airflow's retries are for the machinery (a lost worker, Spark, Redis); sends are retried by `delivery`."""
+SUBMIT_TIMEOUT = timedelta(hours=1)
+"""Past its drain limit. A standalone driver whose master never comes back would otherwise hang for ever."""
+POOL_VARIABLE = "CONDUIT_SPARK_POOL"
+"""Names the pool that bounds how many Spark drivers run at once; the embedded stack creates one and sets it."""
+SQL_PLUGINS = frozenset({"sql", "spark"})
+"""Plugins that work in the JVM, where the second compiler pays off."""
+
+
+def load_dags(only: str | None = None) -> list[DAG]:
+    """The DAGs of every pipeline that loads, or of the one whose DAG is called `only`.
+
+    A broken pipeline is left out here, so that the others stay; `dags/conduit_errors.py` tells of it.
+    """
+    found = load_folder(settings().path(settings().pipelines)).pipelines
+    return [build_dag(pipeline) for pipeline in found if only is None or dag_id(pipeline.id) == only]
+
+
+def build_dag(pipeline: Pipeline) -> DAG:
+    """The live DAG of one pipeline. No task of it reads the data interval."""
+    when = parse_schedule(pipeline.schedule)
+    with DAG(
+        dag_id(pipeline.id),
+        description=pipeline.description or pipeline.name or f"Conduit pipeline {pipeline.id}",
+        schedule=timetable(pipeline.schedule),
+        start_date=START,
+        catchup=False,
+        # Two, so that a slow destination does not keep the next micro-batch from being read.
+        max_active_runs=1 if when.kind == "continuous" else 2,
+        is_paused_upon_creation=pipeline.status != "running",
+        default_args={"owner": "conduit", "retries": RETRIES, "retry_delay": RETRY_DELAY},
+        params=_params(pipeline),
+        doc_md=_doc(pipeline),
+        tags=["conduit", *sorted({c.plugin for c in (*pipeline.sources, *pipeline.destinations)})],
+    ) as dag:
+        plan = ShortCircuitOperator(
+            task_id="plan",
+            python_callable=tasks.plan,
+            op_kwargs={"pipeline_id": pipeline.id},
+            ignore_downstream_trigger_rules=True,
+        )
+        sources = _group("sources", [(s.id, s.processors, s.plugin) for s in pipeline.sources], pipeline, "all_success")
+        fan_in = EmptyOperator(task_id="fan_in", trigger_rule="none_failed")
+        fan_out = EmptyOperator(task_id="fan_out", trigger_rule="none_failed")
+        destinations = _group(
+            "destinations", [(d.id, d.processors, d.plugin) for d in pipeline.destinations], pipeline, "none_failed"
+        )
+        acks = _acks(pipeline)
+        end = EmptyOperator(task_id="end", trigger_rule="none_failed")
+        chain(plan, sources, fan_in)
+        if pipeline.processors:
+            plugins = [p.plugin for p in pipeline.processors]
+            processors = _submit(pipeline, "processors", "processors", plugins, "none_failed")
+            chain(fan_in, processors, fan_out)
+        else:
+            chain(fan_in, fan_out)
+        # `end` follows both: Airflow judges a run by its leaves, and acks succeed whatever the destinations did.
+        chain(fan_out, destinations, acks, end)
+        chain(destinations, end)
+    return dag
+
+
+def timetable(schedule: str) -> Timetable:
+    """The timetable of a `schedule`. Raises ConfigError for what is none."""
+    when = parse_schedule(schedule)
+    if when.kind == "continuous":
+        return ContinuousTimetable()
+    if when.cron:
+        return CronTriggerTimetable(when.cron, timezone="UTC")
+    return DeltaTriggerTimetable(timedelta(seconds=when.seconds))
+
+
+def drain_limit(pipeline: Pipeline) -> float:
+    """Seconds a destination drains before it hands over: its own, or one schedule interval."""
+    return pipeline.drain_limit if pipeline.drain_limit is not None else parse_schedule(pipeline.schedule).seconds
+
+
+def _group(name: str, connectors: Iterable[tuple[str, Any, str]], pipeline: Pipeline, rule: str) -> TaskGroup:
+    with TaskGroup(name) as group:
+        for id, processors, plugin in connectors:
+            _submit(pipeline, safe_name(id), f"{name}.{id}", [plugin, *(p.plugin for p in processors)], rule)
+    return group
+
+
+def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str], rule: str) -> ConduitSubmitOperator:
+    limit = drain_limit(pipeline) if node.startswith("destinations.") else None
+    return ConduitSubmitOperator(
+        task_id=task_id,
+        pipeline_id=pipeline.id,
+        node=node,
+        drain_limit=limit,
+        quick_jit=SQL_PLUGINS.isdisjoint(plugins),
+        trigger_rule=rule,
+        pool=os.environ.get(POOL_VARIABLE, "default_pool"),
+        execution_timeout=SUBMIT_TIMEOUT + timedelta(seconds=limit or 0),
+    )
+
+
+def _acks(pipeline: Pipeline) -> TaskGroup:
+    with TaskGroup("acks") as group:
+        for source in pipeline.sources:
+            PythonOperator(
+                task_id=safe_name(source.id),
+                python_callable=tasks.ack,
+                op_kwargs={"pipeline_id": pipeline.id, "source_id": source.id},
+                trigger_rule="all_done",
+            )
+    return group
+
+
+def _params(pipeline: Pipeline) -> dict[str, Param]:
+    names = [d.id for d in pipeline.destinations]
+    return {
+        "destinations": Param(
+            [],
+            type="array",
+            title="Destinations",
+            description="Deliver only to these in this run; none chosen = all. The others go on with the next run.",
+            items={"type": "string", "enum": names},
+            examples=names,
+        ),
+        "max-records": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Most records",
+            description="At most this many new records in this run, instead of the pipeline's `micro-batch`.",
+        ),
+    }
+
+
+def _doc(pipeline: Pipeline) -> str:
+    head = f"{pipeline.description.strip()}\n\n" if pipeline.description else ""
+    return f"{head}```mermaid\n{mermaid(pipeline)}\n```\n\n```text\n{explain_text(pipeline, connectors=False)}\n```\n"

@@ -1,0 +1,124 @@
+"""The provider's submit hook, started our way and read line by line.
+
+Spark applications of this project write lines `conduit {json}` to stderr; here they become lines of the task's log, and
+the last ones tell the operator why the application ended as it did.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+from conduit_tasks.spark.submit import launch
+
+PREFIX = "conduit {"
+KILL_GRACE = 3.0
+"""Seconds between asking what a killed submit left behind to end, and ending it."""
+
+
+class ConduitSubmitHook(SparkSubmitHook):
+    """Submits with the configuration, environment and command line of `conduit_tasks.spark.submit`.
+
+    `events`: the structured lines seen so far, oldest first, at most one per kind of event (the latest).
+    """
+
+    def __init__(
+        self, home: Path, *, conn_id: str, conf: Mapping[str, str], name: str, application_args: list[str], quick_jit: bool
+    ) -> None:
+        super().__init__(conn_id=conn_id, conf=dict(conf), name=name, application_args=application_args)
+        start = launch(home, self._connection["master"], self._connection["deploy_mode"], conf, quick_jit=quick_jit)
+        self._conf, self._env_vars = start.conf, start.env
+        own_binary = self._connection["spark_binary"] != "spark-submit"
+        self._command = None if own_binary else start.command
+        self.events: dict[str, dict[str, Any]] = {}
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the submit process ended with; None where it was not started or still runs."""
+        return self._submit_sp.returncode if self._submit_sp else None
+
+    def _get_spark_binary_path(self) -> list[str]:
+        return list(self._command) if self._command else super()._get_spark_binary_path()
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        # The whole line is four pages of JVM options; what a reader wants from it is said here.
+        command = self._get_spark_binary_path() + self._build_spark_common_args() + [application]
+        self.log.info(
+            "submitting to %s%s: %s",
+            self._connection["master"],
+            " with a class-data archive" if any("SharedArchiveFile" in word for word in command) else "",
+            " ".join(self._application_args or []),
+        )
+        return command + list(self._application_args or [])
+
+    def _mask_cmd(self, connection_cmd: str | list[str]) -> str:
+        words = connection_cmd if isinstance(connection_cmd, list) else [connection_cmd]
+        return super()._mask_cmd(["spark-submit …", *(self._application_args or [])] if len(words) > 1 else words)
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        super()._process_spark_submit_log(self._without_events(itr))
+
+    def _without_events(self, lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            event = parse_event(line)
+            if event is None:
+                yield line
+                continue
+            self.events[str(event.get("event", ""))] = event
+            self.log.info("%s", describe_event(event))
+
+    def on_kill(self) -> None:
+        """Ends the JVM and everything below it: the Python driver, which could go on sending, and its workers.
+
+        Workers are in a process group of their own, so the signal that Airflow sends to the task's group misses them.
+        """
+        below = self._descendants()
+        super().on_kill()
+        for process in below:
+            _signal(process, force=False)
+        for process in psutil.wait_procs(below, timeout=KILL_GRACE)[1]:
+            _signal(process, force=True)
+
+    def _descendants(self) -> list[psutil.Process]:
+        if self._submit_sp is None:
+            return []
+        try:
+            return psutil.Process(self._submit_sp.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+
+def _signal(process: psutil.Process, *, force: bool) -> None:
+    try:
+        process.kill() if force else process.terminate()
+    except psutil.NoSuchProcess:
+        return
+
+
+def parse_event(line: str) -> dict[str, Any] | None:
+    """The JSON object of a line `conduit {…}`; None for every other line, a torn one among them."""
+    line = line.strip()
+    if not line.startswith(PREFIX):
+        return None
+    try:
+        event = json.loads(line[len(PREFIX) - 1 :])
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def describe_event(event: Mapping[str, Any]) -> str:
+    """One readable line: the event, then its values."""
+    rest = ", ".join(f"{key} {_short(value)}" for key, value in event.items() if key != "event" and value is not None)
+    return f"{event.get('event', 'progress')}: {rest}" if rest else str(event.get("event", ""))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{value:,}" if isinstance(value, int | float) else value

@@ -1,0 +1,137 @@
+"""The submit operator: looks whether there is anything to do, starts one Spark application for one node, says how it ended.
+
+Arguments are ids only; what the application works on it asks the broker. So a retry, a cleared task and a second run
+of the same DAG all do the right thing, and nothing secret stands in a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.bases.hook import BaseHook
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
+
+from conduit_tasks.airflow.hook import ConduitSubmitHook
+from conduit_tasks.airflow.tasks import fail_without_retry
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.spark.submit import APPLICATION
+
+WAITING, STOPPED, HELD = 3, 4, 5
+"""Exit codes of `spark/app.py`: an unavailable destination is waited for; the pipeline is stopped; another holds the lease."""
+
+
+class ConduitSubmitOperator(SparkSubmitOperator):
+    """Runs the application of one node (`sources.<id>`, `processors`, `destinations.<id>`) of one pipeline.
+
+    `drain_limit`: seconds a destination drains. `quick_jit`: False for nodes that run long SQL in the JVM.
+    `durable` is always False: the resumable path would find the finished job of a cleared task and return.
+
+    Ends skipped where there is nothing to do or a destination is waited for; failed without retry where the pipeline
+    is stopped or a setting is wrong; failed with Airflow's retry where the machinery broke.
+    """
+
+    template_fields: Sequence[str] = ()
+
+    def __init__(
+        self,
+        *,
+        pipeline_id: str,
+        node: str,
+        drain_limit: float | None = None,
+        quick_jit: bool = True,
+        conn_id: str = "spark_default",
+        **kwargs: Any,
+    ) -> None:
+        kwargs["durable"] = False
+        super().__init__(application=str(APPLICATION), conn_id=conn_id, name=f"conduit {pipeline_id} {node}", **kwargs)
+        self.pipeline_id, self.node = pipeline_id, node
+        self.drain_limit, self.quick_jit = drain_limit, quick_jit
+
+    def execute(self, context: Any) -> None:
+        """Checks the connection, looks for work, submits, and turns the exit code into a state of the task."""
+        run_id = context["run_id"]
+        with fail_without_retry():
+            check_connection(self._conn_id)
+            self._skip_unless_chosen(context["params"])
+            cleared = self.node.startswith("destinations.") and was_cleared(context["ti"], self.retries)
+            # A cleared destination may send again what it confirmed, which its cursor does not tell: the application
+            # asks what the broker remembers of this run.
+            if not cleared and not self._work_needed(run_id):
+                return
+            self.application_args = self._arguments(run_id, cleared)
+            self._hook = self._get_hook()
+        try:
+            self._hook.submit(self.application)
+        except AirflowException as error:
+            raise self._outcome(self._hook, error) from error
+
+    def on_kill(self) -> None:
+        # The provider's would look for a deployment backend; a task killed before its submit has none.
+        if self._hook is not None:
+            self._hook.on_kill()
+
+    def _get_hook(self) -> ConduitSubmitHook:
+        from conduit_tasks.settings import settings
+
+        return ConduitSubmitHook(
+            settings().home.resolve(),
+            conn_id=self._conn_id,
+            conf={str(key): str(value) for key, value in (self.conf or {}).items()},
+            name=str(self.name),
+            application_args=list(self.application_args or []),
+            quick_jit=self.quick_jit,
+        )
+
+    def _arguments(self, run_id: str, cleared: bool) -> list[str]:
+        arguments = ["--pipeline", self.pipeline_id, "--node", self.node, "--run", run_id]
+        if self.drain_limit is not None:
+            arguments += ["--drain-limit", f"{self.drain_limit:g}"]
+        return [*arguments, "--cleared"] if cleared else arguments
+
+    def _skip_unless_chosen(self, params: Any) -> None:
+        kind, _, name = self.node.partition(".")
+        chosen = params.get("destinations") or []
+        if kind == "destinations" and chosen and name not in chosen:
+            raise AirflowSkipException(f"{name} is not among the destinations chosen for this run")
+
+    def _work_needed(self, run_id: str) -> bool:
+        """False where it was cheap enough to be done here. Raises AirflowSkipException where there is nothing to do."""
+        from conduit_tasks.micro_batch.work import needed
+
+        work = needed(self.pipeline_id, self.node, run_id)
+        if not work.submit and not work.done:
+            raise AirflowSkipException(work.reason)
+        self.log.info("%s", work.reason)
+        return work.submit
+
+    def _outcome(self, hook: ConduitSubmitHook, error: AirflowException) -> Exception:
+        said = next((e for kind in ("waiting", "held", "stopped", "failed") if (e := hook.events.get(kind))), {})
+        reason = str(said.get("reason") or "")
+        if hook.exit_code == WAITING:
+            return AirflowSkipException(reason or f"{self.node} is unavailable; the next run goes on from its cursor")
+        if hook.exit_code == HELD:
+            return AirflowSkipException(reason or f"another run works on {self.node}")
+        if hook.exit_code == STOPPED:
+            return AirflowFailException(reason or f"pipeline {self.pipeline_id} is stopped; see the log above")
+        return AirflowException(f"{self.node}: {reason}") if reason else error
+
+
+def was_cleared(ti: Any, retries: int | None) -> bool:
+    """Whether this try is the first one after the task was cleared, not an automatic retry.
+
+    Clearing raises `max_tries` to the tries so far plus `retries`, a retry leaves it.
+    """
+    return ti.try_number > 1 and ti.try_number - (ti.max_tries - (retries or 0)) == 1
+
+
+def check_connection(conn_id: str) -> None:
+    """Raises ConfigError where the Spark connection does not exist: the provider would silently submit to YARN."""
+    try:
+        BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise ConfigError(
+            f"the Airflow connection {conn_id!r} does not exist. Define it, for example "
+            f"AIRFLOW_CONN_{conn_id.upper()}='{{\"conn_type\": \"spark\", \"host\": \"local[*]\"}}'"
+        ) from None

@@ -1,0 +1,44 @@
+"""What the Python tasks of a DAG call. Brokers and connectors are imported when a task runs, never when a DAG is parsed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def fail_without_retry() -> Iterator[None]:
+    """Errors that a retry cannot mend fail the task at once: a wrong setting, a stopped pipeline, a broken invariant."""
+    try:
+        yield
+    except (ConfigError, PipelineStopped, NotDurable, InvariantBroken) as error:
+        raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+
+
+def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any] | bool:
+    """Plans the run; False (nothing to read, deliver, ack or collect) short-circuits everything after it."""
+    from conduit_tasks.micro_batch.plan import plan_run
+
+    limits = {"max-records": int(params["max-records"])} if params.get("max-records") else None
+    with fail_without_retry():
+        result = plan_run(pipeline_id, run_id, limits)
+    log.info("%s", result.reason)
+    return {"micro_batch": result.micro_batch, "reason": result.reason} if result.work else False
+
+
+def ack(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
+    """Acks one source up to the lowest cursor, and collects; acts on the broker's state alone."""
+    from conduit_tasks.micro_batch.acks import ack_source
+
+    with fail_without_retry():
+        done = ack_source(pipeline_id, source_id, run_id)
+    log.info("acked %s, collected %d micro-batches", done.get("acked"), len(done.get("collected") or ()))
+    return done

@@ -1,0 +1,124 @@
+"""How a Spark driver is started fast: configuration, environment and, where it is known, the JVM's whole command line.
+
+Only drivers in client mode on this machine (`local`, `spark://`) are our own JVM to tune; YARN, Kubernetes and cluster
+mode keep what their connection and their `spark-defaults.conf` say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.spark import cds
+
+LOG4J = Path(__file__).with_name("log4j2.properties")
+APPLICATION = Path(__file__).with_name("app.py")
+DEFAULTS_FILE = "include/spark-defaults.conf"
+"""The user's own Spark settings, below the home folder; in the format of Spark's file of that name."""
+
+_LAUNCHER_ONLY_CONF = ("spark.driver.extraClassPath", "spark.driver.extraLibraryPath", "spark.driver.defaultExtraClassPath")
+_LAUNCHER_ONLY_ENV = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
+"""What Spark's launcher turns into a class path; where one is set, the launcher is run (and no archive fits)."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start one driver. `command`: the JVM's argv up to SparkSubmit's class; None = run `spark-submit`."""
+
+    conf: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] | None = None
+
+
+def launch(
+    home: Path, master: str, deploy_mode: str | None, conf: Mapping[str, str] | None = None, *, quick_jit: bool = True
+) -> Launch:
+    """How to start a driver for this master. `conf` wins over the user's file, and both over ours.
+
+    `quick_jit`: compile with C1 only; right where rows pass through Python workers, wrong for long SQL in the JVM.
+
+    Raises ConfigError where the user's `spark-defaults.conf` cannot be read.
+    """
+    given = {**read_defaults(home / DEFAULTS_FILE), **(conf or {})}
+    local = master.split("[")[0] == "local"
+    if deploy_mode == "cluster" or not (local or master.startswith("spark://")):
+        return Launch(given, _remote_environment())
+    merged = {**_own_conf(home, local), **given}
+    options = [f"-Dlog4j2.configurationFile={LOG4J}", *_jvm_options(quick_jit)]
+    archive = cds.find(home)
+    if archive is not None:
+        options += [f"-XX:SharedArchiveFile={archive.path}", *cds.QUIET]
+    options += shlex.split(merged.pop("spark.driver.extraJavaOptions", ""))
+    env = _local_environment(home, local)
+    if archive is not None and not _needs_launcher(merged):
+        memory = merged.get("spark.driver.memory") or os.environ.get("SPARK_DRIVER_MEMORY") or "1g"
+        command = [f"-Xmx{memory}" if word.startswith("-Xmx") else word for word in archive.command]
+        return Launch(merged, env, (*command, *options, cds.SUBMIT_CLASS))
+    merged["spark.driver.extraJavaOptions"] = shlex.join(options)
+    return Launch(merged, env)
+
+
+def read_defaults(path: Path) -> dict[str, str]:
+    """A `spark-defaults.conf`: a key and a value per line, parted by blanks or `=`; `#` begins a comment line."""
+    if not path.exists():
+        return {}
+    out = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        found = re.match(r"\s*(spark\.[^\s=]+)[\s=]+(.*?)\s*$", line)
+        if found is None:
+            raise ConfigError(f"{path}:{number}: expected `spark.some.key value`, found {line.strip()[:80]!r}")
+        out[found[1]] = found[2]
+    return out
+
+
+def _own_conf(home: Path, local: bool) -> dict[str, str]:
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(home / ".conduit" / "warehouse"),
+    }
+    if local:
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return conf
+
+
+def _jvm_options(quick_jit: bool) -> list[str]:
+    return list(cds.JVM_OPTIONS) if quick_jit else [o for o in cds.JVM_OPTIONS if "TieredStopAtLevel" not in o]
+
+
+def _needs_launcher(conf: Mapping[str, str]) -> bool:
+    return any(conf.get(key) for key in _LAUNCHER_ONLY_CONF) or any(os.environ.get(key) for key in _LAUNCHER_ONLY_ENV)
+
+
+def _local_environment(home: Path, local: bool) -> dict[str, str]:
+    """Added to the driver's environment, which otherwise is the task's own (CONDUIT_* among it)."""
+    bin_dir = str(Path(sys.executable).parent)
+    path = os.environ.get("PATH", os.defpath)
+    env = {
+        "PATH": path if bin_dir in path.split(os.pathsep) else f"{bin_dir}{os.pathsep}{path}",
+        "SPARK_HOME": str(cds.spark_home()),
+        "SPARK_CONF_DIR": str(cds.empty_conf_dir(home)),
+        # As spark-submit does: executors and driver must agree on the hash of a string.
+        "PYTHONHASHSEED": "0",
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    if local:
+        env["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return env
+
+
+def _remote_environment() -> dict[str, str]:
+    """CONDUIT_* for a driver on YARN or Kubernetes, where they become visible options: nothing with a password."""
+    given = {key: value for key, value in os.environ.items() if key.startswith("CONDUIT_")}
+    return {key: value for key, value in given.items() if "://" not in value or not urlsplit(value).password}

@@ -1,0 +1,110 @@
+"""Where the embedded stack keeps its things: everything below `<home>/.conduit`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+SOCKET_LIMIT = 100
+"""Bytes; a Unix socket's path ends at 107."""
+DAG_FILES = ("conduit.py", "conduit_errors.py")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders of one stack; several stacks may run on a machine, each with a home of its own."""
+
+    home: Path
+
+    @property
+    def root(self) -> Path:
+        return self.home / ".conduit"
+
+    @property
+    def airflow(self) -> Path:
+        return self.root / "airflow"
+
+    @property
+    def redis(self) -> Path:
+        return self.root / "redis"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def state_file(self) -> Path:
+        return self.root / "stack.json"
+
+    @property
+    def secrets_file(self) -> Path:
+        return self.root / "secrets.json"
+
+    @property
+    def passwords_file(self) -> Path:
+        return self.airflow / "passwords.json"
+
+    @property
+    def socket(self) -> Path:
+        """Redis' socket: beside its data, or in the temporary folder where that path is too long for a socket."""
+        here = self.redis / "redis.sock"
+        if len(os.fsencode(here)) <= SOCKET_LIMIT:
+            return here
+        name = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"conduit-{name}" / "redis.sock"
+
+    def log(self, component: str) -> Path:
+        return self.logs / f"{component}.log"
+
+    def prepare(self) -> None:
+        """Makes the folders, private ones readable by nobody else."""
+        for folder in (self.root, self.airflow, self.redis, self.logs, self.socket.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+@dataclass
+class Process:
+    """A process we started. `created` (seconds since the epoch) tells it from a later one with the same number."""
+
+    pid: int
+    created: float
+
+
+@dataclass
+class State:
+    """What `.conduit/stack.json` holds (mode 0600): which processes run, and where they listen.
+
+    `stopped_by_shutdown`: pipelines that only the shutdown stopped; the next `up` starts them again.
+    """
+
+    redis_url: str = ""
+    api_url: str = ""
+    processes: dict[str, Process] = field(default_factory=dict)
+    stopped_by_shutdown: list[str] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, layout: Layout) -> State:
+        """The stored state; an empty one where there is none."""
+        try:
+            data = json.loads(layout.state_file.read_text())
+        except FileNotFoundError:
+            return cls()
+        data["processes"] = {name: Process(**about) for name, about in data.get("processes", {}).items()}
+        return cls(**data)
+
+    def save(self, layout: Layout) -> None:
+        write_private(layout.state_file, asdict(self))
+
+
+def write_private(path: Path, data: Any) -> None:
+    """Writes JSON that only the owner can read; whole or not at all."""
+    side = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(side, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(data, file, indent=2)
+        file.write("\n")
+    os.replace(side, path)

