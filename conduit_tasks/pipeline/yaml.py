@@ -1,5 +1,7 @@
 """YAML with locations: every value as it is written, every path with its line and column, `${NAME}` expanded.
 
+`${NAME:-text}` gives the text where the variable is unset or empty, as in a shell; `$$` is a dollar.
+
 Scalars stay text: settings are strings anyway (`1.50` must not become `1.5`), and the model turns the rest into
 numbers. Works on ruamel's node tree, because only nodes still know duplicate keys, tags and marks.
 """
@@ -20,7 +22,7 @@ from ruamel.yaml.reader import ReaderError
 from conduit_tasks.pipeline.findings import Mark, Path, Report
 
 _VARIABLE = re.compile(r"\$(?:(\$)|\{([^}]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 MAX_NODES = 100_000
 """More nodes than this, aliases counted each time they are used, is an attack or a mistake."""
 
@@ -115,27 +117,30 @@ class _Reader:
                     mark=_mark(node),
                 )
             return found[0]
-        if not _NAME.fullmatch(name):
+        variable = _NAME.fullmatch(name)
+        if not variable:
             self.report.add(
                 "E004",
                 path,
                 f"'${{{name}}}' does not name an environment variable",
-                "write ${NAME}, or $${…} for the text itself",
+                "write ${NAME}, ${NAME:-default}, or $${…} for the text itself",
                 mark=_mark(node),
             )
             return found[0]
-        value = self.env.get(name)
+        value = self.env.get(variable[1])
+        if variable[2] is not None and not value:
+            return variable[2]
         if value is None:
             self.report.add(
                 "E004",
                 path,
                 f"the environment variable {name} is not set",
-                f"export {name}=…, or write $${{{name}}} for the text itself",
+                f"export {name}=…, give a default ${{{name}:-…}}, or write $${{{name}}} for the text itself",
                 mark=_mark(node),
             )
             return found[0]
         if len(value) > 3:
-            self.report.secrets[value] = found[0]
+            self.report.secrets[value] = f"${{{variable[1]}}}"
         return value
 
 
