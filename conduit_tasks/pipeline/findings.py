@@ -108,6 +108,10 @@ class Report:
             finding.severity == "error" and path[: len(prefix)] == prefix[: len(path)] for path, finding in self.found
         )
 
+    def wrong(self, prefix: Path) -> bool:
+        """Whether an error lies at or below `prefix`."""
+        return any(finding.severity == "error" and path[: len(prefix)] == prefix for path, finding in self.found)
+
     def findings(self, ids: Mapping[int, str]) -> list[Finding]:
         """All findings in the order of the file, each with the id of its pipeline (by position in the document)."""
         named = []

@@ -175,7 +175,9 @@ def _load_pipeline(keys: Any, base: Path, report: Report, version: str, plugins:
         return None
     validate.check(parsed, report, base)
     if plugins:
-        validate.check_plugins(parsed, report, base)
+        from conduit_tasks.pipeline.validate_plugins import check_plugins
+
+        check_plugins(parsed, report, base)
     return None if report.broken(base) else to_pipeline(parsed, report.file, report.locate(base)[0])
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-from conduit_tasks.errors import ConfigError, UnknownPlugin
-from conduit_tasks.pipeline.findings import Path, Report, nearest
-from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.model import DeadLetterKeys, DeliveryKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.plugins import KINDS, parse_plugin
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.record.fields import parse as field_reference
@@ -21,13 +21,6 @@ _SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
 _DESTINATION_ONLY = {"trigger": "trigger", "delivery": "delivery", "dead_letter_queue": "dead-letter-queue"}
 _UPDATE = 'set version: "2.2"'
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
-class _Kind(NamedTuple):
-    """How plugins of one kind are found, and what names there are."""
-
-    find: Callable[[str], Any]
-    known: Mapping[str, Any]
 
 
 def check_version(keys: dict[str, Any], report: Report, base: Path, version: str) -> None:
@@ -46,10 +39,10 @@ def check_version(keys: dict[str, Any], report: Report, base: Path, version: str
 
 
 def check(keys: PipelineKeys, report: Report, base: Path) -> None:
-    """Everything that needs no plugin: light enough for parsing DAGs."""
+    """Everything that needs no plugin (for those see `validate_plugins`): light enough for parsing DAGs."""
     _check_ends(keys, report, base)
     _check_unique([c.id for c in keys.connectors], "connector", report, (*base, "connectors"))
-    for path, section in _sections(keys, base):
+    for path, section in sections(keys, base):
         _check_unique([p.id for p in section], "processor", report, path)
         for n, processor in enumerate(section):
             _check_plugin_reference(processor.plugin, report, (*path, n, "plugin"))
@@ -69,32 +62,6 @@ def check(keys: PipelineKeys, report: Report, base: Path) -> None:
             _check_delivery(connector.delivery, report, (*path, "delivery"))
         if connector.dead_letter_queue:
             _check_dead_letters(connector.dead_letter_queue, report, (*path, "dead-letter-queue"))
-
-
-def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
-    """Plugins, their settings, filters and conditions: loads the modules that know them."""
-    from conduit_tasks.connectors import registry
-    from conduit_tasks.filters import compile_filters
-
-    sources = _Kind(registry.source_class, registry.known())
-    destinations = _Kind(registry.destination_class, registry.known())
-    for path, section in _sections(keys, base):
-        for n, processor in enumerate(section):
-            _check_processor(processor, report, (*path, n))
-    queues = [((*base, "dead-letter-queue"), keys.dead_letter_queue)]
-    for n, connector in enumerate(keys.connectors):
-        path = (*base, "connectors", n)
-        kind = sources if connector.type == "source" else destinations
-        cls = _check_settings(kind, connector.plugin, connector.settings, report, path)
-        if connector.trigger:
-            _check_with(compile_filters, connector.trigger.filters, "E206", report, (*path, "trigger", "filters"))
-        if cls and connector.type == "destination":
-            _check_guarantee(connector, cls, report, path)
-        if connector.dead_letter_queue:
-            queues.append(((*path, "dead-letter-queue"), connector.dead_letter_queue))
-    for path, queue in queues:
-        if queue.plugin and parse_plugin(queue.plugin).name != "log":
-            _check_settings(destinations, queue.plugin, queue.settings, report, path)
 
 
 def _check_ends(keys: PipelineKeys, report: Report, base: Path) -> None:
@@ -140,15 +107,15 @@ def _check_plugin_reference(text: str, report: Report, path: Path) -> None:
 
 
 def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
-    _check_with(parse_schedule, keys.schedule, "E208", report, (*base, "schedule"))
+    check_with(parse_schedule, keys.schedule, "E208", report, (*base, "schedule"))
     if keys.replay_interval.strip() == "@continuous":
         report.add("E208", (*base, "replay-interval"), "a replay needs an interval", "write @daily, @hourly or cron")
     else:
-        _check_with(parse_schedule, keys.replay_interval, "E208", report, (*base, "replay-interval"))
+        check_with(parse_schedule, keys.replay_interval, "E208", report, (*base, "replay-interval"))
     if keys.drain_limit is not None and keys.drain_limit <= 0:
         report.add("E103", (*base, "drain-limit"), "drain-limit must be above zero", "write for example 60s")
     if keys.event_time is not None:
-        _check_with(field_reference, keys.event_time, "E212", report, (*base, "event-time"))
+        check_with(field_reference, keys.event_time, "E212", report, (*base, "event-time"))
     for n, handler in enumerate(keys.handlers):
         if not _CALL.fullmatch(handler.call):
             hint = "write module:function, for example include.handlers:notify"
@@ -231,67 +198,15 @@ def _check_dead_letters(queue: DeadLetterKeys, report: Report, path: Path) -> No
         )
 
 
-def _check_processor(processor: ProcessorKeys, report: Report, path: Path) -> None:
-    from conduit_tasks.processors import registry, template
-
-    kind = _Kind(registry.processor_class, registry.known())
-    _check_settings(kind, processor.plugin, processor.settings, report, path)
-    if processor.condition:
-        _check_with(template.compile, processor.condition, "E207", report, (*path, "condition"))
-
-
-def _check_settings(kind: _Kind, plugin: str, settings: Mapping[str, str], report: Report, path: Path) -> Any:
-    """The plugin's class, or None where there is none; its settings are checked by itself."""
-    name = parse_plugin(plugin).name
-    if report.broken((*path, "plugin")):
-        return None
-    try:
-        cls = kind.find(name)
-    except UnknownPlugin as error:
-        if name in kind.known:
-            report.add("E204", (*path, "plugin"), str(error))
-        else:
-            report.add("E203", (*path, "plugin"), f"there is no plugin '{name}'", nearest(name, kind.known))
-        return None
-    except ConfigError as error:
-        report.add("E204", (*path, "plugin"), str(error))
-        return None
-    try:
-        cls.spec.check(settings)
-    except ConfigError as error:
-        report.add("E205", _setting_path(str(error), settings, report, path), str(error))
-    return cls
-
-
-def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: Path) -> None:
-    """SEMANTICS B8: effectively-once needs a destination that stores the index with the data in one step."""
-    if connector.delivery and connector.delivery.guarantee == "effectively-once" and not cls.effectively_once:
-        report.add(
-            "E211",
-            (*path, "delivery", "guarantee"),
-            f"'{connector.plugin}' cannot store its position together with the data",
-            "write guarantee: at-least-once; the receiver can drop repeated records by their id",
-        )
-
-
-def _check_with(check: Any, value: Any, code: str, report: Report, path: Path) -> None:
+def check_with(check: Any, value: Any, code: str, report: Report, path: Path) -> None:
+    """Reports the ConfigError of `check(value)`, if there is one."""
     try:
         check(value)
     except ConfigError as error:
         report.add(code, path, str(error))
 
 
-def _setting_path(message: str, settings: Mapping[str, str], report: Report, path: Path) -> Path:
-    """Where the setting that a message names is written, nested or dotted."""
-    named = [s for s in settings if re.search(rf"(?<![\w.]){re.escape(s)}(?![\w.])", message)]
-    for name in sorted(named, key=len, reverse=True):
-        for written in ((*path, "settings", name), (*path, "settings", *name.split("."))):
-            if written in report.keys:
-                return written
-    return (*path, "settings")
-
-
-def _sections(keys: PipelineKeys, base: Path) -> Iterator[tuple[Path, list[ProcessorKeys]]]:
+def sections(keys: PipelineKeys, base: Path) -> Iterator[tuple[Path, list[ProcessorKeys]]]:
     """The processor sections: each connector's and the pipeline's (SEMANTICS C2)."""
     for n, connector in enumerate(keys.connectors):
         yield (*base, "connectors", n, "processors"), connector.processors

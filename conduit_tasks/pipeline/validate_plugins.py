@@ -1,0 +1,115 @@
+"""Checks of what only the plugins know: their names, settings, sides and guarantees, filters, conditions. Loads the
+modules of the plugins in the file, so not for parsing DAGs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from conduit_tasks.errors import ConfigError, UnknownPlugin
+from conduit_tasks.pipeline.findings import Path, Report, nearest
+from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.plugins import parse_plugin
+from conduit_tasks.pipeline.topology import Processor
+from conduit_tasks.pipeline.validate import check_with, sections
+
+
+class _Kind(NamedTuple):
+    """How plugins of one kind are found, and what names there are (asked only where one is unknown)."""
+
+    find: Callable[[str], Any]
+    known: Callable[[], Mapping[str, Any]]
+
+
+def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
+    """Plugins, their settings, filters and conditions: loads the modules that know them."""
+    from conduit_tasks.connectors import registry
+    from conduit_tasks.filters import compile_filters
+
+    sources = _Kind(registry.source_class, registry.known)
+    destinations = _Kind(registry.destination_class, registry.known)
+    for path, section in sections(keys, base):
+        for n, processor in enumerate(section):
+            _check_processor(processor, report, (*path, n))
+    queues = [((*base, "dead-letter-queue"), keys.dead_letter_queue)]
+    for n, connector in enumerate(keys.connectors):
+        path = (*base, "connectors", n)
+        kind = sources if connector.type == "source" else destinations
+        cls = _check_connector(kind, connector.plugin, connector.settings, report, path)
+        if connector.trigger:
+            check_with(compile_filters, connector.trigger.filters, "E206", report, (*path, "trigger", "filters"))
+        if cls and connector.type == "destination":
+            _check_guarantee(connector, cls, report, path)
+        if connector.dead_letter_queue:
+            queues.append(((*path, "dead-letter-queue"), connector.dead_letter_queue))
+    for path, queue in queues:
+        if queue.plugin and parse_plugin(queue.plugin).name != "log":
+            _check_connector(destinations, queue.plugin, queue.settings, report, path)
+
+
+def _check_processor(processor: ProcessorKeys, report: Report, path: Path) -> None:
+    from conduit_tasks.processors import registry, template
+
+    cls = _find(_Kind(registry.processor_class, registry.known), processor.plugin, report, path)
+    if processor.condition:
+        check_with(template.compile, processor.condition, "E207", report, (*path, "condition"))
+    if cls and not report.wrong((*path, "condition")):
+        topology = Processor(processor.id, parse_plugin(processor.plugin).name, processor.settings, processor.condition)
+        _check_settings(lambda: registry.build(topology), processor.settings, report, path)
+
+
+def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], report: Report, path: Path) -> Any:
+    """The connector's class, or None where there is none. Its settings are checked by its constructor, which opens
+    nothing."""
+    cls = _find(kind, plugin, report, path)
+    if cls:
+        _check_settings(lambda: cls(settings), settings, report, path)
+    return cls
+
+
+def _find(kind: _Kind, plugin: str, report: Report, path: Path) -> Any:
+    name = parse_plugin(plugin).name
+    if report.wrong((*path, "plugin")):
+        return None
+    try:
+        return kind.find(name)
+    except UnknownPlugin as error:
+        known = kind.known()
+        if name in known:
+            report.add("E204", (*path, "plugin"), str(error))
+        else:
+            report.add("E203", (*path, "plugin"), f"there is no plugin '{name}'", nearest(name, known))
+    except ConfigError as error:
+        report.add("E204", (*path, "plugin"), str(error))
+    return None
+
+
+def _check_settings(make: Callable[[], Any], settings: Mapping[str, str], report: Report, path: Path) -> None:
+    if report.wrong((*path, "settings")):
+        return
+    try:
+        make()
+    except ConfigError as error:
+        report.add("E205", _setting_path(str(error), settings, report, path), str(error))
+
+
+def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: Path) -> None:
+    """SEMANTICS B8: effectively-once needs a destination that stores the index with the data in one step."""
+    if connector.delivery and connector.delivery.guarantee == "effectively-once" and not cls.effectively_once:
+        report.add(
+            "E211",
+            (*path, "delivery", "guarantee"),
+            f"'{connector.plugin}' cannot store its position together with the data",
+            "write guarantee: at-least-once; the receiver can drop repeated records by their id",
+        )
+
+
+def _setting_path(message: str, settings: Mapping[str, str], report: Report, path: Path) -> Path:
+    """Where the setting that a message names is written, nested or dotted."""
+    named = [s for s in settings if re.search(rf"(?<![\w.]){re.escape(s)}(?![\w.])", message)]
+    for name in sorted(named, key=len, reverse=True):
+        for written in ((*path, "settings", name), (*path, "settings", *name.split("."))):
+            if written in report.keys:
+                return written
+    return (*path, "settings")
