@@ -1,0 +1,122 @@
+"""Acks to the sources, and the collection of what nobody needs any more (C11, C12, invariants 1, 2 and 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import orjson
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import seconds
+from conduit_tasks.broker.delivery import Deliveries
+from conduit_tasks.broker.state import Ack
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import Position
+
+
+class Acks(Deliveries):
+    """An ack covers whole micro-batches, in order; its intent is durable before the source is told."""
+
+    def acked_position(self, source: str) -> Position:
+        """What the source was told last: part → token."""
+        return {part: orjson.loads(token) for part, token in self.hash(self.keys.acked(source)).items()}
+
+    def ack_due(self, source: str, destinations: Sequence[str], ack_on: str) -> bool:
+        """Whether `begin_ack` has something to do."""
+        ack = self.hash(self.keys.ack(source))
+        return "to" in ack or int(ack.get("m", 0)) < self._confirmed(destinations, ack_on)
+
+    def begin_ack(self, source: str, destinations: Sequence[str], ack_on: str, token: int | None = None) -> Ack | None:
+        """The next ack of a source, its intent recorded; the same one again if the last was never committed (C12).
+
+        Covers everything up to the lowest cursor of `destinations` (`ack_on` stored: the last sealed micro-batch).
+        None where there is nothing to tell. `token`: of the lease `acks.<source>`; raises Fenced where it was lost.
+        """
+        ack = self.hash(self.keys.ack(source))
+        if "to" not in ack:
+            m_from, m_to = int(ack.get("m", 0)) + 1, self._confirmed(destinations, ack_on)
+            if m_to < m_from:
+                return None
+            position: dict[str, str] = {}
+            slices = self.read(
+                *(("HGET", self.keys.micro_batch(m), f"slices:{source}") for m in range(m_from, m_to + 1))
+            )
+            for text in slices:
+                for piece in orjson.loads(text) if text else ():
+                    position[piece["part"]] = orjson.dumps(piece["end"]).decode()
+            stands = self.run(
+                scripts.BEGIN_ACK,
+                {
+                    "pipeline": self.keys.pipeline,
+                    "ack": self.keys.ack(source),
+                    "lease": self.keys.lease(f"acks.{source}"),
+                    "intent": self.keys.intent(source),
+                    "cursors": [] if ack_on == "stored" else [self.keys.destination(d) for d in destinations],
+                },
+                **{"from": m_from},
+                to=m_to,
+                token=token or 0,
+                position=[text for pair in position.items() for text in pair],
+            )
+            if not stands[0]:
+                return None
+            ack = self.hash(self.keys.ack(source))
+            if "to" not in ack:
+                # Without a lease, somebody else may have given and committed it between the two looks.
+                return None
+        intent = self.hash(self.keys.intent(source))
+        return Ack(int(ack["from"]), int(ack["to"]), {part: orjson.loads(t) for part, t in intent.items()})
+
+    def commit_ack(self, source: str, ack: Ack, token: int | None = None) -> None:
+        """The source has been told; given once (C12). Raises Fenced, InvariantBroken on an ack that was not begun."""
+        keys = {
+            "lease": self.keys.lease(f"acks.{source}"),
+            "ack": self.keys.ack(source),
+            "intent": self.keys.intent(source),
+            "acked": self.keys.acked(source),
+        }
+        self.run(scripts.COMMIT_ACK, keys, **{"from": ack.m_from}, to=ack.m_to, token=token or 0)
+
+    def _confirmed(self, destinations: Sequence[str], ack_on: str) -> int:
+        sealed, *cursors = self.cursors(() if ack_on == "stored" else destinations)
+        return min([sealed, *cursors])
+
+    def collectable(self, sources: Sequence[str], destinations: Sequence[str], retention_s: float) -> list[int]:
+        """Micro-batches to remove, in order: below every cursor, acked by every source, sealed `retention_s` ago,
+        not being redelivered; and any whose removal was begun and not ended."""
+        sealed, *cursors = self.cursors(destinations)
+        collected = self.numbers("collected")[0]
+        acked = [int(n or 0) for n in self.read(*(("HGET", self.keys.ack(s), "m") for s in sources))]
+        redone = {m for d in destinations for m in self.hash(self.keys.redo(d)) if m.isdigit()}
+        limit, now = min([sealed, *cursors, *acked]), self.now()
+        out = []
+        found = self.read(
+            *(("HMGET", self.keys.micro_batch(m), "state", "sealed_at") for m in range(collected + 1, limit + 1))
+        )
+        for m, (state, at) in enumerate(found, collected + 1):
+            old = now - (seconds(at) or now) >= retention_s
+            if state != "collecting" and (not old or str(m) in redone):
+                break
+            out.append(m)
+        return out
+
+    def begin_collect(self, m: int) -> None:
+        """Marks micro-batch m before its files are removed. Raises InvariantBroken where somebody needs it."""
+        sources, destinations = self.members(self.keys.sources), self.members(self.keys.destinations)
+        self.run(
+            scripts.BEGIN_COLLECT,
+            {
+                "pipeline": self.keys.pipeline,
+                "micro_batch": self.keys.micro_batch(m),
+                "each": [*map(self.keys.destination, destinations), *map(self.keys.ack, sources)],
+            },
+            m=m,
+            count=len(destinations),
+        )
+
+    def end_collect(self, m: int) -> None:
+        """The files are gone: the micro-batch's key goes too."""
+        keys = {"pipeline": self.keys.pipeline, "micro_batch": self.keys.micro_batch(m)}
+        self.run(scripts.END_COLLECT, keys, m=m)

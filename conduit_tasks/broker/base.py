@@ -1,0 +1,114 @@
+"""What all parts of the broker share: the client, the keys, and answers of scripts turned into errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from conduit_tasks.broker.connection import Client, reaching
+from conduit_tasks.broker.keys import Keys
+from conduit_tasks.broker.scripts import Script
+from conduit_tasks.broker.state import StoredError
+from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
+
+
+class BrokerBase:
+    """The state of one pipeline. Safe to use from several threads, as the client is."""
+
+    def __init__(self, pipeline: str, redis: Client, *, lease_ttl: float = 15.0, lease_grace: float = 1.0) -> None:
+        self.pipeline, self.redis = pipeline, redis
+        self.lease_ttl, self.lease_grace = lease_ttl, lease_grace
+        self.keys = Keys(pipeline)
+
+    def run(self, script: Script, keys: Mapping[str, str | Sequence[str]], **args: Any) -> list[Any]:
+        """Runs a script; what follows `ok` or the script's own word is returned, word first where it is not `ok`.
+
+        Raises Fenced, PipelineStopped, LeaseHeld, InvariantBroken, BrokerUnavailable.
+        """
+        kind, *rest = script(self.redis, keys, **args)
+        match kind:
+            case "ok":
+                return rest
+            case "fenced":
+                holder = f"{rest[1]} holds it" if rest[1] else "nobody holds it now"
+                raise Fenced(
+                    f"{script.name}: a lease of pipeline {self.pipeline} is lost (newest token {rest[0]}, {holder}). "
+                    "Stop: the successor goes on"
+                )
+            case "stopped":
+                raise PipelineStopped(self._stopped(rest[0], rest[1]))
+            case "held":
+                raise LeaseHeld("", rest[0], int(rest[1]))
+            case "broken":
+                raise InvariantBroken(f"{rest[0]} (pipeline {self.pipeline}, {script.name})")
+            case _:
+                return [kind, *rest]
+
+    def read(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """Several reading commands in one round trip, not atomic between them."""
+        with reaching(self.redis):
+            batch: Any = self.redis.pipeline(transaction=False)
+            for command in commands:
+                batch.execute_command(*command)
+            return list(batch.execute())
+
+    def hash(self, key: str) -> dict[str, str]:
+        """A whole hash; {} where there is none."""
+        with reaching(self.redis):
+            return dict(self.redis.hgetall(key))  # type: ignore[arg-type]  # typed for both sync and async
+
+    def field(self, key: str, name: str) -> str | None:
+        """One field of a hash."""
+        with reaching(self.redis):
+            return self.redis.hget(key, name)  # type: ignore[return-value]  # the same
+
+    def numbers(self, *names: str) -> list[int]:
+        """Numbers of the pipeline's own hash; 0 where absent."""
+        with reaching(self.redis):
+            values: Any = self.redis.hmget(self.keys.pipeline, list(names))
+        return [int(v or 0) for v in values]
+
+    def members(self, key: str) -> list[str]:
+        """A set, sorted."""
+        with reaching(self.redis):
+            return sorted(self.redis.smembers(key))  # type: ignore[arg-type]  # the same
+
+    def now(self) -> float:
+        """The server's clock."""
+        with reaching(self.redis):
+            seconds, micros = self.redis.time()
+        return float(seconds) + float(micros) / 1e6
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.redis.close()
+
+    def _stopped(self, status: str, error: str) -> str:
+        first = ""
+        if error:
+            stored = orjson.loads(error)
+            first = f" First error: {stored['node']}: {stored['error']}."
+        return (
+            f"pipeline {self.pipeline} is {status or 'not initialised'}.{first} "
+            f"Mend the cause, then `conduit start {self.pipeline}`"
+        )
+
+
+def stored_error(text: str | None, at: str | None) -> StoredError | None:
+    """Reads the JSON that `fail` and `vote` store."""
+    if not text:
+        return None
+    data = orjson.loads(text)
+    return StoredError(data["node"], data["error"], data["error_class"], data["micro_batch"], seconds(at) or 0.0)
+
+
+def error_json(node: str, error: str, error_class: str, micro_batch: int | None) -> dict[str, Any]:
+    """The form `stored_error` reads; the time is the server's."""
+    return {"node": node, "error": error, "error_class": error_class, "micro_batch": micro_batch}
+
+
+def seconds(micros: str | None) -> float | None:
+    """A stored time (microseconds) in seconds."""
+    return int(micros) / 1e6 if micros else None

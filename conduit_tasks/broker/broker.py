@@ -1,0 +1,18 @@
+"""The broker of one pipeline: everything its state in Redis can be asked and told.
+
+The parts are `lifecycle` (schema, status, stops), `micro_batches` (open, stage, seal), `leases`, `delivery` (cursors,
+confirms, votes) and `acks` (sources, collection). State size follows open micro-batches × destinations + exceptions,
+never the number of events.
+"""
+
+from __future__ import annotations
+
+from conduit_tasks.broker.acks import Acks
+from conduit_tasks.broker.lifecycle import Lifecycle
+from conduit_tasks.broker.state import MicroBatch
+
+__all__ = ["Broker", "MicroBatch"]
+
+
+class Broker(Lifecycle, Acks):
+    """See the module. `lease_ttl` and `lease_grace` in seconds."""

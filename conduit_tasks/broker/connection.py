@@ -1,0 +1,207 @@
+"""The only place where Redis connections are made, and where a server is asked whether it keeps what it is given (T1).
+
+Every option has its reason beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from redis import Redis, RedisCluster
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.cluster import ClusterNode
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError, ResponseError
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from conduit_tasks.errors import BrokerUnavailable, ConfigError, NotDurable
+from conduit_tasks.settings import Settings
+
+Client = Redis | RedisCluster
+
+FLOOR = (6, 2)
+"""The oldest Redis whose commands the scripts use."""
+_VARIABLE = "CONDUIT_REDIS_URL"
+_NAMED = re.compile(
+    r"^(?P<tls>rediss?)\+(?P<kind>sentinel|cluster)://(?:(?P<user>[^:@/]*)(?::(?P<password>[^@/]*))?@)?"
+    r"(?P<hosts>[^/?@]+)(?:/(?P<service>[^/?]*))?(?:/(?P<db>\d+))?$"
+)
+_TRANSIENT = (RedisError, RedisClusterException, OSError)
+
+
+def options() -> dict[str, Any]:
+    """Options common to all kinds of connection."""
+    return {
+        # A host that is away should be found out in seconds; the retries below cover a connection lost in passing.
+        "socket_connect_timeout": 2.0,
+        # Scripts take milliseconds; a reply that is this late counts as lost, and the idempotent script is sent again.
+        "socket_timeout": 5.0,
+        # A restart of Redis that loads its append-only file answers LOADING for some seconds: 0.1, 0.2 … 2 s apart.
+        "retry": Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), retries=6),
+        # Load balancers drop idle connections without a word; a PING before use finds out.
+        "health_check_interval": 30,
+        # Nothing here needs RESP3's pushes or maps; RESP2 spares the HELLO handshake that some proxies refuse.
+        "protocol": 2,
+        # Keys, ids and state are text; opaque payloads never go to Redis.
+        "decode_responses": True,
+        "client_name": "conduit-tasks",
+    }
+
+
+def connect(settings: Settings) -> Client:
+    """A connected client for `settings.redis_url`.
+
+    `redis://`, `rediss://` (TLS), `unix://`; `redis+sentinel://[user:password@]host:port,host:port/service[/db]` and
+    `redis+cluster://[user:password@]host:port,host:port` (`rediss+…` with TLS). Raises ConfigError on any other, and
+    BrokerUnavailable where nobody answers; neither shows the password.
+    """
+    url = settings.redis_url
+    try:
+        client = _client(url)
+    except (ValueError, TypeError) as e:
+        raise ConfigError(f"{_VARIABLE} is not a Redis address ({address(url)}): {type(e).__name__}") from None
+    except _TRANSIENT as e:
+        raise _unavailable(address(url), e) from e
+    with reaching(client, address(url)):
+        client.ping()
+    return client
+
+
+def _client(url: str) -> Client:
+    named = _NAMED.match(url)
+    if named is None:
+        if "+" in url.partition("://")[0]:
+            raise ValueError("unknown scheme")
+        return Redis.from_url(url, **options())
+    hosts = []
+    for item in named["hosts"].split(","):
+        host, _, port = item.rpartition(":")
+        hosts.append((host or port, int(port) if host else (26379 if named["kind"] == "sentinel" else 6379)))
+    login: dict[str, Any] = {"username": unquote(named["user"] or "") or None}
+    login["password"] = unquote(named["password"]) if named["password"] else None
+    login["ssl"] = named["tls"] == "rediss"
+    if named["kind"] == "cluster":
+        nodes = [ClusterNode(host, port) for host, port in hosts]
+        return RedisCluster(startup_nodes=nodes, **options(), **login)
+    if not named["service"]:
+        raise ValueError("no service")
+    # The sentinels take the socket options only: their users and passwords are not the server's.
+    sentinel = Sentinel(hosts, **options(), **login, db=int(named["db"] or 0))
+    return sentinel.master_for(named["service"])
+
+
+def address(url: str) -> str:
+    """The URL without user, password and query: what a message may show."""
+    named = _NAMED.match(url)
+    if named:
+        return f"{named['tls']}+{named['kind']}://{named['hosts']}" + (
+            f"/{named['service']}" if named["service"] else ""
+        )
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return f"unix://{parts.path}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.netloc else "no address"
+
+
+def describe(client: Client) -> str:
+    """Where a client is connected to, without secrets."""
+    if isinstance(client, RedisCluster):
+        return ",".join(f"{n.host}:{n.port}" for n in client.get_nodes())
+    kwargs = client.connection_pool.connection_kwargs
+    service = getattr(client.connection_pool, "service_name", None)
+    return str(kwargs.get("path") or service or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}")
+
+
+@contextmanager
+def reaching(client: Client, where: str = "") -> Iterator[None]:
+    """Turns what the client raises into BrokerUnavailable, which names the server and never its password."""
+    try:
+        yield
+    except _TRANSIENT as e:
+        raise _unavailable(where or describe(client), e) from e
+
+
+def _unavailable(where: str, error: Exception) -> BrokerUnavailable:
+    if isinstance(error, AuthenticationError):
+        return BrokerUnavailable(f"Redis at {where} refuses the login: check user and password in {_VARIABLE}")
+    return BrokerUnavailable(
+        f"Redis at {where} does not serve: {error}. Check that it runs and that {_VARIABLE} is right"
+    )
+
+
+@dataclass(frozen=True)
+class Durability:
+    """What the server says of itself; `problems` are the reasons to refuse it, empty where there is none."""
+
+    version: str
+    append_only: bool
+    append_fsync: str | None
+    """`always`, `everysec` or `no`; None where it was not asked or the server does not say."""
+    eviction: str
+    """`maxmemory-policy`."""
+    max_memory: int
+    mode: str
+    problems: tuple[str, ...] = ()
+
+
+def check_durability(client: Client, mode: str = "check") -> Durability:
+    """Asks the server (`INFO`, `CONFIG GET appendfsync`) and refuses one that would lose or evict data.
+
+    `declared`: the user vouches for `appendfsync` where a managed server refuses CONFIG. `unsafe`: nothing is refused,
+    the report still lists the problems. Raises NotDurable, ConfigError (unknown mode), BrokerUnavailable.
+    """
+    if mode not in ("check", "declared", "unsafe"):
+        raise ConfigError(f"CONDUIT_REDIS_DURABILITY is {mode!r}; it takes check, declared or unsafe")
+    with reaching(client):
+        info = _info(client)
+    version, policy = str(info["redis_version"]), str(info.get("maxmemory_policy", "noeviction"))
+    problems = []
+    if tuple(int(n) for n in version.split(".")[:2]) < FLOOR:
+        problems.append(f"it is Redis {version}: use 6.2 or later")
+    append_only = bool(int(info.get("aof_enabled", 0)))
+    if not append_only:
+        problems.append("it keeps no append-only file: set `appendonly yes`")
+    if policy != "noeviction":
+        problems.append(f"it evicts keys (maxmemory-policy {policy}): set `maxmemory-policy noeviction`")
+    fsync = None
+    if append_only and mode != "declared":
+        with reaching(client):
+            fsync = _append_fsync(client)
+        if fsync is None:
+            problems.append(
+                "it does not tell its appendfsync: if that is `always` or `everysec`, set "
+                "CONDUIT_REDIS_DURABILITY=declared"
+            )
+        elif fsync == "no":
+            problems.append("it leaves fsync to the system (appendfsync no): set `appendfsync everysec` or `always`")
+    report = Durability(version, append_only, fsync, policy, int(info.get("maxmemory", 0)), mode, tuple(problems))
+    if problems and mode != "unsafe":
+        raise NotDurable(
+            f"Redis at {describe(client)} would lose data: {'; '.join(problems)}. "
+            "To run on it all the same, set CONDUIT_REDIS_DURABILITY=unsafe"
+        )
+    return report
+
+
+def _info(client: Client) -> dict[str, Any]:
+    """INFO of the server; of the first node of a cluster, whose nodes are configured alike."""
+    answer: dict[str, Any] = {}
+    for section in ("server", "memory", "persistence"):
+        part: Any = client.info(section)
+        if "redis_version" not in part and part and all(isinstance(v, dict) for v in part.values()):
+            part = next(iter(part.values()))
+        answer.update(part)
+    return answer
+
+
+def _append_fsync(client: Client) -> str | None:
+    try:
+        answer: Any = client.config_get("appendfsync")
+    except (ResponseError, NoPermissionError):
+        return None
+    return answer.get("appendfsync") if isinstance(answer, dict) else None

@@ -1,0 +1,47 @@
+"""The index of dead letters: who failed where and when, under 200 bytes each; the letters are in their store (C14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.connection import reaching
+from conduit_tasks.broker.state import DeadEntry
+
+if TYPE_CHECKING:
+    from conduit_tasks.delivery.port import DeadLetter
+
+_CLASS = 40
+"""Characters kept of an error class: with the key and Redis's own overhead that stays below 200 bytes."""
+
+
+def index_entries(letters: Sequence[DeadLetter]) -> list[str]:
+    """Field and value of each, in a flat list."""
+    out = []
+    for letter in letters:
+        out.append("-".join(str(n) for n in letter.key))
+        out.append(f"{int(letter.at * 1000)}:{letter.attempts}:{letter.error_class[:_CLASS]}")
+    return out
+
+
+class DeadIndex(BrokerBase):
+    """Reading the index; `confirm` and `seal` write it."""
+
+    def dead_letters(self, destination: str = "") -> Iterator[DeadEntry]:
+        """Dead letters of a destination ("": before the fan-out) in order of epoch, micro-batch, seq and ord."""
+        with reaching(self.redis):
+            found: Any = self.redis.hgetall(self.keys.dead(destination))
+        entries = []
+        for key, value in found.items():
+            at, attempts, error_class = value.split(":", 2)
+            epoch, m, seq, ordinal = (int(n) for n in key.split("-"))
+            entries.append(
+                DeadEntry(epoch, m, seq, ordinal, error_class=error_class, attempts=int(attempts), at=int(at) / 1000)
+            )
+        yield from sorted(entries)
+
+    def dead_count(self, destination: str = "") -> int:
+        """How many there are."""
+        with reaching(self.redis):
+            return int(self.redis.hlen(self.keys.dead(destination)))

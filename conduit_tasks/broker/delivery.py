@@ -1,0 +1,223 @@
+"""Delivery state of the destinations: one cursor each, and ranges of the micro-batch behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import orjson
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import error_json, seconds, stored_error
+from conduit_tasks.broker.dead_index import DeadIndex, index_entries
+from conduit_tasks.broker.leases import Leases
+from conduit_tasks.broker.micro_batches import MicroBatches
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.state import DeliveryState
+from conduit_tasks.errors import ConduitError, PipelineStopped
+
+if TYPE_CHECKING:
+    from conduit_tasks.delivery.port import Counts, DeadLetter
+
+COUNTERS = ("matched", "delivered", "filtered", "nacked", "completed", "retried", "redelivered")
+
+
+class Deliveries(MicroBatches, Leases, DeadIndex):
+    """Confirms, votes, and what was confirmed by whom."""
+
+    def delivery(self, destination: str) -> DeliveryState:
+        """How far a destination is. Raises ConduitError where it is not registered."""
+        data = self.hash(self.keys.destination(destination))
+        if "cursor" not in data:
+            raise ConduitError(f"pipeline {self.pipeline} has no destination {destination}: run the pipeline once")
+        window = self.hash(self.keys.window(destination))
+        cursor = int(data["cursor"])
+        state = data.get("state")
+        return DeliveryState(
+            cursor=cursor,
+            epoch=int(data.get("epoch", 0)),
+            confirmed=RangeSet.parse(data.get("ranges")),
+            state=orjson.loads(state) if state else None,
+            counters={name: int(data.get(name, 0)) for name in COUNTERS},
+            status=cast(Any, data.get("status", "running")),
+            error=stored_error(data.get("error"), data.get("error_at")),
+            voted=int(window.get("next", 0)) if int(window.get("m", 0)) == cursor + 1 else 0,
+            confirmed_at=seconds(data.get("confirmed_at")),
+        )
+
+    def confirm(
+        self,
+        destination: str,
+        m: int,
+        token: int,
+        ranges: RangeSet | Sequence[tuple[int, int]],
+        counts: Counts | Mapping[str, int],
+        *,
+        state: Mapping[str, Any] | None = None,
+        dead: Sequence[DeadLetter] = (),
+        run: str = "",
+        retention: float = 0.0,
+        epoch: int = 0,
+    ) -> str:
+        """Confirms ranges of micro-batch m, none or all of them confirmed before; moves the cursor when complete.
+
+        Counters are added exactly once. What `run` confirmed is remembered for `retention` seconds. `epoch` above 0:
+        the ranges are redelivered ones (`reopen`). One command. Returns the pipeline's status. Raises Fenced,
+        PipelineStopped, InvariantBroken.
+        """
+        given = ranges if isinstance(ranges, RangeSet) else RangeSet.of(ranges)
+        if not given:
+            raise ValueError("nothing to confirm: ranges are empty")
+        numbers = dict(counts) if isinstance(counts, Mapping) else asdict(counts)
+        if epoch:
+            # Live counters keep adding up to what was matched; a redelivery is counted apart.
+            numbers = {"redelivered": numbers.get("delivered", 0), "retried": numbers.get("retried", 0)}
+        answer = self.run(
+            scripts.CONFIRM,
+            {
+                "pipeline": self.keys.pipeline,
+                "destination": self.keys.destination(destination),
+                "micro_batch": self.keys.micro_batch(m),
+                "lease": self.keys.lease(f"destinations.{destination}"),
+                "dead": self.keys.dead(destination),
+                "run": self.keys.run(destination, run),
+                "redo": self.keys.redo(destination),
+            },
+            m=m,
+            token=token,
+            epoch=epoch,
+            ranges=str(given),
+            state="" if state is None else orjson.dumps(dict(state)).decode(),
+            remember=int(retention * 1000) if run else 0,
+            counts={name: n for name, n in numbers.items() if n},
+            letters=index_entries(dead),
+        )
+        return str(answer[0])
+
+    def vote(
+        self,
+        destination: str,
+        m: int,
+        token: int,
+        first: int,
+        votes: Sequence[tuple[str, int]],
+        *,
+        size: int,
+        threshold: int,
+        stop: Literal["pipeline", "destination"] = "pipeline",
+        error: str = "",
+        error_class: str = "",
+        node: str = "",
+    ) -> int | None:
+        """Enters outcomes ("a" or "n", how many) into a nack window, in order from ordinal `first` (C6).
+
+        `destination` "": the window before the fan-out, under the lease `seal`. `size` outcomes, `threshold` nacks
+        among them, 0 outcomes = no limit. Repeats are ignored by watermark. Returns None, or the number of these votes
+        accepted before the nack that tripped the window; `error` is stored by then (the last nack in `votes`).
+        """
+        own = f"destinations.{destination}" if destination else "seal"
+        answer = self.run(
+            scripts.VOTE,
+            {
+                "pipeline": self.keys.pipeline,
+                "lease": self.keys.lease(own),
+                "window": self.keys.window(destination),
+                "scope": [self.keys.destination(destination)] if destination else [],
+            },
+            m=m,
+            token=token,
+            first=first,
+            size=size,
+            threshold=threshold,
+            stop=stop,
+            error=error_json(node or own, error, error_class, m),
+            votes=",".join(f"{kind}{count}" for kind, count in votes),
+        )
+        tripped = int(answer[0])
+        return None if tripped < 0 else tripped
+
+    def complete_unmatched(self, destination: str, token: int | None = None) -> int:
+        """Confirms, without any delivery, the next micro-batches its trigger matched nothing of; returns how many.
+
+        `token`: of a lease already held; without one it is taken meanwhile, and 0 is returned where there is nothing
+        to do. A destination or pipeline that is stopped is left alone. Raises LeaseHeld, Fenced.
+        """
+        if not self._unmatched(destination):
+            return 0
+        if token is not None:
+            return self._complete(destination, token)
+        with self.acquire(f"destinations.{destination}", "complete_unmatched") as lease:
+            return self._complete(destination, lease.token)
+
+    def _unmatched(self, destination: str) -> int | None:
+        """The micro-batch behind the cursor, if it is sealed and holds nothing for this destination."""
+        sealed, cursor = self.cursors([destination])
+        if cursor >= sealed:
+            return None
+        matched = self.field(self.keys.micro_batch(cursor + 1), "matched")
+        return cursor + 1 if matched is not None and not orjson.loads(matched).get(destination, 0) else None
+
+    def _complete(self, destination: str, token: int) -> int:
+        done = 0
+        while (m := self._unmatched(destination)) is not None:
+            keys = {
+                "pipeline": self.keys.pipeline,
+                "destination": self.keys.destination(destination),
+                "micro_batch": self.keys.micro_batch(m),
+                "lease": self.keys.lease(f"destinations.{destination}"),
+            }
+            try:
+                moved = self.run(scripts.COMPLETE, keys, m=m, token=token, id=destination)[0]
+            except PipelineStopped:
+                break
+            if not moved:
+                break
+            done += 1
+        return done
+
+    def reopen(self, destination: str, run: str, token: int) -> int:
+        """Begins a new epoch that redelivers what `run` confirmed (its task succeeded and was cleared).
+
+        Goes on with the one under way where that did not finish. Returns the epoch; what is left to redeliver,
+        `redeliver` says. Raises ConduitError where the run's ranges are forgotten or another redelivery is under way.
+        """
+        self.redeliver(destination, run)
+        kind, *rest = self.run(
+            scripts.REOPEN,
+            {
+                "pipeline": self.keys.pipeline,
+                "destination": self.keys.destination(destination),
+                "lease": self.keys.lease(f"destinations.{destination}"),
+                "run": self.keys.run(destination, run),
+                "redo": self.keys.redo(destination),
+            },
+            token=token,
+            id=run,
+        )
+        if kind == "gone":
+            raise self._forgotten(destination, run)
+        if kind == "busy":
+            raise ConduitError(
+                f"destination {destination} still redelivers what run {rest[0]} had confirmed: let that finish first"
+            )
+        return int(kind)
+
+    def redeliver(self, destination: str, run: str) -> list[tuple[int, RangeSet]]:
+        """(micro-batch, ranges) that a redelivery of `run` is made of: what is left of one under way, else all of it.
+
+        Raises ConduitError where they are forgotten (past `spool.retention`), naming what to do instead.
+        """
+        under_way = self.hash(self.keys.redo(destination))
+        ranges = under_way if under_way.get("run") == run else self.hash(self.keys.run(destination, run))
+        out = sorted((int(m), RangeSet.parse(text)) for m, text in ranges.items() if m.isdigit())
+        here = self.read(*(("EXISTS", self.keys.micro_batch(m)) for m, _ in out))
+        if not out or not all(here):
+            raise self._forgotten(destination, run)
+        return out
+
+    def _forgotten(self, destination: str, run: str) -> ConduitError:
+        return ConduitError(
+            f"what run {run} delivered to {destination} is past spool.retention and cannot be sent again: "
+            f"replay the interval instead (`conduit replay {self.pipeline}`)"
+        )

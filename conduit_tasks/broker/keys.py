@@ -1,0 +1,94 @@
+"""Every Redis key of a pipeline: name, type, meaning, lifetime.
+
+All share the hash tag `{conduit:<pipeline>}`, so that on a Redis Cluster they live in one slot and one script may touch
+them. Ids hold no `|` (the file's rule: `[A-Za-z0-9_.:-]`), which is why it separates two of them.
+"""
+
+from __future__ import annotations
+
+SCHEMA_PATTERN = "{conduit:*}:schema"
+
+
+class Keys:
+    """The names of one pipeline's keys. "Pipeline" as a lifetime means: until the pipeline's state is removed."""
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline_id = pipeline
+        self._tag = f"{{conduit:{pipeline}}}:"
+
+    @property
+    def prefix(self) -> str:
+        return self._tag
+
+    @property
+    def schema(self) -> str:
+        """string: version of this layout. Pipeline."""
+        return self._tag + "schema"
+
+    @property
+    def pipeline(self) -> str:
+        """hash: status, error, error_at, deadline, forced; last, unsealed, sealed, collected (numbers). Pipeline."""
+        return self._tag + "pipeline"
+
+    @property
+    def sources(self) -> str:
+        """set: registered source ids. Pipeline."""
+        return self._tag + "sources"
+
+    @property
+    def destinations(self) -> str:
+        """set: registered destination ids. Pipeline."""
+        return self._tag + "destinations"
+
+    @property
+    def totals(self) -> str:
+        """hash: `<node>/read`, `/filtered`, `/nacked` over everything sealed. Pipeline."""
+        return self._tag + "totals"
+
+    def micro_batch(self, number: int) -> str:
+        """hash: state, slices and stages of one micro-batch. Until collected."""
+        return f"{self._tag}micro-batch:{number}"
+
+    def planned(self, source: str) -> str:
+        """hash: part → token (JSON) up to which the source is planned. Pipeline."""
+        return f"{self._tag}planned:{source}"
+
+    def acked(self, source: str) -> str:
+        """hash: part → token (JSON) the source was told last. Pipeline."""
+        return f"{self._tag}acked:{source}"
+
+    def ack(self, source: str) -> str:
+        """hash: m (acked up to this micro-batch), from and to of an intent under way. Pipeline."""
+        return f"{self._tag}ack:{source}"
+
+    def intent(self, source: str) -> str:
+        """hash: part → token (JSON) the source is about to be told. Until the ack is committed."""
+        return f"{self._tag}intent:{source}"
+
+    def index(self, source: str) -> str:
+        """hash: partition → next index. Pipeline."""
+        return f"{self._tag}index:{source}"
+
+    def lease(self, node: str) -> str:
+        """hash: token, owner, until, ttl, nonce, attempts. Pipeline (tokens only grow)."""
+        return f"{self._tag}lease:{node}"
+
+    def destination(self, destination: str) -> str:
+        """hash: cursor, ranges, epoch, state, status, error, counters of one destination. Pipeline."""
+        return f"{self._tag}destination:{destination}"
+
+    def window(self, destination: str) -> str:
+        """hash: the nack window of a destination, or ("") of what comes before the fan-out. Pipeline."""
+        return f"{self._tag}window:{destination}"
+
+    def dead(self, destination: str) -> str:
+        """hash: index of a destination's dead letters, or ("") of those before the fan-out. Each until redriven."""
+        return f"{self._tag}dead:{destination}"
+
+    def run(self, destination: str, run: str) -> str:
+        """hash: micro-batch → ranges one run confirmed. Expires after the retention."""
+        return f"{self._tag}run:{destination}|{run}"
+
+    def redo(self, destination: str) -> str:
+        """hash: epoch, run, micro-batch → ranges still to redeliver. Until nothing is left."""
+        return f"{self._tag}redo:{destination}"

@@ -1,0 +1,121 @@
+"""Leases: who may change a node's state, with fencing tokens that only grow (invariant 4).
+
+Fencing guards what is written to the broker, never what is sent: an executor stops sending when its own view of the
+lease says so (`expires_at`), and a successor waits until expiry and a grace have passed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from types import TracebackType
+from typing import Self
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.errors import BrokerUnavailable, ConduitError, LeaseHeld
+
+_POLL = 0.2
+"""Seconds between two looks at a lease that is held: its holder may release it early."""
+
+
+class Lease:
+    """A lease that was acquired; use as a context manager, or `release` it.
+
+    `attempts`: consecutive acquisitions without progress, this one included (1: the last holder made progress or left
+    in good order). Left through an error that is not the project's own, the attempt counts as one without progress.
+    """
+
+    def __init__(
+        self, broker: BrokerBase, node: str, token: int, *, attempts: int, ttl: float, expires_at: float
+    ) -> None:
+        self._broker = broker
+        self.node, self.token, self.attempts, self.ttl = node, token, attempts, ttl
+        self._expires_at = expires_at
+        self._lock = threading.Lock()
+
+    @property
+    def expires_at(self) -> float:
+        """`time.monotonic()` until which nobody else can hold it: measured from before the call that renewed it."""
+        return self._expires_at
+
+    def renewed(self, began: float) -> None:
+        """Notes that a call which began at `time.monotonic()` = `began` has renewed the lease."""
+        with self._lock:
+            self._expires_at = max(self._expires_at, began + self.ttl)
+
+    def renew(self) -> None:
+        """Keeps it. Raises Fenced where somebody took over, whatever the pipeline's status is."""
+        began = time.monotonic()
+        keys = {"lease": self._broker.keys.lease(self.node), "scopes": ()}
+        self._broker.run(scripts.RENEW, keys, token=self.token)
+        self.renewed(began)
+
+    def release(self, expect_sealed: int | None = None, *, failed: bool = False) -> bool:
+        """Gives it up. False, and the lease is kept, where a micro-batch beyond `expect_sealed` has been sealed: the
+        holder looks again, so that none is left behind. None: that does not matter."""
+        answer = self._broker.run(
+            scripts.RELEASE,
+            {"lease": self._broker.keys.lease(self.node), "pipeline": self._broker.keys.pipeline},
+            token=self.token,
+            expect=-1 if expect_sealed is None else expect_sealed,
+            failed=failed,
+        )
+        return bool(answer[0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release(failed=error is not None and not isinstance(error, ConduitError))
+        except BrokerUnavailable:
+            # The error under way says more; the lease expires by itself.
+            if error is None:
+                raise
+
+
+class Leases(BrokerBase):
+    """Acquiring leases."""
+
+    def acquire(self, node: str, owner: str, *, wait: float = 0.0, ttl: float | None = None) -> Lease:
+        """The lease of `node` (`sources.<id>`, `processors`, `seal`, `destinations.<id>`, `acks.<id>`).
+
+        Waits up to `wait` seconds for its holder. `ttl` must exceed the longest send, as nothing is sent in the last
+        `timeout` seconds of a lease; default: the broker's. Raises LeaseHeld.
+        """
+        ttl = self.lease_ttl if ttl is None else ttl
+        give_up = time.monotonic() + wait
+        nonce = uuid.uuid4().hex
+        while True:
+            began = time.monotonic()
+            try:
+                token, attempts = self.run(
+                    scripts.ACQUIRE,
+                    {"lease": self.keys.lease(node)},
+                    owner=owner,
+                    nonce=nonce,
+                    ttl=int(ttl * 1e6),
+                    grace=int(self.lease_grace * 1e6),
+                )
+            except LeaseHeld as held:
+                left = give_up - time.monotonic()
+                if left <= 0:
+                    raise LeaseHeld(node, held.owner, held.until) from None
+                time.sleep(min(_POLL, left))
+                continue
+            return Lease(self, node, int(token), attempts=int(attempts), ttl=ttl, expires_at=began + ttl)
+
+    def attach(self, node: str, token: int) -> Lease:
+        """A lease that another process of the same holder acquired, renewed (a driver's executors send under it).
+
+        Raises Fenced.
+        """
+        began = time.monotonic()
+        keys = {"lease": self.keys.lease(node), "scopes": ()}
+        ttl, _, attempts = self.run(scripts.RENEW, keys, token=token)
+        ttl_s = int(ttl) / 1e6
+        return Lease(self, node, token, attempts=int(attempts), ttl=ttl_s, expires_at=began + ttl_s)

@@ -1,0 +1,254 @@
+"""Micro-batches: opened, staged, sealed (docs/architecture.md, "Life of a micro-batch")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import BrokerBase, seconds
+from conduit_tasks.broker.dead_index import index_entries
+from conduit_tasks.broker.state import Backlog, MicroBatch, Stage
+from conduit_tasks.errors import ConduitError, Fenced
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import Position, Slice
+    from conduit_tasks.delivery.port import DeadLetter
+
+
+class MicroBatches(BrokerBase):
+    """The stream of micro-batches of one pipeline; at most one is unsealed (invariant 3)."""
+
+    def position(self, source: str) -> Position:
+        """How far a source is planned: part → token."""
+        return _tokens(self.hash(self.keys.planned(source)))
+
+    def open(self, slices: Mapping[str, Sequence[Slice]], config: str, expect: int, *, processors: bool = False) -> int:
+        """Opens micro-batch `expect`, the one behind the last, and moves the planned positions, in one step.
+
+        Returns the number of the unsealed micro-batch if there is one already. `processors`: the pipeline has some,
+        they stage too. Raises PipelineStopped, Fenced where another run opened and sealed it meanwhile (plan again).
+        """
+        some = {source: list(of) for source, of in slices.items() if of}
+        if not some:
+            raise ValueError("a micro-batch without slices has nothing to read")
+        rest: list[str] = []
+        for of in some.values():
+            ends = {s.part: orjson.dumps(s.end).decode() for s in of}
+            rest += [orjson.dumps([asdict(s) for s in of]).decode(), str(len(ends))]
+            rest += [text for pair in ends.items() for text in pair]
+        kind, *_ = self.run(
+            scripts.OPEN,
+            {
+                "pipeline": self.keys.pipeline,
+                "micro_batch": self.keys.micro_batch(expect),
+                "planned": [self.keys.planned(s) for s in some],
+            },
+            expect=expect,
+            config=config,
+            sources=list(some),
+            nodes=_nodes(list(some), processors),
+            rest=rest,
+        )
+        if kind == "taken":
+            raise Fenced(f"pipeline {self.pipeline}: another run opened micro-batch {expect}; plan again")
+        return int(kind)
+
+    def latest_sealed(self) -> int:
+        """The highest sealed number; 0 before the first."""
+        return self.numbers("sealed")[0]
+
+    def unsealed(self) -> MicroBatch | None:
+        """The open micro-batch, if there is one."""
+        number = self.numbers("unsealed")[0]
+        if not number:
+            return None
+        found = self._micro_batch(number)
+        # It may have been sealed, even collected, between the two looks.
+        return found if found is not None and found.state == "open" else None
+
+    def micro_batch(self, m: int) -> MicroBatch:
+        """One micro-batch. Raises ConduitError where it was collected or never opened."""
+        found = self._micro_batch(m)
+        if found is None:
+            raise ConduitError(
+                f"pipeline {self.pipeline} has no micro-batch {m}: it was collected (spool.retention) or never opened"
+            )
+        return found
+
+    def _micro_batch(self, m: int) -> MicroBatch | None:
+        from conduit_tasks.connectors.base import Slice
+
+        data = self.hash(self.keys.micro_batch(m))
+        if not data:
+            return None
+        sources = orjson.loads(data["sources"])
+        return MicroBatch(
+            number=m,
+            state=cast(Any, data["state"]),
+            opened_at=seconds(data["opened_at"]) or 0.0,
+            config=data["config"],
+            nodes=tuple(orjson.loads(data["nodes"])),
+            slices={s: [Slice(**item) for item in orjson.loads(data[f"slices:{s}"])] for s in sources},
+            stages={k.removeprefix("stage:"): _stage(data, k) for k in data if k.startswith("stage:")},
+            sealed_at=seconds(data.get("sealed_at")),
+            manifest=data.get("manifest", ""),
+            total=int(data.get("total", 0)),
+            bytes=int(data.get("bytes", 0)),
+            matched=orjson.loads(data.get("matched", "{}")),
+        )
+
+    def stage(self, node: str, m: int, token: int, stage: Stage) -> list[str]:
+        """Tells what `node` made of micro-batch m; returns the nodes that have not staged yet.
+
+        The first fenced stage of a node is final; which one won, `micro_batch(m).stages[node].manifest` says. Indexes
+        are handed out here. Raises Fenced, PipelineStopped, InvariantBroken.
+        """
+        kind, _, source = node.partition(".")
+        source = source if kind == "sources" else ""
+        body = asdict(stage)
+        del body["first_index"]
+        return self.run(
+            scripts.STAGE,
+            {
+                "pipeline": self.keys.pipeline,
+                "micro_batch": self.keys.micro_batch(m),
+                "lease": self.keys.lease(node),
+                "index": self.keys.index(source),
+            },
+            token=token,
+            node=node,
+            source=source,
+            manifest=stage.manifest,
+            stage=body,
+            counts=[str(n) for n in stage.counts or ()],
+        )
+
+    def restage(self, sources: Sequence[str], config: str, *, processors: bool = False) -> None:
+        """Drops what was staged of the unsealed micro-batch, for a pipeline file that changed since it was planned.
+
+        `sources`: those of the file now; one that is gone leaves the micro-batch and its planned position goes back.
+        Slices and indexes of the others stay. Holders of leases on its nodes are fenced.
+        """
+        m = self.numbers("unsealed")[0]
+        found = self._micro_batch(m) if m else None
+        if found is None:
+            return
+        stay = [s for s in found.slices if s in sources]
+        gone = [s for s in found.slices if s not in sources]
+        rest: list[str] = []
+        for source in gone:
+            starts: dict[str, str] = {}
+            for piece in found.slices[source]:
+                starts.setdefault(piece.part, orjson.dumps(piece.start).decode())
+            rest += [str(len(starts)), *(text for pair in starts.items() for text in pair)]
+        nodes = dict.fromkeys([*found.nodes, "seal"])
+        self.run(
+            scripts.RESTAGE,
+            {
+                "pipeline": self.keys.pipeline,
+                "micro_batch": self.keys.micro_batch(m),
+                "each": [
+                    *map(self.keys.lease, nodes),
+                    *map(self.keys.index, stay),
+                    *map(self.keys.planned, gone),
+                ],
+            },
+            m=m,
+            config=config,
+            sources=stay,
+            nodes=_nodes(stay, processors),
+            gone=gone,
+            leases=len(nodes),
+            rest=rest,
+        )
+
+    def drop_unsealed(self) -> None:
+        """Drops what was staged of the unsealed micro-batch: it is asked for again from its sources (C16)."""
+        m = self.numbers("unsealed")[0]
+        found = self._micro_batch(m) if m else None
+        if found is not None:
+            self.restage(list(found.slices), found.config, processors="processors" in found.nodes)
+
+    def seal(
+        self,
+        m: int,
+        token: int,
+        *,
+        manifest: str,
+        total: int,
+        bytes: int,
+        matched: Mapping[str, int],
+        filtered: int = 0,
+        nacked: int = 0,
+        dead: Sequence[DeadLetter] = (),
+    ) -> bool:
+        """Makes micro-batch m final, under the lease `seal`; False where another manifest sealed it before.
+
+        `filtered`, `nacked`: records lost before the fan-out; `dead`: the stored dead letters of those nacked.
+        Raises Fenced, PipelineStopped, InvariantBroken where something has not staged.
+        """
+        answer = self.run(
+            scripts.SEAL,
+            {
+                "pipeline": self.keys.pipeline,
+                "micro_batch": self.keys.micro_batch(m),
+                "lease": self.keys.lease("seal"),
+                "totals": self.keys.totals,
+                "dead": self.keys.dead(""),
+            },
+            m=m,
+            token=token,
+            manifest=manifest,
+            total=total,
+            bytes=bytes,
+            matched=dict(matched),
+            filtered=filtered,
+            nacked=nacked,
+            letters=index_entries(dead),
+        )
+        return bool(answer[0])
+
+    def totals(self) -> dict[str, int]:
+        """Over everything sealed: `read`, `filtered`, `nacked`, and `<node>/read` … of each node's stages."""
+        return {name: int(n) for name, n in self.hash(self.keys.totals).items()}
+
+    def backlog(self, destinations: Sequence[str]) -> Backlog:
+        """What is sealed beyond the lowest cursor of these destinations (C13)."""
+        sealed, *cursors = self.cursors(destinations)
+        pending = range(min(cursors, default=sealed) + 1, sealed + 1)
+        found = self.read(*(("HMGET", self.keys.micro_batch(m), "total", "bytes", "sealed_at") for m in pending))
+        oldest = [seconds(at) for _, _, at in found if at]
+        return Backlog(
+            records=sum(int(total or 0) for total, _, _ in found),
+            bytes=sum(int(size or 0) for _, size, _ in found),
+            oldest_sealed_at=oldest[0] if oldest else None,
+            micro_batches=len(pending),
+        )
+
+    def cursors(self, destinations: Sequence[str]) -> list[int]:
+        """The last sealed number, then the cursor of each destination (looked at before it, so never ahead)."""
+        found = self.read(
+            *(("HGET", self.keys.destination(d), "cursor") for d in destinations),
+            ("HGET", self.keys.pipeline, "sealed"),
+        )
+        return [int(found[-1] or 0), *(int(n or 0) for n in found[:-1])]
+
+
+def _nodes(sources: Sequence[str], processors: bool) -> list[str]:
+    return [*(f"sources.{s}" for s in sources), *(["processors"] if processors and sources else [])]
+
+
+def _stage(data: Mapping[str, str], name: str) -> Stage:
+    first = data.get(f"first:{name.removeprefix('stage:')}")
+    return Stage(
+        **orjson.loads(data[name]),
+        first_index=None if first is None else tuple(int(n) for n in first.split(",") if n),
+    )
+
+
+def _tokens(texts: Mapping[str, str]) -> Position:
+    return {part: orjson.loads(token) for part, token in texts.items()}

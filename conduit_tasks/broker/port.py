@@ -1,0 +1,123 @@
+"""What a delivery engine talks to: one destination, one micro-batch, one lease (`delivery.port.DeliveryPort`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.leases import Lease
+from conduit_tasks.delivery.port import Counts, DeadLetter
+
+if TYPE_CHECKING:
+    from conduit_tasks.pipeline.topology import Destination
+
+
+class Store(Protocol):
+    """Where dead letters go."""
+
+    def store(self, letters: Sequence[DeadLetter]) -> Any:
+        """Durable on return, idempotent by `DeadLetter.key` (invariant 8)."""
+
+
+class BrokerPort:
+    """The real DeliveryPort. `run` names the run whose confirms are remembered for `retention` seconds;
+    `epoch` above 0 redelivers (`Broker.reopen`): records that voted once do not vote again."""
+
+    def __init__(  # noqa: PLR0917  # the six things a port is made of
+        self,
+        broker: Broker,
+        lease: Lease,
+        destination: Destination,
+        m: int,
+        run: str,
+        store: Store,
+        *,
+        isolate: bool = False,
+        retention: float = 86_400.0,
+        epoch: int = 0,
+    ) -> None:
+        self._broker, self._lease, self._destination = broker, lease, destination
+        self._m, self._run, self._store = m, run, store
+        self._isolate, self._retention, self._epoch = isolate, retention, epoch
+
+    def confirm(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        counts: Counts,
+        *,
+        state: dict[str, Any] | None = None,
+        dead: Sequence[DeadLetter] = (),
+    ) -> None:
+        """See DeliveryPort; one command."""
+        began = time.monotonic()
+        self._broker.confirm(
+            self._destination.id,
+            self._m,
+            self._lease.token,
+            ranges,
+            counts,
+            state=state,
+            dead=dead,
+            run=self._run,
+            retention=self._retention,
+            epoch=self._epoch,
+        )
+        self._lease.renewed(began)
+
+    def vote(
+        self, first: int, votes: Sequence[tuple[str, int]], *, error: str = "", error_class: str = ""
+    ) -> int | None:
+        """See DeliveryPort."""
+        if self._epoch:
+            self.renew()
+            return None
+        began = time.monotonic()
+        window = self._destination.dead_letters
+        tripped = self._broker.vote(
+            self._destination.id,
+            self._m,
+            self._lease.token,
+            first,
+            votes,
+            size=window.window_size,
+            threshold=window.window_nack_threshold,
+            stop="destination" if self._isolate else "pipeline",
+            error=error or "the nack window is used up",
+            error_class=error_class or "nack window",
+        )
+        self._lease.renewed(began)
+        return tripped
+
+    def fail(self, error: str, error_class: str) -> None:
+        """See DeliveryPort."""
+        if self._isolate:
+            self._broker.stop_destination(self._destination.id, error, error_class, self._m)
+        else:
+            self._broker.fail(self._destination.node, error, error_class, self._m)
+
+    def store_dead(self, letters: Sequence[DeadLetter]) -> None:
+        """See DeliveryPort; the lease is renewed first, and checked again by the confirm that follows."""
+        self.renew()
+        self._store.store(letters)
+
+    def renew(self) -> None:
+        """See DeliveryPort."""
+        began = time.monotonic()
+        keys = self._broker.keys
+        self._broker.run(
+            scripts.RENEW,
+            {
+                "lease": keys.lease(self._lease.node),
+                "scopes": [keys.pipeline, keys.destination(self._destination.id)],
+            },
+            token=self._lease.token,
+        )
+        self._lease.renewed(began)
+
+    @property
+    def send_until(self) -> float:
+        """See DeliveryPort."""
+        return self._lease.expires_at - self._destination.delivery.timeout

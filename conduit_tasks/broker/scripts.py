@@ -1,0 +1,138 @@
+"""The Lua scripts as typed calls: a script's header is its contract, checked at import.
+
+A header line `-- @key NAME TYPE …` or `-- @arg NAME TYPE …` declares KEYS or ARGV in order; a type ending in `*`
+takes the rest of the list. The loader turns them into `K.NAME` and `A.NAME` for the script, encodes arguments by their
+type, and refuses a script that uses a name it does not declare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import orjson
+from redis.exceptions import NoScriptError
+
+from conduit_tasks.broker.connection import Client, reaching
+
+_DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)(\*?)", re.MULTILINE)
+_USED = re.compile(r"\b([KA])\.(\w+)")
+_KEY_TYPES = {"hash", "set", "string", "any"}
+_ARG_TYPES = {"int", "text", "json"}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One declared key or argument; `rest`: it takes a list, and is the last of its kind."""
+
+    name: str
+    type: str
+    rest: bool
+
+    def encode(self, value: Any) -> list[str]:
+        """The value as Redis gets it. Raises TypeError where it is not of the declared type."""
+        if self.rest:
+            return [self._one(v) for v in value]
+        return [self._one(value)]
+
+    def _one(self, value: Any) -> str:
+        if self.type == "json":
+            return orjson.dumps(value).decode()
+        if self.type == "int":
+            # bool is an int to Python; a flag is meant there, and Redis is sent 0 or 1.
+            if not isinstance(value, int):
+                raise TypeError(f"{self.name} takes an int, not {value!r}")
+            return str(int(value))
+        if not isinstance(value, str):
+            raise TypeError(f"{self.name} takes a str, not {value!r}")
+        return value
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script; call it with every declared key and argument by name."""
+
+    name: str
+    source: str = field(repr=False)
+    sha: str
+    keys: tuple[Parameter, ...]
+    args: tuple[Parameter, ...]
+
+    def __call__(self, client: Client, keys: Mapping[str, str | Sequence[str]], **args: Any) -> list[Any]:
+        """Runs it: one command (EVALSHA), two where the server does not know the script yet.
+
+        Raises BrokerUnavailable, and TypeError where the call does not fit the header.
+        """
+        flat = [*_flat(self.name, self.keys, keys), *_flat(self.name, self.args, args)]
+        count = sum(len(v) if not isinstance(v, str) else 1 for v in keys.values())
+        with reaching(client):
+            try:
+                answer = client.evalsha(self.sha, count, *flat)
+            except NoScriptError:
+                answer = client.eval(self.source, count, *flat)
+        return list(answer)
+
+
+def _flat(name: str, declared: tuple[Parameter, ...], given: Mapping[str, Any]) -> list[str]:
+    wanted = {p.name for p in declared}
+    if wanted != set(given):
+        raise TypeError(f"{name}.lua takes {sorted(wanted)}, not {sorted(given)}")
+    return [text for p in declared for text in p.encode(given[p.name])]
+
+
+def load(name: str) -> Script:
+    """The script `scripts/<name>.lua`. Raises TypeError where header and body do not fit together."""
+    folder = files("conduit_tasks.broker") / "scripts"
+    body = (folder / f"{name}.lua").read_text()
+    declared: dict[str, list[Parameter]] = {"key": [], "arg": []}
+    for kind, parameter, type_, rest in _DECLARED.findall(body):
+        if declared[kind] and declared[kind][-1].rest:
+            raise TypeError(f"{name}.lua declares {parameter} behind a list")
+        if type_ not in (_KEY_TYPES if kind == "key" else _ARG_TYPES):
+            raise TypeError(f"{name}.lua declares {parameter} as {type_}")
+        declared[kind].append(Parameter(parameter, "text" if kind == "key" else type_, bool(rest)))
+    used = set(_USED.findall(body))
+    names = {("K", p.name) for p in declared["key"]} | {("A", p.name) for p in declared["arg"]}
+    if used != names:
+        raise TypeError(f"{name}.lua: header and body differ in {sorted(n for _, n in used ^ names)}")
+    prelude = _prelude("K", "KEYS", declared["key"]) + _prelude("A", "ARGV", declared["arg"])
+    source = prelude + (folder / "_shared.lua").read_text() + body
+    sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, source, sha, tuple(declared["key"]), tuple(declared["arg"]))
+
+
+def _prelude(table: str, origin: str, declared: list[Parameter]) -> str:
+    lines = [f"local {table} = {{}}"]
+    for i, p in enumerate(declared, 1):
+        lines.append(
+            f"{table}.{p.name} = {{}} for i = {i}, #{origin} do {table}.{p.name}[i - {i} + 1] = {origin}[i] end"
+            if p.rest
+            else f"{table}.{p.name} = {origin}[{i}]"
+        )
+    return "\n".join(lines) + "\n"
+
+
+REGISTER = load("register")
+FAIL = load("fail")
+STOP = load("stop")
+STOPPED = load("stopped")
+START = load("start")
+OPEN = load("open")
+STAGE = load("stage")
+RESTAGE = load("restage")
+SEAL = load("seal")
+ACQUIRE = load("acquire")
+RENEW = load("renew")
+RELEASE = load("release")
+CONFIRM = load("confirm")
+COMPLETE = load("complete")
+VOTE = load("vote")
+REOPEN = load("reopen")
+BEGIN_ACK = load("begin_ack")
+COMMIT_ACK = load("commit_ack")
+BEGIN_COLLECT = load("begin_collect")
+END_COLLECT = load("end_collect")

@@ -1,0 +1,107 @@
+-- Prepended to every script: time, numbers, the lease and status guard, range sets.
+--
+-- An answer is a list whose first element is its kind: "ok" (what follows is the script's own), "fenced"
+-- (newest token, owner), "stopped" (status, first error), "held" (owner, until, wait) or "broken" (a sentence).
+
+local function now_us()
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+-- Concatenating a double keeps 14 digits; a token in microseconds has 16.
+local function text(n) return string.format('%.0f', n) end
+
+local function number(s) return tonumber(s or '0') or 0 end
+
+local function broken(...) return {'broken', table.concat({...}, ' ')} end
+
+-- The answer for a pipeline or destination that was stopped forcefully, or nil.
+local function halted(pipeline, destination)
+  local p = redis.call('HMGET', pipeline, 'status', 'error')
+  if p[1] == 'stopped' or p[1] == 'degraded' then return {'stopped', p[1], p[2] or ''} end
+  if destination then
+    local d = redis.call('HMGET', destination, 'status', 'error')
+    if d[1] == 'stopped' then return {'stopped', d[1], d[2] or ''} end
+  end
+end
+
+-- Invariant 4: only the newest token's holder goes on; expiry alone does not fence where nobody took over.
+local function fenced(lease, token)
+  local held = redis.call('HMGET', lease, 'token', 'owner')
+  if held[1] ~= token or not held[2] or held[2] == '' then
+    return {'fenced', held[1] or '', held[2] or ''}
+  end
+end
+
+local function renew(lease)
+  redis.call('HSET', lease, 'until', text(now_us() + number(redis.call('HGET', lease, 'ttl'))))
+end
+
+-- What every change under a lease begins with: nil (the lease is renewed), or the answer to return.
+local function guard(pipeline, lease, token, destination)
+  local no = fenced(lease, token) or halted(pipeline, destination)
+  if no then return no end
+  renew(lease)
+end
+
+local function progressed(lease) redis.call('HSET', lease, 'attempts', '0') end
+
+-- Invariant 9: the first error of a stop is kept. Returns 1 where the stored one is this one.
+local function first_error(key, status, err)
+  if redis.call('HSETNX', key, 'error', err) == 1 then
+    redis.call('HSET', key, 'error_at', text(now_us()))
+  end
+  redis.call('HSET', key, 'status', status)
+  return redis.call('HGET', key, 'error') == err and 1 or 0
+end
+
+-- Range sets: text "0-4,7-7" (inclusive, sorted, never touching) <-> list of {first, last}.
+local function parse_ranges(s)
+  local out = {}
+  for a, b in string.gmatch(s or '', '(%d+)-(%d+)') do out[#out + 1] = {tonumber(a), tonumber(b)} end
+  return out
+end
+
+local function format_ranges(r)
+  local out = {}
+  for i = 1, #r do out[i] = text(r[i][1]) .. '-' .. text(r[i][2]) end
+  return table.concat(out, ',')
+end
+
+local function unite_ranges(a, b)
+  local out, i, j = {}, 1, 1
+  while i <= #a or j <= #b do
+    local r
+    if j > #b or (i <= #a and a[i][1] <= b[j][1]) then r = a[i]; i = i + 1 else r = b[j]; j = j + 1 end
+    local last = out[#out]
+    if last and r[1] <= last[2] + 1 then
+      if r[2] > last[2] then last[2] = r[2] end
+    else
+      out[#out + 1] = {r[1], r[2]}
+    end
+  end
+  return out
+end
+
+local function subtract_ranges(a, b)
+  local out, j = {}, 1
+  for i = 1, #a do
+    local first, last = a[i][1], a[i][2]
+    while b[j] and b[j][2] < first do j = j + 1 end
+    local k = j
+    while b[k] and b[k][1] <= last do
+      if b[k][1] > first then out[#out + 1] = {first, b[k][1] - 1} end
+      first = b[k][2] + 1
+      k = k + 1
+    end
+    if first <= last then out[#out + 1] = {first, last} end
+  end
+  return out
+end
+
+-- "none", "all" or "some" of `a` lies in `b`.
+local function overlap(a, b)
+  local rest = format_ranges(subtract_ranges(a, b))
+  if rest == '' then return 'all' end
+  return rest == format_ranges(a) and 'none' or 'some'
+end

@@ -1,0 +1,23 @@
+-- acquire: the lease of a node, with a token higher than any before (invariant 4).
+--
+-- @key lease  hash  token, owner (empty: free), until (microseconds), ttl, nonce, attempts; never removed: tokens only grow
+-- @arg owner  text  who asks, for messages
+-- @arg nonce  text  names this call: repeated, it is given the same token
+-- @arg ttl    int   microseconds it lives without renewal
+-- @arg grace  int   microseconds to wait past the expiry of a holder that did not release
+-- @returns ok TOKEN ATTEMPTS | held OWNER UNTIL WAIT
+
+local now = now_us()
+local l = redis.call('HMGET', K.lease, 'token', 'owner', 'until', 'nonce', 'attempts')
+if l[4] == A.nonce then
+  redis.call('HSET', K.lease, 'until', text(now + tonumber(A.ttl)))
+  return {'ok', l[1], l[5]}
+end
+local free = number(l[3]) + number(A.grace)
+if l[2] and l[2] ~= '' and free > now then return {'held', l[2], l[3], text(free - now)} end
+-- A Redis that forgot its last second must not issue a token twice: hence the clock.
+local token = text(math.max(number(l[1]) + 1, now))
+local attempts = text(number(l[5]) + 1)
+redis.call('HSET', K.lease, 'token', token, 'owner', A.owner, 'until', text(now + tonumber(A.ttl)), 'ttl', A.ttl,
+           'nonce', A.nonce, 'attempts', attempts)
+return {'ok', token, attempts}

@@ -1,0 +1,23 @@
+-- complete: confirms, without any delivery, the micro-batch behind the cursor that the trigger matched nothing of.
+--
+-- @key pipeline     hash   status
+-- @key destination  hash   cursor, ranges
+-- @key micro_batch  hash   state, matched
+-- @key lease        hash   of the destination
+-- @arg m            int    number of the micro-batch
+-- @arg token        int    of the lease
+-- @arg id           text   the destination
+-- @returns ok 1 where the cursor moved
+
+local no = guard(K.pipeline, K.lease, A.token, K.destination)
+if no then return no end
+local m, cursor = tonumber(A.m), number(redis.call('HGET', K.destination, 'cursor'))
+if m <= cursor then return {'ok', 1} end
+local mb = redis.call('HMGET', K.micro_batch, 'state', 'matched')
+if m ~= cursor + 1 or mb[1] ~= 'sealed' then return {'ok', 0} end
+local matched = cjson.decode(mb[2])[A.id]
+if matched and matched ~= 0 then return {'ok', 0} end
+redis.call('HSET', K.destination, 'cursor', A.m, 'confirmed_at', text(now_us()))
+redis.call('HDEL', K.destination, 'ranges')
+progressed(K.lease)
+return {'ok', 1}

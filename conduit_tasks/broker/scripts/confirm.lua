@@ -1,0 +1,70 @@
+-- confirm: a destination's word on ranges of one micro-batch; the cursor moves when the micro-batch is complete.
+--
+-- Ranges not confirmed before count; ranges all confirmed before are a repeat and change nothing; a mixture breaks
+-- invariant 5. In an epoch above 0 the ranges are those still to redeliver, and the cursor is not concerned.
+--
+-- @key pipeline     hash   status
+-- @key destination  hash   cursor, ranges (of micro-batch cursor + 1), state (JSON), counters; lives with the pipeline
+-- @key micro_batch  hash   state, total
+-- @key lease        hash   of the destination
+-- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; an entry lives until it is redriven
+-- @key run          hash   micro-batch -> ranges this run confirmed; expires after the retention
+-- @key redo         hash   epoch, run, micro-batch -> ranges still to redeliver; removed when nothing is left
+-- @arg m            int    number of the micro-batch
+-- @arg token        int    of the lease
+-- @arg epoch        int    0: live
+-- @arg ranges       text   sorted, never touching
+-- @arg state        text   JSON that replaces the destination's own state; empty: it stays
+-- @arg remember     int    milliseconds the run's ranges are remembered; 0: not at all
+-- @arg counts       json   counter -> how much to add
+-- @arg letters      text*  field and value of each dead letter
+-- @returns ok STATUS
+
+local no = guard(K.pipeline, K.lease, A.token, K.destination)
+if no then return no end
+local status = redis.call('HGET', K.pipeline, 'status')
+local m, given = tonumber(A.m), parse_ranges(A.ranges)
+
+if A.epoch == '0' then
+  local cursor = number(redis.call('HGET', K.destination, 'cursor'))
+  if m <= cursor then return {'ok', status} end
+  local mb = redis.call('HMGET', K.micro_batch, 'state', 'total')
+  if m ~= cursor + 1 or mb[1] ~= 'sealed' then
+    return broken('Invariant 4: micro-batch', A.m, 'is not the sealed one behind cursor', text(cursor))
+  end
+  local total = number(mb[2])
+  if given[#given][2] >= total then return broken('Invariant 10:', A.ranges, 'lies outside of', mb[2], 'records') end
+  local have = parse_ranges(redis.call('HGET', K.destination, 'ranges'))
+  local repeated = overlap(given, have)
+  if repeated == 'all' then return {'ok', status} end
+  if repeated == 'some' then return broken('Invariant 5:', A.ranges, 'is confirmed in part already') end
+  local all = unite_ranges(have, given)
+  if #all == 1 and all[1][1] == 0 and all[1][2] == total - 1 then
+    redis.call('HSET', K.destination, 'cursor', A.m)
+    redis.call('HDEL', K.destination, 'ranges')
+  else
+    redis.call('HSET', K.destination, 'ranges', format_ranges(all))
+  end
+else
+  if redis.call('HGET', K.redo, 'epoch') ~= A.epoch then return {'ok', status} end
+  local open = parse_ranges(redis.call('HGET', K.redo, A.m))
+  local pending = overlap(given, open)
+  if pending == 'none' then return {'ok', status} end
+  if pending == 'some' then return broken('Invariant 5:', A.ranges, 'is redelivered in part already') end
+  local left = format_ranges(subtract_ranges(open, given))
+  if left == '' then redis.call('HDEL', K.redo, A.m) else redis.call('HSET', K.redo, A.m, left) end
+  -- Only `epoch` and `run` are left: nothing remains to redeliver.
+  if redis.call('HLEN', K.redo) == 2 then redis.call('DEL', K.redo) end
+end
+
+for name, n in pairs(cjson.decode(A.counts)) do redis.call('HINCRBY', K.destination, name, text(n)) end
+if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
+for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+if A.remember ~= '0' then
+  local mine = unite_ranges(parse_ranges(redis.call('HGET', K.run, A.m)), given)
+  redis.call('HSET', K.run, A.m, format_ranges(mine))
+  redis.call('PEXPIRE', K.run, A.remember)
+end
+redis.call('HSET', K.destination, 'confirmed_at', text(now_us()))
+progressed(K.lease)
+return {'ok', status}

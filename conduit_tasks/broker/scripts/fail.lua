@@ -1,0 +1,12 @@
+-- fail: a node cannot go on; the pipeline, or one isolated destination, stops with this error (C8, C16).
+--
+-- @key scope    hash  the pipeline's state, or one destination's delivery
+-- @arg stopped  text  the status that means stopped here: `degraded` (pipeline) or `stopped` (destination)
+-- @arg error    json  {node, error, error_class, micro_batch}
+-- @returns ok 1 where this error is the one stored, 0 where an earlier one is kept (invariant 9)
+
+-- A pipeline the user stopped by force stays so: errors of nodes torn down by it are not its reason.
+if A.stopped == 'degraded' and redis.call('HGET', K.scope, 'status') == 'stopped' then
+  return {'ok', redis.call('HGET', K.scope, 'error') == A.error and 1 or 0}
+end
+return {'ok', first_error(K.scope, A.stopped, A.error)}

@@ -1,0 +1,11 @@
+-- renew: keeps a lease.
+--
+-- @key lease     hash   of the node
+-- @key scopes    hash*  the pipeline's state and the destination's delivery; none where stopping does not matter
+-- @arg token     int    of the lease
+-- @returns ok TTL OWNER ATTEMPTS | fenced | stopped
+
+local no = fenced(K.lease, A.token) or (K.scopes[1] and halted(K.scopes[1], K.scopes[2]))
+if no then return no end
+renew(K.lease)
+return {'ok', unpack(redis.call('HMGET', K.lease, 'ttl', 'owner', 'attempts'))}

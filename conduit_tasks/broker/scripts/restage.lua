@@ -1,0 +1,64 @@
+-- restage: drops what was staged of the unsealed micro-batch, so that it is asked for again from its sources (C16).
+--
+-- Slices and indexes stay the same (invariant 3). Sources that have left the file leave the micro-batch, their planned
+-- positions go back. Whoever held a lease of its nodes is fenced.
+--
+-- @key pipeline     hash   unsealed, sealed
+-- @key micro_batch  hash   nodes, sources, stage:<node>, first:<node>
+-- @key each         hash*  leases; then index counters per `sources`; then planned positions per `gone`
+-- @arg m            int    number of the micro-batch
+-- @arg config       text   digest of the pipeline file that applies now
+-- @arg sources      json   sources that stay, in file order
+-- @arg nodes        json   nodes that must stage now
+-- @arg gone         json   sources that leave
+-- @arg leases       int    how many of `each` are leases
+-- @arg rest         text*  per source that leaves: number of parts, then part and start token each
+-- @returns ok
+
+if redis.call('HGET', K.pipeline, 'unsealed') ~= A.m then return {'ok'} end
+local leases = tonumber(A.leases)
+for i = 1, leases do
+  local l = redis.call('HMGET', K.each[i], 'token', 'owner')
+  if l[2] and l[2] ~= '' then
+    local token = number(l[1]) + 1
+    redis.call('HSET', K.each[i], 'token', text(math.max(token, now_us())), 'owner', '', 'until', '0')
+    redis.call('HDEL', K.each[i], 'nonce')
+  end
+end
+
+local stay = cjson.decode(A.sources)
+for i, source in ipairs(stay) do
+  local first = redis.call('HGET', K.micro_batch, 'first:sources.' .. source)
+  if first then
+    local slices, n, seen = cjson.decode(redis.call('HGET', K.micro_batch, 'slices:' .. source)), 0, {}
+    for index in string.gmatch(first, '%d+') do
+      n = n + 1
+      local partition = slices[n].partition
+      if not seen[partition] then redis.call('HSET', K.each[leases + i], partition, index) end
+      seen[partition] = true
+    end
+  end
+end
+for _, node in ipairs(cjson.decode(redis.call('HGET', K.micro_batch, 'nodes'))) do
+  redis.call('HDEL', K.micro_batch, 'stage:' .. node, 'first:' .. node, 'won:' .. node)
+end
+
+local at = 1
+for i, source in ipairs(cjson.decode(A.gone)) do
+  redis.call('HDEL', K.micro_batch, 'slices:' .. source)
+  local parts = tonumber(A.rest[at])
+  at = at + 1
+  for _ = 1, parts do
+    redis.call('HSET', K.each[leases + #stay + i], A.rest[at], A.rest[at + 1])
+    at = at + 2
+  end
+end
+redis.call('HSET', K.micro_batch, 'config', A.config, 'sources', A.sources, 'nodes', A.nodes)
+if #stay == 0 then
+  -- Nobody is left to stage it: it ends here, empty.
+  redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now_us()), 'manifest', '', 'total', '0',
+             'bytes', '0', 'matched', '{}')
+  redis.call('HSET', K.pipeline, 'sealed', A.m)
+  redis.call('HDEL', K.pipeline, 'unsealed')
+end
+return {'ok'}

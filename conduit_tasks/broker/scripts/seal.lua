@@ -1,0 +1,45 @@
+-- seal: the micro-batch is final and stands for its sources from now on (C16, invariant 6).
+--
+-- @key pipeline     hash   status, unsealed; sealed: highest sealed number
+-- @key micro_batch  hash   nodes, stage:<node>; gets manifest, total, bytes, matched
+-- @key lease        hash   of `seal`
+-- @key totals       hash   read, filtered, nacked over all that is sealed, and <node>/read ... of each node's stages
+-- @key dead         hash   index of dead letters before the fan-out: <epoch>-<m>-<seq>-<ord> -> when, attempts, class
+-- @arg m            int    number of the micro-batch
+-- @arg token        int    of the lease
+-- @arg manifest     text   where the manifest is
+-- @arg total        int    records in it, seq 0 .. total-1
+-- @arg bytes        int    its size in the spool
+-- @arg matched      json   destination -> records its trigger matched
+-- @arg filtered     int    records filtered before the fan-out
+-- @arg nacked       int    records nacked before the fan-out
+-- @arg letters      text*  field and value of each dead letter
+-- @returns ok 1 where this manifest is the one that counts, else 0
+
+local no = guard(K.pipeline, K.lease, A.token)
+if no then return no end
+local mb = redis.call('HMGET', K.micro_batch, 'state', 'manifest', 'nodes')
+if not mb[1] then return broken('micro-batch', A.m, 'does not exist') end
+if mb[1] ~= 'open' then return {'ok', mb[2] == A.manifest and 1 or 0} end
+local nodes = cjson.decode(mb[3])
+for _, node in ipairs(nodes) do
+  if redis.call('HEXISTS', K.micro_batch, 'stage:' .. node) == 0 then
+    return broken('Invariant 3: micro-batch', A.m, 'cannot be sealed before', node, 'has staged')
+  end
+end
+for _, node in ipairs(nodes) do
+  local stage = cjson.decode(redis.call('HGET', K.micro_batch, 'stage:' .. node))
+  for _, name in ipairs({'read', 'filtered', 'nacked'}) do
+    redis.call('HINCRBY', K.totals, node .. '/' .. name, text(stage[name]))
+  end
+end
+redis.call('HINCRBY', K.totals, 'read', A.total)
+redis.call('HINCRBY', K.totals, 'filtered', A.filtered)
+redis.call('HINCRBY', K.totals, 'nacked', A.nacked)
+for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now_us()), 'manifest', A.manifest,
+           'total', A.total, 'bytes', A.bytes, 'matched', A.matched)
+redis.call('HSET', K.pipeline, 'sealed', A.m)
+redis.call('HDEL', K.pipeline, 'unsealed')
+progressed(K.lease)
+return {'ok', 1}

@@ -1,0 +1,47 @@
+-- stage: what a source, or `processors`, produced of the open micro-batch; the first fenced one is final (invariant 3).
+--
+-- @key pipeline     hash   status
+-- @key micro_batch  hash   nodes, slices:<source>, stage:<node>, first:<node> (first index per slice, comma separated)
+-- @key lease        hash   of the node
+-- @key index        hash   partition -> next index of this source; lives as long as the pipeline
+-- @arg token        int    of the lease
+-- @arg node         text   `sources.<id>` or `processors`
+-- @arg source       text   the source id, empty for `processors`
+-- @arg manifest     text   names this attempt
+-- @arg stage        json   the stage as the caller describes it
+-- @arg counts       text*  records per slice
+-- @returns ok NODE... that have not staged yet
+
+local no = guard(K.pipeline, K.lease, A.token)
+if no then return no end
+if redis.call('EXISTS', K.micro_batch) == 0 then return broken('the micro-batch', K.micro_batch, 'does not exist') end
+local nodes = cjson.decode(redis.call('HGET', K.micro_batch, 'nodes'))
+local missing, expected = {}, false
+for _, node in ipairs(nodes) do
+  if node == A.node then
+    expected = true
+  elseif redis.call('HEXISTS', K.micro_batch, 'stage:' .. node) == 0 then
+    missing[#missing + 1] = node
+  end
+end
+if not expected then return broken('Invariant 3:', A.node, 'has no part in the micro-batch') end
+
+if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then
+  if A.source ~= '' then
+    local slices = cjson.decode(redis.call('HGET', K.micro_batch, 'slices:' .. A.source))
+    if #slices ~= #A.counts then
+      return broken('Invariant 3:', A.node, 'staged', #A.counts, 'counts for', #slices, 'slices')
+    end
+    local first = {}
+    for i, slice in ipairs(slices) do
+      local following = redis.call('HINCRBY', K.index, slice.partition, A.counts[i])
+      first[i] = text(following - tonumber(A.counts[i]))
+    end
+    redis.call('HSET', K.micro_batch, 'first:' .. A.node, table.concat(first, ','))
+  elseif #missing > 0 then
+    return broken('Invariant 3:', A.node, 'staged before', table.concat(missing, ', '))
+  end
+  redis.call('HSET', K.micro_batch, 'stage:' .. A.node, A.stage, 'won:' .. A.node, A.manifest)
+  progressed(K.lease)
+end
+return {'ok', unpack(missing)}

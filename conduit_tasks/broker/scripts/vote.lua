@@ -1,0 +1,100 @@
+-- vote: outcomes enter a nack window in the order of the records; of the last `size` at most `threshold` are nacks (C6).
+--
+-- The nack that would be one more trips the window: it is not entered, nor is anything behind it, and the first error is
+-- stored here, in the same step.
+--
+-- @key pipeline  hash   status, error
+-- @key lease     hash   of the destination, or of `seal`
+-- @key window    hash   m, next: the first ordinal of micro-batch m that has not voted; outcomes: the last ones,
+--                       run-length encoded; tripped: <m>-<ordinal>; lives as long as the pipeline
+-- @key scope     hash*  the destination's delivery; none before the fan-out
+-- @arg m         int    number of the micro-batch
+-- @arg token     int    of the lease
+-- @arg first     int    ordinal of the first vote among the records that vote in m
+-- @arg size      int    outcomes in the window; 0: no limit
+-- @arg threshold int    nacks tolerated among them
+-- @arg stop      text   `pipeline` or `destination`
+-- @arg error     json   {node, error, error_class, micro_batch}
+-- @arg votes     text   a<count> and n<count>, comma separated
+-- @returns ok -1, or how many of these votes were accepted before the one that tripped
+
+local function say(status) return {'ok', status} end
+local m, first, size, threshold = tonumber(A.m), tonumber(A.first), tonumber(A.size), tonumber(A.threshold)
+local w = redis.call('HMGET', K.window, 'm', 'next', 'outcomes', 'tripped')
+local at = first
+local runs = {}
+for kind, count in string.gmatch(A.votes, '([an])(%d+)') do
+  runs[#runs + 1] = {kind, tonumber(count)}
+  at = at + tonumber(count)
+end
+
+local no = fenced(K.lease, A.token)
+if no then return no end
+-- Invariant 5: repeated, the call that tripped the window gets its answer again, although everything is stopped now.
+if w[4] == A.m .. '-' .. text(number(w[2])) and first <= number(w[2]) and number(w[2]) < at then
+  return say(number(w[2]) - first)
+end
+no = guard(K.pipeline, K.lease, A.token, K.scope[1])
+if no then return no end
+
+local voted_m, following = number(w[1]), number(w[2])
+if m < voted_m then return say(-1) end
+if m > voted_m then following = 0 end
+if first > following then
+  return broken('Invariant 10: votes of micro-batch', A.m, 'begin at', A.first, 'but', text(following), 'is next')
+end
+
+local window, length, nacks = {}, 0, 0
+local head = 1
+local function push(kind, count)
+  local tail = window[#window]
+  if tail and #window >= head and tail[1] == kind then tail[2] = tail[2] + count else window[#window + 1] = {kind, count} end
+  length = length + count
+  if kind == 'n' then nacks = nacks + count end
+  while length > size do
+    local out = math.min(length - size, window[head][2])
+    window[head][2] = window[head][2] - out
+    length = length - out
+    if window[head][1] == 'n' then nacks = nacks - out end
+    if window[head][2] == 0 then head = head + 1 end
+  end
+end
+if size > 0 then
+  for kind, count in string.gmatch(w[3] or '', '([an])(%d+)') do push(kind, tonumber(count)) end
+end
+
+local tripped = -1
+local ordinal = first
+for _, run in ipairs(runs) do
+  local kind, count = run[1], run[2]
+  -- What voted before is skipped by the watermark: a retry never votes twice.
+  local skip = math.max(0, math.min(count, following - ordinal))
+  ordinal, count = ordinal + skip, count - skip
+  if count > 0 then
+    if size == 0 or kind == 'a' or threshold >= size then
+      if size > 0 then push(kind, count) end
+      ordinal = ordinal + count
+    else
+      for _ = 1, count do
+        local leaving = (length == size and window[head][1] == 'n') and 1 or 0
+        if nacks - leaving + 1 > threshold then tripped = ordinal - first break end
+        push('n', 1)
+        ordinal = ordinal + 1
+      end
+    end
+    if tripped >= 0 then break end
+  end
+end
+
+local out = {}
+for i = head, #window do out[#out + 1] = window[i][1] .. text(window[i][2]) end
+redis.call('HSET', K.window, 'm', A.m, 'next', text(math.max(ordinal, following)), 'outcomes', table.concat(out, ','))
+if tripped >= 0 then
+  redis.call('HSET', K.window, 'tripped', A.m .. '-' .. text(ordinal))
+  if A.stop == 'destination' then
+    first_error(K.scope[1], 'stopped', A.error)
+  else
+    first_error(K.pipeline, 'degraded', A.error)
+  end
+end
+return say(tripped)

@@ -1,0 +1,139 @@
+"""What the broker answers with: plain values, nothing here talks to Redis.
+
+Times are seconds since the epoch by the server's clock unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from conduit_tasks.broker.ranges import RangeSet
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import Position, Slice
+
+Status = Literal["running", "stopping", "stopped", "recovering", "degraded"]
+
+
+@dataclass(frozen=True)
+class StoredError:
+    """The first error of a stop (invariant 9)."""
+
+    node: str
+    error: str
+    error_class: str
+    micro_batch: int | None
+    at: float
+
+
+@dataclass(frozen=True)
+class PipelineStatus:
+    """`recovering`: it runs, and some node's last attempt ended without progress. `deadline`: of a graceful stop."""
+
+    status: Status
+    error: StoredError | None = None
+    deadline: float | None = None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether a graceful stop has missed its deadline, by this machine's clock (C15)."""
+        import time
+
+        return self.status == "stopping" and self.deadline is not None and time.time() > self.deadline
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one node made of a micro-batch. `counts`: records per slice of a source, None for `processors`."""
+
+    manifest: str
+    counts: Sequence[int] | None
+    read: int
+    filtered: int = 0
+    nacked: int = 0
+    matched: Mapping[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    first_index: tuple[int, ...] | None = None
+    """Index of each slice's first record in its partition; the broker fills it in."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch. `slices` is in file order of the sources; `manifest` and what follows are there once sealed."""
+
+    number: int
+    state: Literal["open", "sealed", "collecting"]
+    opened_at: float
+    config: str
+    """Digest of the pipeline file it was planned by."""
+    nodes: tuple[str, ...]
+    """What has to stage before it can be sealed."""
+    slices: dict[str, list[Slice]]
+    stages: dict[str, Stage]
+    sealed_at: float | None = None
+    manifest: str = ""
+    total: int = 0
+    bytes: int = 0
+    matched: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        """The nodes that have not staged yet."""
+        return [n for n in self.nodes if n not in self.stages]
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What is sealed and not confirmed by every destination."""
+
+    records: int = 0
+    bytes: int = 0
+    oldest_sealed_at: float | None = None
+    micro_batches: int = 0
+
+    def age(self, now: float) -> float:
+        """Seconds the oldest has waited; 0 where nothing waits."""
+        return 0.0 if self.oldest_sealed_at is None else max(0.0, now - self.oldest_sealed_at)
+
+
+@dataclass(frozen=True)
+class DeliveryState:
+    """How far one destination is. `confirmed` and `voted` are those of micro-batch `cursor + 1`."""
+
+    cursor: int
+    epoch: int
+    """The last redelivery begun; 0 = none yet."""
+    confirmed: RangeSet
+    state: dict[str, Any] | None
+    """The destination's own, as last confirmed."""
+    counters: dict[str, int]
+    """matched, delivered, filtered, nacked, completed, retried (and redelivered) over everything confirmed."""
+    status: Literal["running", "stopped"]
+    error: StoredError | None
+    voted: int = 0
+    """Matched records that have voted in its nack window."""
+    confirmed_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Ack:
+    """What a source is to be told: everything of micro-batches `m_from` … `m_to` is confirmed."""
+
+    m_from: int
+    m_to: int
+    position: Position
+
+
+@dataclass(frozen=True, order=True)
+class DeadEntry:
+    """One line of the dead-letter index; the letter itself is in the dead-letter store."""
+
+    epoch: int
+    micro_batch: int
+    seq: int
+    ordinal: int
+    error_class: str = field(compare=False)
+    attempts: int = field(compare=False)
+    at: float = field(compare=False)

@@ -1,0 +1,105 @@
+"""`conduit broker`: whether the Redis server is fit to hold delivery state, and what it holds.
+
+Exit 0: fit; 1: findings; 2: it cannot be asked. The password is never shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+from conduit_tasks.errors import BrokerUnavailable, ConfigError, NotDurable
+from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.connection import Client
+
+app = typer.Typer(help="The Redis broker.", no_args_is_help=True)
+
+_PINGS = 20
+
+
+@app.callback()
+def broker() -> None:
+    """The Redis broker."""
+
+
+@app.command()
+def check() -> None:
+    """Ask the server for version, persistence, eviction, latency and the pipelines it holds (SEMANTICS T1)."""
+    from conduit_tasks.broker.connection import address, check_durability, connect
+
+    config = settings()
+    try:
+        client = connect(config)
+        try:
+            report = check_durability(client, "unsafe")
+            latency = _latency(client)
+            pipelines = _pipelines(client)
+            findings = _findings(client, config.redis_durability, pipelines)
+        finally:
+            client.close()
+    except (BrokerUnavailable, ConfigError) as e:
+        typer.echo(f"broker: {e}", err=True)
+        raise typer.Exit(2) from None
+    rows = [
+        ("server", address(config.redis_url)),
+        ("version", f"Redis {report.version}"),
+        ("append-only file", "on" if report.append_only else "off"),
+        ("appendfsync", report.append_fsync or "not told"),
+        ("eviction", report.eviction),
+        ("memory limit", f"{report.max_memory:,} bytes" if report.max_memory else "none"),
+        ("durability", config.redis_durability),
+        ("latency", f"{statistics.median(latency):.2f} ms, at most {max(latency):.2f} ms in {_PINGS} pings"),
+        *((f"pipeline {name}", f"schema {version}, {status}") for name, version, status in pipelines),
+    ]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        typer.echo(f"{name:<{width}}  {value}")
+    for finding in findings:
+        typer.echo(f"broker: {finding}", err=True)
+    if findings:
+        raise typer.Exit(1)
+
+
+def _latency(client: Client) -> list[float]:
+    from conduit_tasks.broker.connection import reaching
+
+    out = []
+    with reaching(client):
+        for _ in range(_PINGS):
+            began = time.perf_counter()
+            client.ping()
+            out.append((time.perf_counter() - began) * 1000)
+    return out
+
+
+def _pipelines(client: Client) -> list[tuple[str, str, str]]:
+    """(pipeline, schema, status) of everything the server holds."""
+    from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.broker.connection import reaching
+    from conduit_tasks.broker.keys import SCHEMA_PATTERN
+
+    with reaching(client):
+        found = sorted(client.scan_iter(match=SCHEMA_PATTERN))
+        names = [key.removeprefix("{conduit:").removesuffix("}:schema") for key in found]
+        return [(name, str(client.get(key)), Broker(name, client).status().status) for name, key in zip(names, found)]
+
+
+def _findings(client: Client, mode: str, pipelines: list[tuple[str, str, str]]) -> list[str]:
+    from conduit_tasks.broker.connection import check_durability
+    from conduit_tasks.broker.lifecycle import SCHEMA
+
+    out = [
+        f"pipeline {name} has schema {version}, this version knows {SCHEMA}: upgrade conduit-tasks"
+        for name, version, _ in pipelines
+        if int(version) > SCHEMA
+    ]
+    try:
+        check_durability(client, mode)
+    except NotDurable as e:
+        out.insert(0, str(e))
+    return out
