@@ -1,0 +1,88 @@
+"""SEMANTICS X8: what a file guarantees, per edge."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from conduit_tasks.pipeline.explain import explain, explain_text, mermaid
+from conduit_tasks.pipeline.guarantees import PIPES
+from conduit_tasks.pipeline.load import load_file
+from conduit_tasks.pipeline.model import PIPES as PIPE_NAMES
+from tests.pipeline.conftest import FILES, Files
+
+
+def edge(about: dict[str, Any], target: str) -> dict[str, Any]:
+    return next(e for e in about["edges"] if e["target"] == target)
+
+
+@pytest.mark.proves("X8", "C10")
+def test_each_edge_says_its_order_guarantee_and_where_duplicates_arise() -> None:
+    about = explain(load_file(FILES / "design.yaml", env={}).pipelines[0])
+
+    delays, archive = edge(about, "destinations.delays"), edge(about, "destinations.archive")
+    assert delays["order"].startswith("per key")
+    assert "at most 64 unconfirmed records" in delays["duplicates"]
+    assert "O2" in delays["rules"]
+    assert archive["order"].startswith("per source partition")
+    assert archive["duplicates"].startswith("none")
+    assert "spool" in archive["not_tolerated"][0]
+    assert "C12" in about["edges"][0]["rules"]
+    assert json.dumps(about)
+
+
+@pytest.mark.proves("B2")
+def test_a_lag_budget_above_one_micro_batch_is_said_to_give_up_one_in_flight(files: Files) -> None:
+    def notes(keys: str) -> str:
+        return " ".join(explain(files.load(files.with_pipeline(keys)).pipelines[0], connectors=False)["notes"])
+
+    assert "B2" in notes("lag-budget: {records: 1000000}")
+    assert "B2" in notes("lag-budget: {age: 6h}")
+    assert "B2" not in notes("lag-budget: {records: 500000}")
+    assert "B2" not in notes("")
+
+
+@pytest.mark.proves("C10")
+def test_dropping_is_said_to_lower_the_guarantee(files: Files) -> None:
+    text = files.with_pipeline("dead-letter-queue: {plugin: builtin:log, window-size: 0}")
+    about = explain(files.load(text).pipelines[0], connectors=False)
+    assert "at-most-once for failed records" in edge(about, "destinations.out")["guarantee"]
+    assert "dropped" in about["windows"]["destinations.out"]
+
+
+@pytest.mark.proves("C5", "C6")
+def test_the_nack_window_is_put_into_words(files: Files) -> None:
+    def window(queue: str) -> str:
+        pipeline = files.load(files.with_pipeline(queue)).pipelines[0]
+        return str(explain(pipeline, connectors=False)["windows"]["before the fan-out"])
+
+    assert window("") == "the first failed record stops the pipeline"
+    assert "more than 5 among the last 100 stop" in window(
+        "dead-letter-queue: {window-size: 100, window-nack-threshold: 5}"
+    )
+    assert "without a limit" in window("dead-letter-queue: {window-size: 0}")
+
+
+def test_text_shows_every_node_and_no_setting() -> None:
+    text = explain_text(load_file(FILES / "design.yaml", env={}).pipelines[0], connectors=False)
+    for part in ("sources.departures", "processors", "destinations.delays", "Limits", "500,000 records, 256MiB"):
+        assert part in text
+    assert "localhost:9000" not in text
+
+
+def test_every_pipe_is_explained() -> None:
+    assert set(PIPES) == set(PIPE_NAMES)
+
+
+def test_the_picture_has_the_pipelines_shape() -> None:
+    picture = mermaid(load_file(FILES / "design.yaml", env={}).pipelines[0])
+    assert picture.splitlines()[0] == "flowchart LR"
+    assert "s0 --> p" in picture
+    assert 'p -->|"filtered"| d0' in picture
+    assert "p --> d1" in picture
+
+
+def test_a_pipeline_without_processors_still_fans_in_and_out(files: Files) -> None:
+    assert "p(( ))" in mermaid(files.load(files.with_pipeline()).pipelines[0])

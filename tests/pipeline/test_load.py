@@ -1,0 +1,251 @@
+"""From files to topology: defaults, Conduit's own files, what breaks what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.load import get_pipeline, load_file, load_folder
+from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Limits
+from conduit_tasks.settings import settings
+from tests.pipeline.conftest import FILES, Files
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
+    """The settings' folder of pipelines, empty."""
+    folder = tmp_path / "home" / "include" / "pipelines"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("CONDUIT_HOME", str(tmp_path / "home"))
+    settings.cache_clear()
+    yield Files(folder)
+    settings.cache_clear()
+
+
+def test_conduits_own_file_is_read_unmodified() -> None:
+    result = load_file(FILES / "conduit.yaml", env={"ARCHIVE_FOLDER": "/srv", "STAGE": "test"})
+
+    assert result.errors == []
+    orders, heartbeat = result.pipelines
+    assert [c.id for c in orders.destinations] == ["audit:archive"]
+    assert orders.destinations[0].plugin == "file"
+    assert orders.destinations[0].settings["path"] == "/srv/orders-test.log"
+    assert orders.destinations[0].settings["sdk.batch.size"] == "1000"
+    assert orders.dead_letters.plugin == "log"
+    assert orders.destinations[0].dead_letters is orders.dead_letters
+    assert orders.processors[0].settings == {"field": ".Metadata.seen", "value": "yes"}
+    assert heartbeat.status == "stopped"
+    assert heartbeat.sources[0].settings == {"rate": "1.50", "burst.sleepTime": "10s"}
+    assert heartbeat.processors[0].plugin == "filter"
+
+
+def test_deprecated_names_are_read_with_a_warning_at_their_place() -> None:
+    result = load_file(FILES / "conduit.yaml", env={"ARCHIVE_FOLDER": "/srv", "STAGE": "test"})
+    deprecated = [f for f in result.findings if f.code == "W101"]
+    text = (FILES / "conduit.yaml").read_text().splitlines()
+    assert [text[f.line - 1][f.column - 1 :] for f in deprecated] == ["type: filter"]
+    assert deprecated[0].pipeline == "heartbeat"
+
+
+@pytest.mark.proves("C6")
+def test_defaults_are_those_of_an_unmodified_conduit_file(files: Files) -> None:
+    pipeline = files.load(files.with_pipeline()).pipelines[0]
+
+    assert pipeline.schedule == "30s"
+    assert pipeline.micro_batch == Limits(records=500_000)
+    assert pipeline.lag_budget is None
+    assert pipeline.isolate is False
+    assert pipeline.spool_retention == 86_400
+    delivery = pipeline.destinations[0].delivery
+    assert delivery == Delivery(pipe="stream", max_unconfirmed=1, order_by="partition", retry=0)
+    assert pipeline.destinations[0].dead_letters == DeadLetterQueue(None, {}, 1, 0)
+    assert pipeline.sources[0].ack_on == "delivered"
+    assert pipeline.status == "running"
+    assert pipeline.name == "p"
+
+
+def test_every_key_of_ours_reaches_the_topology() -> None:
+    result = load_file(FILES / "design.yaml", env={})
+    assert result.findings == []
+    flights = result.pipelines[0]
+    assert flights.micro_batch == Limits(500_000, 256 * 1024**2)
+    assert flights.lag_budget == Limits(records=5_000_000, age=21_600)
+    assert (flights.drain_limit, flights.replay_interval) == (90, "@hourly")
+    assert (flights.spool_path, flights.spool_retention) == ("spool", 172_800)
+    assert flights.handlers == ({"on": "nacked", "call": "include.handlers:notify"},)
+    assert flights.destination("delays").filters == ({"exact": {"type": "flight.departed"}},)
+    assert flights.destination("delays").delivery == Delivery(
+        pipe="resend-multi",
+        max_unconfirmed=64,
+        order_by="key",
+        retry=5,
+        backoff_policy="exponential",
+        backoff_delay=0.2,
+        timeout=10,
+        retry_after_max=120,
+        on_unavailable="dead-letter",
+        refused="complete",
+        rate_limit=100,
+        guarantee="at-least-once",
+        max_redeliveries=4,
+        park_keys=True,
+    )
+
+
+@pytest.mark.proves("C6")
+def test_a_destination_without_a_queue_of_its_own_uses_the_pipelines() -> None:
+    flights = load_file(FILES / "design.yaml", env={}).pipelines[0]
+    assert flights.destination("archive").dead_letters == DeadLetterQueue(None, {}, 100, 5)
+    assert flights.destination("delays").dead_letters == DeadLetterQueue("file", {"path": "out/dead.jsonl"}, 0, 0)
+
+
+@pytest.mark.proves("T2")
+def test_sources_whose_producer_waits_are_acked_when_stored_unless_the_file_says_otherwise(files: Files) -> None:
+    text = files.with_pipeline().replace("plugin: file", "plugin: http", 1)
+    assert files.load(text).pipelines[0].sources[0].ack_on == "stored"
+    text = files.with_pipeline(source="ack-on: delivered").replace("plugin: file", "plugin: http", 1)
+    assert files.load(text).pipelines[0].sources[0].ack_on == "delivered"
+
+
+def test_settings_are_flattened_to_dotted_text(files: Files) -> None:
+    text = files.with_pipeline().replace(
+        "{path: in.txt}", "{path: in.txt, aws: {region: eu, retries: 3}, on: true, list: [a, 1], cols: [{n: x}], e: }"
+    )
+    assert files.load(text).pipelines[0].sources[0].settings == {
+        "path": "in.txt",
+        "aws.region": "eu",
+        "aws.retries": "3",
+        "on": "true",
+        "list": "a,1",
+        "cols.0.n": "x",
+        "e": "",
+    }
+
+
+def test_keys_without_a_value_are_as_if_they_were_not_there(files: Files) -> None:
+    text = files.with_pipeline("processors:\nschedule:\ndead-letter-queue:\ndescription:", destination="delivery:")
+    result = files.load(text.replace("{path: in.txt}", ""))
+    assert result.findings == []
+    assert result.pipelines[0].sources[0].settings == {}
+
+
+@pytest.mark.parametrize("version", ["2.2", '"2.2"', "2.1", '"2.0"', "2.0"])
+def test_versions_are_read_as_number_and_as_text(files: Files, version: str) -> None:
+    assert len(files.load(files.with_pipeline().replace('"2.2"', version)).pipelines) == 1
+
+
+def test_an_unknown_minor_version_is_read_as_the_latest_with_a_warning(files: Files) -> None:
+    result = files.load(files.with_pipeline().replace('"2.2"', "2.12"))
+    assert [p.id for p in result.pipelines] == ["p"]
+    assert [(f.code, f.line, f.message) for f in result.findings] == [
+        ("W102", 1, "version 2.12 is unknown; read as 2.2")
+    ]
+
+
+def test_version_1_is_refused_with_what_to_do(files: Files) -> None:
+    result = files.load("version: 1.1\npipelines:\n  p:\n    connectors:\n      in: {type: source}\n")
+    assert result.pipelines == []
+    (finding,) = result.findings
+    assert (finding.line, finding.column, finding.code) == (1, 1, "E005")
+    assert "turn the maps pipelines, connectors and processors into lists" in finding.hint
+
+
+def test_keys_newer_than_the_files_version_warn(files: Files) -> None:
+    keys = "processors:\n  - {id: a, plugin: filter, condition: 'true'}"
+    result = files.load(files.with_pipeline(keys).replace('"2.2"', '"2.0"'))
+    assert [f.code for f in result.findings] == ["W103", "W103"]
+    assert len(result.pipelines) == 1
+
+
+def test_a_broken_pipeline_breaks_only_itself(files: Files) -> None:
+    good = files.with_pipeline()
+    broken = good.replace("id: p", "id: broken").replace("type: source", "type: sauce")
+    result = files.load(good + broken.split("pipelines:\n")[1] + "---\n" + good.replace("id: p", "id: q"))
+
+    assert [p.id for p in result.pipelines] == ["p", "q"]
+    assert [(f.pipeline, f.code) for f in result.errors] == [("broken", "E103")]
+
+
+def test_a_broken_document_leaves_those_before_it(files: Files) -> None:
+    result = files.load(files.with_pipeline() + "---\npipelines: [\n")
+    assert [p.id for p in result.pipelines] == ["p"]
+    assert [f.code for f in result.errors] == ["E002"]
+
+
+def test_a_missing_variable_breaks_the_pipeline_that_uses_it(files: Files) -> None:
+    text = files.with_pipeline().replace("in.txt", "${NOWHERE}/in.txt")
+    text += files.with_pipeline().replace("id: p", "id: q").split("pipelines:\n")[1]
+    result = files.load(text)
+    assert [p.id for p in result.pipelines] == ["q"]
+    assert [(f.pipeline, f.code) for f in result.errors] == [("p", "E004")]
+
+
+def test_the_value_of_a_variable_never_gets_into_a_message(files: Files) -> None:
+    result = files.load(files.with_pipeline("status: ${TOKEN}"), env={"TOKEN": "hunter2hunter2"})
+    (finding,) = result.errors
+    assert "hunter2" not in f"{finding} {finding.hint}"
+    assert "${TOKEN}" in finding.message
+
+
+def test_pipelines_of_the_same_id_in_two_files_are_both_refused(project: Files) -> None:
+    project.write(project.with_pipeline(), "a.yaml")
+    project.write(project.with_pipeline(), "b.yml")
+    project.write(project.with_pipeline().replace("id: p", "id: q"), "c.yaml")
+    project.write("not: read", "notes.txt")
+
+    result = load_folder(project.folder)
+
+    assert [p.id for p in result.pipelines] == ["q"]
+    assert [(os.path.basename(f.file), f.line, f.code) for f in result.errors] == [
+        ("a.yaml", 3, "E105"),
+        ("b.yml", 3, "E105"),
+    ]
+    assert "b.yml:3" in result.errors[0].message
+
+
+def test_a_pipeline_that_would_take_the_name_of_a_replay_dag_is_refused(project: Files) -> None:
+    project.write(project.with_pipeline(), "a.yaml")
+    project.write(project.with_pipeline().replace("id: p", "id: p.replay"), "b.yaml")
+    result = load_folder(project.folder)
+    assert [p.id for p in result.pipelines] == ["p"]
+    assert [f.code for f in result.errors] == ["E106"]
+
+
+def test_a_pipeline_is_found_by_its_id(project: Files) -> None:
+    project.write(project.with_pipeline(), "a.yaml")
+    assert get_pipeline("p").id == "p"
+
+
+def test_an_id_that_is_not_there_raises_with_those_that_are(project: Files) -> None:
+    project.write(project.with_pipeline(), "a.yaml")
+    with pytest.raises(ConfigError, match=r"no pipeline 'x' in .*; there are: p$"):
+        get_pipeline("x")
+
+
+def test_an_id_whose_pipeline_is_broken_raises_its_first_error(project: Files) -> None:
+    project.write(project.with_pipeline("statos: running"), "a.yaml")
+    with pytest.raises(ConfigError, match=r"a\.yaml:13:5: error E101 unknown key 'statos'.*did you mean 'status'"):
+        get_pipeline("p")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
+def test_a_file_without_anything_is_no_error(files: Files, text: str) -> None:
+    assert files.load(text).errors == []
+
+
+def test_a_file_that_cannot_be_read_is_a_finding(files: Files) -> None:
+    missing = load_file(files.folder / "missing.yaml")
+    assert [f.code for f in missing.errors] == ["E001"]
+    (files.folder / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    assert "not UTF-8" in load_file(files.folder / "latin.yaml").errors[0].message
+
+
+def test_the_digest_follows_what_shapes_delivery_and_not_where_the_file_is(files: Files) -> None:
+    one = files.load(files.with_pipeline(), name="a.yaml").pipelines[0]
+    moved = files.load("\n\n" + files.with_pipeline(), name="b.yaml").pipelines[0]
+    other = files.load(files.with_pipeline(destination="delivery: {retry: 1}")).pipelines[0]
+    assert one.digest() == moved.digest() != other.digest()

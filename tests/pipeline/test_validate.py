@@ -1,0 +1,183 @@
+"""Every check: its code, its place, and that it says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conduit_tasks.pipeline.findings import CODES
+from tests.pipeline.conftest import Files
+
+Only = Callable[..., tuple[int, int, str, str, str]]
+SOURCE_LINE, DESTINATION_LINE, END = 9, 13, 13
+"""Where the parts of `Files.with_pipeline` put their first line (with nothing before it)."""
+
+
+@pytest.mark.proves("C1")
+def test_what_a_pipeline_lacks_is_named(files: Files) -> None:
+    result = files.load('version: "2.2"\npipelines:\n  - id: empty\n')
+    assert result.pipelines == []
+    assert [(f.line, f.column, f.code) for f in result.errors] == [(3, 5, "E201"), (3, 5, "E202")]
+    assert "'empty' has no source: there is nothing to read" in result.errors[0].message
+    assert "has no destination: there is nowhere to deliver to" in result.errors[1].message
+
+
+@pytest.mark.proves("C1")
+def test_one_end_alone_is_not_enough(only: Only, files: Files) -> None:
+    line, column, code, _message, hint = only(files.with_pipeline().replace("type: destination", "type: source"))
+    assert (line, column, code) == (4, 5, "E202")
+    assert hint == "add a connector with type: destination"
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "place", "says"),
+    [
+        ("statuss: running", "E101", (13, 5), "did you mean 'status'?"),
+        ("retry: 5", "E101", (13, 5), "'retry' belongs to delivery"),
+        ("status: paused", "E103", (13, 5), "write one of 'running' or 'stopped'"),
+        ("micro-batch: {max-records: many}", "E103", (13, 19), "write a whole number"),
+        ("micro-batch: {max-bytes: 10 parsecs}", "E103", (13, 19), "is not a size"),
+        ("micro-batch: 7", "E103", (13, 5), "write a map"),
+        ("processors: {a: b}", "E103", (13, 5), "write a list"),
+        ("processors: [{id: a}]", "E102", (13, 18), "'plugin' is missing"),
+        ("processors: [{id: 'a b', plugin: filter}]", "E104", (13, 19), "1 to 128 of the characters"),
+        (f"processors: [{{id: {'a' * 129}, plugin: filter}}]", "E104", (13, 19), "1 to 128 of the characters"),
+        (
+            "processors: [{id: a, plugin: filter}, {id: a, plugin: filter}]",
+            "E105",
+            (13, 44),
+            "the processor id 'a' is used twice",
+        ),
+        ("schedule: now and then", "E208", (13, 5), "five fields"),
+        ("replay-interval: '@continuous'", "E208", (13, 5), "a replay needs an interval"),
+        ("drain-limit: 0", "E103", (13, 5), "above zero"),
+        ("event-time: time_hour", "E212", (13, 5), "time_hour"),
+        ("handlers: [{on: nacked, call: notify}]", "E212", (13, 29), "include.handlers:notify"),
+        ("dead-letter-queue: {window-size: 5, window-nack-threshold: 5}", "E210", (13, 41), "below 5"),
+        ("dead-letter-queue: {window-size: 0, window-nack-threshold: 5}", "W202", (13, 41), "no effect"),
+        ("dead-letter-queue: {window-size: -1}", "E103", (13, 25), "greater than or equal to 0"),
+        ("dead-letter-queue: {plugin: builtin:log, window-size: 0}", "W203", (13, 25), "at most once"),
+        ("lag-budget: {records: 1000}", "W201", (13, 18), "below one micro-batch of 500000"),
+    ],
+)
+def test_a_wrong_key_of_the_pipeline_is_found_at_its_place(
+    only: Only, files: Files, keys: str, code: str, place: tuple[int, int], says: str
+) -> None:
+    line, column, found, message, hint = only(files.with_pipeline(keys))
+    assert (found, (line, column)) == (code, place)
+    assert says in f"{message} {hint}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "says"),
+    [
+        ("delivery: {pipe: sequential, order-by: none}", "E209", "sequential promises an order"),
+        ("delivery: {pipe: continuous-relaxed, order-by: none}", "E209", "promises an order"),
+        ("delivery: {pipe: resend, order-by: none, max-unconfirmed: 9}", "E209", "one unconfirmed record, not 9"),
+        ("delivery: {guarantee: at-most-once, retry: 2}", "E209", "at-most-once never sends twice"),
+        ("delivery: {park-keys: true}", "E209", "order-by: key"),
+        ("delivery: {retry: -1}", "E103", "greater than or equal to 0"),
+        ("delivery: {timeout: 10}", "E103", "is not a duration"),
+        ("delivery: {timeout: 0s}", "E103", "above zero"),
+        ("delivery: {pipe: hose}", "E103", "'resend'"),
+        ("delivery: {max-unconfirmed: 8}", "W202", "order-by: key for 64 lanes"),
+        ("delivery: {retries: 3}", "E101", "did you mean 'retry'?"),
+        ("ack-on: stored", "E107", "belongs to a source"),
+    ],
+)
+def test_contradictory_delivery_options_are_found(only: Only, files: Files, keys: str, code: str, says: str) -> None:
+    line, _, found, message, hint = only(files.with_pipeline(destination=keys))
+    assert (found, line) == (code, DESTINATION_LINE)
+    assert says in f"{message} {hint}"
+
+
+@pytest.mark.parametrize(
+    "key", ["trigger: {filters: []}", "delivery: {retry: 1}", "dead-letter-queue: {window-size: 0}"]
+)
+def test_what_belongs_to_destinations_is_refused_at_sources(only: Only, files: Files, key: str) -> None:
+    line, column, code, message, _ = only(files.with_pipeline(source=key))
+    assert (line, column, code) == (SOURCE_LINE, 9, "E107")
+    assert key.split(":", maxsplit=1)[0] in message
+
+
+def test_a_back_off_longer_than_the_timeout_is_fine(files: Files) -> None:
+    text = files.with_pipeline(destination="delivery: {backoff-delay: 1h, timeout: 1s, retry: 1}")
+    assert files.load(text).findings == []
+
+
+def test_standalone_plugins_are_refused_with_a_way_out(only: Only, files: Files) -> None:
+    text = files.with_pipeline().replace("plugin: file", "plugin: standalone:salesforce@v1", 1)
+    line, column, code, _message, hint = only(text)
+    assert (line, column, code) == (7, 9, "E204")
+    assert "entry point conduit.connectors" in hint
+
+
+def test_a_plugins_version_is_ignored_aloud(only: Only, files: Files) -> None:
+    text = files.with_pipeline().replace("plugin: file", "plugin: builtin:file@v0.9.0", 1)
+    assert only(text)[2] == "W105"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "line", "says"),
+    [
+        (("plugin: file", "plugin: fiel"), "E203", 7, "did you mean 'file'?"),
+        (("{path: in.txt}", "{}"), "E205", 8, "path"),
+        (("{path: in.txt}", "{path: in.txt, formatt: csv}"), "E205", 8, "format"),
+    ],
+)
+def test_a_wrong_connector_is_found_by_its_own_checks(
+    only: Only, files: Files, change: tuple[str, str], code: str, line: int, says: str
+) -> None:
+    found = only(files.with_pipeline().replace(*change, 1), plugins=True)
+    assert (found[2], found[0]) == (code, line)
+    assert says in f"{found[3]} {found[4]}"
+
+
+def test_a_wrong_setting_is_found_where_it_is_written(only: Only, files: Files) -> None:
+    text = files.with_pipeline().replace("{path: in.txt}", "\n          path: in.txt\n          format: papyrus", 1)
+    line, column, code, _message, _ = only(text, plugins=True)
+    assert (line, column, code) == (10, 11, "E205")
+
+
+def test_a_connector_that_is_no_source_is_refused_as_one(only: Only, files: Files) -> None:
+    found = only(files.with_pipeline().replace("plugin: file", "plugin: log", 1), plugins=True)
+    assert (found[0], found[2]) == (7, "E204")
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "says"),
+    [
+        ("processors: [{id: a, plugin: field.sett}]", "E203", "did you mean 'field.set'?"),
+        ("processors: [{id: a, plugin: filter, condition: '{{ if }}'}]", "E207", ""),
+        ("processors: [{id: a, plugin: field.set, settings: {field: .Nope, value: x}}]", "E205", "Nope"),
+        ("dead-letter-queue: {plugin: nowhere}", "E203", "no plugin 'nowhere'"),
+    ],
+)
+def test_plugins_of_the_pipeline_are_checked(only: Only, files: Files, keys: str, code: str, says: str) -> None:
+    line, _, found, message, hint = only(files.with_pipeline(keys), plugins=True)
+    assert (line, found) == (END, code)
+    assert says in f"{message} {hint}"
+
+
+@pytest.mark.proves("T3")
+def test_a_wrong_trigger_filter_is_found(only: Only, files: Files) -> None:
+    text = files.with_pipeline(destination="trigger:\n  filters: [{exactly: {type: x}}]")
+    line, column, code, _, _ = only(text, plugins=True)
+    assert (line, column, code) == (14, 11, "E206")
+
+
+@pytest.mark.proves("B8")
+def test_effectively_once_is_refused_where_it_cannot_be_given(only: Only, files: Files) -> None:
+    text = files.with_pipeline(destination="delivery: {guarantee: effectively-once}").replace(
+        "plugin: file\n        settings: {path: out.txt}", "plugin: log"
+    )
+    line, _, code, _message, hint = only(text, plugins=True)
+    assert (line, code) == (12, "E211")
+    assert "by their id" in hint
+
+
+def test_every_code_is_documented() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "pipeline-file.md").read_text()
+    assert [code for code in CODES if f"`{code}`" not in documented] == []
