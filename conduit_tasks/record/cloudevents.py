@@ -45,7 +45,8 @@ def view(record: Record, attributes: Iterable[str] | None = None) -> dict[str, A
 
 
 def _attribute(  # noqa: PLR0911 - one line per attribute of the specification
-    record: Record, meta: dict[str, str], name: str) -> Any:
+    record: Record, meta: dict[str, str], name: str
+) -> Any:
     if name == "data":
         return record.after
     value = meta.get(PREFIX + name)

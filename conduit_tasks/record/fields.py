@@ -209,6 +209,23 @@ class _DataField(_Data):
             data[new_last] = data.pop(self.last)
 
 
+class _TopField(_DataField):
+    """A field directly in structured data: the frequent case, without a walk."""
+
+    __slots__ = ()
+
+    def get(self, record: Record) -> Any:
+        data = getattr(record, self.attribute)
+        return data.get(self.last) if data.__class__ is dict else super().get(record)
+
+    def set(self, record: Record, value: Any) -> None:
+        data = getattr(record, self.attribute)
+        if data.__class__ is dict and value.__class__ is not bytes:
+            data[self.last] = value
+        else:
+            super().set(record, value)
+
+
 @lru_cache(maxsize=1024)
 def parse(text: str) -> FieldRef:
     """The reference written in `text`. Raises ConfigError that names the column (from 1)."""
@@ -236,7 +253,8 @@ def parse(text: str) -> FieldRef:
         "Operation": (_Operation, _Operation),
         "Metadata": (_Metadata, _MetadataValue),
     }
-    return kinds.get(root, (_Data, _DataField))[bool(path)](text, root, path)
+    whole, inner = kinds.get(root, (_Data, _TopField if len(path) == 1 else _DataField))
+    return (inner if path else whole)(text, root, path)
 
 
 def _not_allowed(names: list[str]) -> str | None:

@@ -55,37 +55,41 @@ def fields(base: Expression, names: Sequence[str]) -> Expression:
 def dot_field(names: Sequence[str]) -> Expression:
     """Fields of dot: `.Payload.After.x`."""
     path = tuple(names)
+    general = fields(dot(), path).f
     match path:
         case ("Payload", "After"):
-            special: Eval = _after
+            return Expression(_after(general), names=path)
         case ("Payload", "After", name):
-            special = _after_field(name)
+            return Expression(_after_field(name, general), names=path)
         case ("Metadata", name):
-            special = _metadata(name)
-        case _:
-            special = fields(dot(), path).f
-            return Expression(special, names=path)
-    general = fields(dot(), path).f
-    # Inside `with` and `range`, dot may be a map that happens to have a field Payload.
-    return Expression(lambda dot, env: (special if dot.__class__ is Record else general)(dot, env), names=path)
+            return Expression(_metadata(name, general), names=path)
+    return Expression(general, names=path)
 
 
-def _after(dot: Any, env: list[Any]) -> Any:
-    return dot.after
+# Inside `with` and `range`, dot may be a map that happens to have a field Payload: then it is read in general.
 
 
-def _after_field(name: str) -> Eval:
+def _after(general: Eval) -> Eval:
+    return lambda dot, env: dot.after if dot.__class__ is Record else general(dot, env)
+
+
+def _after_field(name: str, general: Eval) -> Eval:
     def get(dot: Any, env: list[Any]) -> Any:
-        after = dot.after
-        return after.get(name) if after.__class__ is dict else field(after, name)
+        if dot.__class__ is Record:
+            after = dot.after
+            if after.__class__ is dict:
+                return after.get(name)
+        return general(dot, env)
 
     return get
 
 
-def _metadata(name: str) -> Eval:
+def _metadata(name: str, general: Eval) -> Eval:
     def get(dot: Any, env: list[Any]) -> Any:
-        own = dot.metadata
-        return own[name] if name in own else dot.origin.metadata.get(name)
+        if dot.__class__ is Record:
+            own = dot.metadata
+            return own[name] if name in own else dot.origin.metadata.get(name)
+        return general(dot, env)
 
     return get
 
@@ -103,7 +107,10 @@ def call(name: str, function: Callable[..., Any], arguments: Sequence[Expression
         case ("eq" | "ne") as which, [left, right] if right.is_constant or left.is_constant:
             operand, fixed = (left, right.value) if right.is_constant else (right, left.value)
             return Expression(_equal_constant(operand.f, fixed, which == "eq"))
-        case ("lt" | "le" | "gt" | "ge"), [left, right] if right.is_constant and right.value.__class__ in (int, float):
+        case (("lt" | "le" | "gt" | "ge"), [left, right]) if right.is_constant and right.value.__class__ in (
+            int,
+            float,
+        ):
             return Expression(_ordered_constant(name, left.f, right.value, function))
         case _, []:
             return Expression(lambda dot, env: function())
@@ -118,6 +125,12 @@ def call(name: str, function: Callable[..., Any], arguments: Sequence[Expression
 
 
 def _short_circuit(parts: list[Eval], stop_at: bool) -> Eval:
+    if len(parts) == 2:
+        first, second = parts
+        if stop_at:
+            return lambda dot, env: first(dot, env) or second(dot, env)
+        return lambda dot, env: first(dot, env) and second(dot, env)
+
     def evaluate(dot: Any, env: list[Any]) -> Any:
         value = None
         for part in parts:
@@ -132,7 +145,7 @@ def _short_circuit(parts: list[Eval], stop_at: bool) -> Eval:
 def _equal_constant(f: Eval, fixed: Any, positive: bool) -> Eval:
     kind = fixed.__class__
     if fixed is None:
-        return lambda dot, env: (f(dot, env) is None) is positive
+        return (lambda dot, env: f(dot, env) is None) if positive else (lambda dot, env: f(dot, env) is not None)
 
     def evaluate(dot: Any, env: list[Any]) -> bool:
         value = f(dot, env)

@@ -1,0 +1,177 @@
+"""The record-wise processors of a section in one pass over its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from conduit_tasks.errors import ConduitError, ConfigError, RecordError
+from conduit_tasks.pipeline.topology import Processor
+from conduit_tasks.processors import registry, template
+from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
+from conduit_tasks.record.record import Record
+
+NACKED = "processor"
+"""Error class of what a processor nacked."""
+
+
+class Result:
+    """What became of one record: `records` that go on (none: filtered, which acks it), or an `error`: nacked.
+
+    `processor` is the id of the one that failed.
+    """
+
+    __slots__ = ("records",)
+    error: str | None = None
+    error_class: str | None = None
+    processor: str | None = None
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+
+    @staticmethod
+    def failure(error: str, error_class: str = NACKED, processor: str | None = None) -> Result:
+        """A nack."""
+        return _Failure(error, error_class, processor)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether no record goes on although nothing failed."""
+        return self.error is None and not self.records
+
+    def __repr__(self) -> str:
+        return f"Result({self.records!r}, {self.error!r}, {self.error_class!r}, {self.processor!r})"
+
+
+class _Failure(Result):
+    """A result with an error; apart, so that the frequent one stays small."""
+
+    __slots__ = ("error", "error_class", "processor")
+
+    def __init__(self, error: str, error_class: str, processor: str | None) -> None:
+        super().__init__(())
+        self.error, self.error_class, self.processor = error, error_class, processor
+
+
+_FILTERED = Result(())
+
+Condition = Callable[[Record], bool]
+_Step = tuple[Condition | None, Callable[[Record], Any], str]
+
+
+class Chain:
+    """Built once per executor and section; raises ConfigError that names the processor and its option.
+
+    `run` changes the records it is given: who needs one as it came in (a nacked one, C14) keeps its row.
+    """
+
+    def __init__(self, processors: Sequence[Processor]) -> None:
+        self._processors: list[RecordProcessor] = []
+        self._steps: list[_Step] = []
+        for each in processors:
+            built = registry.build(each)
+            if isinstance(built, FrameProcessor):
+                raise ConfigError(
+                    f"processor {each.id}: {each.plugin} sees all records at once; it is no record's step"
+                )
+            self._processors.append(built)
+            try:
+                condition = template.compile(each.condition).condition if each.condition else None
+            except ConfigError as error:
+                raise ConfigError(f"processor {each.id}: condition: {error}") from None
+            self._steps.append((condition, built.process, each.id))
+
+    def run(self, records: Sequence[Record]) -> list[Result]:
+        """One result per record, in order.
+
+        A record that stays one keeps its ordinal; derived ones get 0, 1, … in the order in which the whole chain
+        made them. Whatever a processor raises nacks its record alone, save errors of ours that concern more than
+        one record. Derived records are nacked together: they share the position.
+        """
+        results: list[Result] = []
+        append = results.append
+        steps = self._steps
+        for record in records:
+            current: Any = record
+            step_id = ""
+            try:
+                for step in steps:
+                    condition, process, step_id = step
+                    if condition is not None and not condition(current):
+                        continue
+                    current = process(current)
+                    if current.__class__ is not Record:
+                        if current is None:
+                            break
+                        current = self._derived(current, steps.index(step) + 1)
+                        break
+            except RecordError as error:
+                append(Result.failure(str(error), NACKED, step_id))
+                continue
+            except _Failed as failed:
+                append(Result.failure(failed.message, NACKED, failed.step))
+                continue
+            except ConduitError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a processor's own failure is the record's (C4)
+                append(Result.failure(f"{type(error).__name__}: {error}", NACKED, step_id))
+                continue
+            if current.__class__ is Record:
+                append(Result((current,)))
+            else:
+                append(Result(current) if current else _FILTERED)
+        return results
+
+    def close(self) -> None:
+        """Closes every processor."""
+        for each in self._processors:
+            each.close()
+
+    def _derived(self, records: Any, start: int) -> list[Record]:
+        """Several records through the steps from `start`, level by level; numbered at the end."""
+        if not isinstance(records, list):
+            raise RecordError(f"a record, a list of records or None was expected, not {type(records).__name__}")
+        for condition, process, step_id in self._steps[start:]:
+            following: list[Record] = []
+            for record in records:
+                try:
+                    made = process(record) if condition is None or condition(record) else record
+                except RecordError as error:
+                    raise _Failed(str(error), step_id) from None
+                except ConduitError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - as in `run`
+                    raise _Failed(f"{type(error).__name__}: {error}", step_id) from error
+                if isinstance(made, list):
+                    following.extend(made)
+                elif made is not None:
+                    following.append(made)
+            records = following
+        for ordinal, record in enumerate(records):
+            record.ordinal = ordinal
+        return records  # type: ignore[no-any-return]
+
+
+class _Failed(Exception):
+    """A derived record failed at `step`."""
+
+    def __init__(self, message: str, step: str) -> None:
+        super().__init__(message)
+        self.message, self.step = message, step
+
+
+def has_frames(section: Sequence[Processor]) -> bool:
+    """Whether any processor of the section sees the micro-batch as a DataFrame."""
+    return any(map(registry.is_frame, section))
+
+
+def segments(section: Sequence[Processor]) -> list[tuple[Processor, ...] | FrameProcessor]:
+    """The section cut into runs of record-wise processors (for a `Chain`) and frame processors, in order."""
+    out: list[tuple[Processor, ...] | FrameProcessor] = []
+    for frame, run in groupby(section, key=registry.is_frame):
+        if frame:
+            out.extend(registry.build(each) for each in run)  # type: ignore[misc]
+        else:
+            out.append(tuple(run))
+    return out

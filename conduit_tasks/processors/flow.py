@@ -1,0 +1,40 @@
+"""`filter` and `error`: what becomes of a record, usually under a `condition`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conduit_tasks.connectors.base import Option, Spec
+from conduit_tasks.errors import ConfigError, RecordError
+from conduit_tasks.processors import template
+from conduit_tasks.processors.base import RecordProcessor
+from conduit_tasks.record.record import Record
+
+
+class Filter(RecordProcessor):
+    """Every record it sees is filtered, which acks it (SEMANTICS C4)."""
+
+    spec = Spec("filter", "Filters every record that meets its condition, which acks it.")
+
+    def process(self, record: Record) -> None:
+        return None
+
+
+class Error(RecordProcessor):
+    """Every record it sees is nacked with the text of `message`."""
+
+    spec = Spec(
+        "error",
+        "Nacks every record that meets its condition.",
+        (Option("message", "Go template over the record", default="error processor triggered"),),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        try:
+            self._message = template.compile(self.settings["message"])
+        except ConfigError as error:
+            raise ConfigError(f"error: option 'message': {error}") from None
+
+    def process(self, record: Record) -> Record:
+        raise RecordError(self._message.render(record))

@@ -1,0 +1,105 @@
+"""Processors by name: this project's, and those that others add through the entry point `conduit.processors`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+from conduit_tasks.errors import ConfigError, UnknownPlugin
+from conduit_tasks.pipeline.topology import Processor
+from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
+
+AnyProcessor = type[RecordProcessor] | type[FrameProcessor]
+
+BUILTIN = {
+    "base64.decode": "encoding:DecodeBase64",
+    "base64.encode": "encoding:EncodeBase64",
+    "clone": "derive:Clone",
+    "error": "flow:Error",
+    "field.convert": "convert:ConvertField",
+    "field.exclude": "field:ExcludeFields",
+    "field.rename": "field:RenameFields",
+    "field.set": "field:SetField",
+    "filter": "flow:Filter",
+    "json.decode": "encoding:DecodeJson",
+    "json.encode": "encoding:EncodeJson",
+    "python": "python:PythonRecord",
+    "split": "derive:Split",
+    "sql": "sql:Sql",
+    "unwrap.debezium": "unwrap:UnwrapDebezium",
+    "unwrap.kafkaconnect": "unwrap:UnwrapKafkaConnect",
+    "unwrap.opencdc": "unwrap:UnwrapOpencdc",
+}
+"""name → module:class below `conduit_tasks.processors`; a module is imported when its processor is asked for."""
+
+GROUP = "conduit.processors"
+
+
+@lru_cache(maxsize=1)
+def _added() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def known() -> dict[str, str]:
+    """Every processor's name with its summary, sorted. One that cannot be loaded says so in its place."""
+    summaries = {}
+    for name in sorted({*BUILTIN, *_added()}):
+        try:
+            summaries[name] = processor_class(name).spec.summary
+        except ConfigError as error:
+            summaries[name] = f"cannot be loaded: {error}"
+    return summaries
+
+
+@lru_cache(maxsize=256)
+def processor_class(plugin: str) -> AnyProcessor:
+    """The class of a plugin (`builtin:` in front is allowed).
+
+    Raises UnknownPlugin that names the nearest, ConfigError where somebody else's cannot be loaded.
+    """
+    name = plugin.removeprefix("builtin:")
+    if name in BUILTIN:
+        module, cls = BUILTIN[name].split(":")
+        return getattr(import_module(f"conduit_tasks.processors.{module}"), cls)  # type: ignore[no-any-return]
+    point = _added().get(name)
+    if point is None:
+        near = difflib.get_close_matches(name, [*BUILTIN, *_added()], n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`conduit processors list` prints all of them"
+        raise UnknownPlugin(f"there is no processor {name!r}; {hint}")
+    try:
+        loaded = point.load()
+    except Exception as error:  # noqa: BLE001 - whatever another package's import raises is its fault, not ours
+        raise ConfigError(f"processor {name!r} of {point.value} cannot be loaded: {error}") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, RecordProcessor | FrameProcessor)):
+        raise ConfigError(f"processor {name!r}: {point.value} is neither a RecordProcessor nor a FrameProcessor")
+    return loaded
+
+
+def variant(plugin: str, settings: Mapping[str, str]) -> AnyProcessor:
+    """The class that a plugin is with these settings: `python` has one per mode."""
+    cls = processor_class(plugin)
+    choose = getattr(cls, "variant", None)
+    return choose(settings) if choose else cls
+
+
+def is_frame(processor: Processor) -> bool:
+    """Whether it sees the whole micro-batch as a DataFrame."""
+    return issubclass(variant(processor.plugin, processor.settings), FrameProcessor)
+
+
+def build(processor: Processor) -> RecordProcessor | FrameProcessor:
+    """The processor with its settings. Raises ConfigError that names it and the option."""
+    try:
+        cls = variant(processor.plugin, processor.settings)
+        if processor.condition is not None and issubclass(cls, FrameProcessor):
+            raise ConfigError(
+                "it sees all records at once and takes no condition; use WHERE or CASE in its statement instead"
+            )
+        return cls(processor.settings)
+    except UnknownPlugin as error:
+        raise UnknownPlugin(f"processor {processor.id}: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"processor {processor.id}: {error}") from error
