@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from conduit_tasks.record.record import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Token = Any
 """A JSON value the source understands: a byte offset, a Kafka offset, a timestamp."""
@@ -197,4 +198,6 @@ class Described:
     source: type[Source] | None = None
     destination: type[RecordDestination] | type[BatchDestination] | None = None
     module: str = ""
+    error: str = ""
+    """Why its module cannot be loaded; then neither class is there."""
     aliases: list[str] = field(default_factory=list)

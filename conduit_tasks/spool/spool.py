@@ -1,0 +1,213 @@
+"""The spool: where micro-batches are written, described, read and collected (docs/architecture.md, "The spool")."""
+
+from __future__ import annotations
+
+import errno
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from conduit_tasks.errors import SpoolError
+from conduit_tasks.spool.manifest import PartFile, SealedManifest, StageManifest
+from conduit_tasks.spool.parts import ROW_GROUP, Writer
+from conduit_tasks.spool.store import Store, open_store
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Spool:
+    """The spool at `root`: a local path or a URL (`file://`, `s3://`, …). Picklable.
+
+    All paths taken and returned are relative to `root`. Every method raises SpoolError naming the file.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Spool, (self.root,))
+
+    @cached_property
+    def store(self) -> Store:
+        try:
+            return open_store(self.root)
+        except (OSError, ValueError, pa.ArrowException) as e:
+            raise SpoolError(f"the spool {self.root} cannot be opened: {e}; check `spool` (CONDUIT_SPOOL)") from e
+
+    def folder(self, pipeline: str, micro_batch: int, node: str = "", token: int | None = None) -> str:
+        """Of a micro-batch, or of one attempt of one of its nodes."""
+        base = f"{_name(pipeline)}/{micro_batch:010d}"
+        return f"{base}/{_name(node)}-{token}" if node else base
+
+    def uri(self, path: str) -> str:
+        """`path` as Spark takes it."""
+        return self.store.uri(path)
+
+    # Writing
+
+    def writer(self, pipeline: str, micro_batch: int, node: str, token: int) -> Writer:
+        """For the part files of one attempt; nothing is created before the first part."""
+        return Writer(self.store, self.folder(pipeline, micro_batch, node, token), self._explain)
+
+    def write_stage(self, manifest: StageManifest) -> str:
+        """Durable on return; returns its path, which the broker is told."""
+        path = f"{self.folder(manifest.pipeline, manifest.micro_batch, manifest.node, manifest.token)}.json"
+        return self._put(path, manifest.to_json())
+
+    def write_sealed(self, manifest: SealedManifest) -> str:
+        """Durable on return; returns its path, which the broker is told."""
+        folder = self.folder(manifest.pipeline, manifest.micro_batch)
+        return self._put(f"{folder}/manifest-{manifest.token}.json", manifest.to_json())
+
+    def _put(self, path: str, data: bytes) -> str:
+        try:
+            sink = self.store.create(path)
+        except OSError as e:
+            raise self._explain(path, e) from e
+        try:
+            sink.write(data)
+            sink.commit()
+        except OSError as e:
+            sink.abort()
+            raise self._explain(path, e) from e
+        return path
+
+    # Reading
+
+    def read_stage(self, path: str) -> StageManifest:
+        return StageManifest.from_json(self._get(path), self.uri(path))
+
+    def read_sealed(self, path: str) -> SealedManifest:
+        return SealedManifest.from_json(self._get(path), self.uri(path))
+
+    def read(
+        self,
+        file: PartFile,
+        columns: Sequence[str] | None = None,
+        row_filter: str | None = None,
+        verify: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a part file, in order, a row group at a time.
+
+        `row_filter`: a boolean column (`to.<destination>`); only rows where it is true, and row groups without
+        one are not read. The size is always checked; `verify` also reads the whole file for its checksum.
+        """
+        with self._open(file, verify) as source:
+            try:
+                yield from _batches(pq.ParquetFile(source), columns, row_filter)
+            except (OSError, pa.ArrowException) as e:
+                raise SpoolError(f"{self.uri(file.path)} cannot be read: {e}") from e
+            except KeyError as e:
+                raise SpoolError(f"{self.uri(file.path)} has no column {e}") from e
+
+    def _open(self, file: PartFile, verify: bool) -> pa.NativeFile:
+        where = self.uri(file.path)
+        gone = f"{where} is missing; restore it, or replay its micro-batch from the source"
+        try:
+            size = self.store.size(file.path)
+            if size is None:
+                raise SpoolError(gone)
+            if size != file.bytes:
+                raise SpoolError(
+                    f"{where} was changed: it has {size} bytes, its manifest says {file.bytes}; "
+                    "restore it, or replay its micro-batch from the source"
+                )
+            if verify:
+                with self.store.open(file.path) as source:
+                    crc = 0
+                    while chunk := source.read(8 << 20):
+                        crc = zlib.crc32(chunk, crc)
+                if crc != file.crc32:
+                    raise SpoolError(f"{where} was changed: its checksum differs from its manifest's; restore it")
+            return self.store.open(file.path)
+        except FileNotFoundError as e:
+            raise SpoolError(gone) from e
+        except OSError as e:
+            raise SpoolError(f"{where} cannot be read: {e}") from e
+
+    def _get(self, path: str) -> bytes:
+        try:
+            with self.store.open(path) as source:
+                return source.read()
+        except OSError as e:
+            raise SpoolError(f"{self.uri(path)} cannot be read: {e}; restore it, or replay its micro-batch") from e
+
+    def open(self, uri: str) -> pa.NativeFile:
+        """A file of the spool by the URI that `uri` or `listing` gave, for what Spark wrote into it."""
+        try:
+            return self.store.open(self._relative(uri))
+        except OSError as e:
+            raise SpoolError(f"{uri} cannot be read: {e}") from e
+
+    def listing(self, folder_uri: str) -> list[str]:
+        """URIs of the Parquet files directly in a folder, sorted."""
+        folder = self._relative(folder_uri)
+        names = self.store.names(folder)
+        return [self.uri(f"{folder}/{n}") for n, is_folder in names if not is_folder and n.endswith(".parquet")]
+
+    def _relative(self, uri: str) -> str:
+        base = self.uri("").rstrip("/") + "/"
+        if not uri.startswith(base):
+            raise SpoolError(f"{uri} is not in the spool {self.root}")
+        return uri.removeprefix(base)
+
+    # Collecting
+
+    def micro_batches(self, pipeline: str) -> list[int]:
+        """Numbers of the micro-batches of which anything is left, ascending: sealed, open and abandoned ones."""
+        return sorted(int(n) for n, is_folder in self.store.names(_name(pipeline)) if is_folder and n.isdigit())
+
+    def collect(self, pipeline: str, micro_batch: int) -> None:
+        """Removes a micro-batch and what dead attempts left of it. Repeating it after a crash completes it.
+
+        Data first, the sealed manifest last: whoever finds a manifest may still read what it lists, or learns
+        from the first missing file that collection began.
+        """
+        folder = self.folder(pipeline, micro_batch)
+        try:
+            entries = self.store.names(folder)
+            for name, _ in sorted(entries, key=lambda entry: (not entry[1], entry[0].startswith("manifest-"))):
+                self.store.delete(f"{folder}/{name}")
+            self.store.delete(folder)
+        except OSError as e:
+            raise SpoolError(f"{self.uri(folder)} cannot be removed: {e}; check its permissions") from e
+
+    def _explain(self, path: str, error: OSError) -> SpoolError:
+        if error.errno in NO_ROOM:
+            return SpoolError(
+                f"no room for {self.uri(path)}: {error.strerror}. Nothing was lost; free space or move the spool "
+                "(CONDUIT_SPOOL), and the next run goes on"
+            )
+        return SpoolError(f"{self.uri(path)} cannot be written: {error}")
+
+
+def _name(id: str) -> str:
+    """An id as a file name: `:` is not one everywhere, and `.` and `..` are folders already."""
+    return id.replace(".", "%2E") if id in (".", "..") else quote(id, safe="-_.")
+
+
+def _batches(
+    parquet: pq.ParquetFile, columns: Sequence[str] | None, row_filter: str | None
+) -> Iterator[pa.RecordBatch]:
+    for group in range(parquet.num_row_groups):
+        keep = None
+        if row_filter is not None:
+            keep = parquet.read_row_group(group, [row_filter]).column(row_filter).combine_chunks()
+            wanted = pc.sum(keep).as_py() or 0
+            if not wanted:
+                continue
+            if wanted == len(keep):
+                keep = None
+        at = 0
+        for batch in parquet.iter_batches(ROW_GROUP, [group], columns):
+            if columns is not None and batch.schema.names != list(columns):
+                # Arrow takes `to.a` for the parent of `to.a.b`.
+                batch = batch.select(list(columns))  # noqa: PLW2901
+            yield batch if keep is None else batch.filter(keep.slice(at, batch.num_rows))
+            at += batch.num_rows

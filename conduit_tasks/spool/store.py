@@ -1,0 +1,216 @@
+"""Where spool files lie: a local folder, or any filesystem that Arrow reaches by URL.
+
+Both show a file under its name only when all of it is durable. Paths are relative to the store's root, with "/".
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from conduit_tasks.spool.durable import make_folders, sync_folder
+
+OBJECT_STORES = {"s3", "gcs", "abfs"}
+"""An object appears when its PUT completes, so nothing needs renaming, and folders do not exist."""
+
+
+class Sink:
+    """A file being written, not visible yet; counts and checksums (CRC-32) what passes. Raises OSError."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.size, self.crc = file, 0, 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.file.write(view)
+        self.crc = zlib.crc32(view, self.crc)
+        self.size += len(view)
+        return len(view)
+
+    # What Arrow asks of a Python file; closing is `commit` or `abort`, never a side effect of the Parquet writer.
+    closed = False
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Durability comes with `commit`."""
+
+    def close(self) -> None:
+        """See `commit`."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def commit(self) -> None:
+        """Makes the file durable and visible under its name."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Leaves nothing behind. Never raises; harmless after `commit`."""
+        raise NotImplementedError
+
+
+class Store(Protocol):
+    """A tree of files that appear whole."""
+
+    def create(self, path: str) -> Sink: ...
+
+    def open(self, path: str) -> pa.NativeFile:
+        """Raises OSError, FileNotFoundError among them."""
+
+    def size(self, path: str) -> int | None:
+        """None where there is no such file."""
+
+    def names(self, folder: str) -> list[tuple[str, bool]]:
+        """(name, is a folder) of what lies directly in `folder`, sorted; [] where there is none."""
+
+    def delete(self, path: str) -> None:
+        """Removes a file, or a folder with all that it holds; nothing to do where there is none."""
+
+    def uri(self, path: str) -> str:
+        """As Spark takes it: scheme and path, not percent-encoded."""
+
+
+class LocalStore:
+    """A folder of this machine (or of a network mount)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def create(self, path: str) -> Sink:
+        return _LocalSink(self.root / path)
+
+    def open(self, path: str) -> pa.NativeFile:
+        return pa.OSFile(str(self.root / path))
+
+    def size(self, path: str) -> int | None:
+        try:
+            return (self.root / path).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: str) -> list[tuple[str, bool]]:
+        try:
+            return sorted((entry.name, entry.is_dir()) for entry in os.scandir(self.root / folder))
+        except FileNotFoundError:
+            return []
+
+    def delete(self, path: str) -> None:
+        target = self.root / path
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+    def uri(self, path: str) -> str:
+        return f"file://{self.root / path}"
+
+
+class _LocalSink(Sink):
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        make_folders(target.parent)
+        self.aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        super().__init__(self.aside.open("xb", buffering=0))
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        written = 0
+        while written < len(view):
+            # A raw file may take less than it is given, most of all just before the disk is full.
+            written += os.write(self.file.fileno(), view[written:])
+        self.crc = zlib.crc32(view, self.crc)
+        self.size += written
+        return written
+
+    def commit(self) -> None:
+        os.fsync(self.file.fileno())
+        self.file.close()
+        self.aside.replace(self.target)
+        sync_folder(self.target.parent)
+
+    def abort(self) -> None:
+        self.file.close()
+        self.aside.unlink(missing_ok=True)
+
+
+class ArrowStore:
+    """A filesystem behind a URL: `s3://`, `gs://`, `hdfs://`, `fsspec+…://`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.fs, base = pafs.FileSystem.from_uri(self.url)
+        self.base = base.rstrip("/")
+
+    def _at(self, path: str) -> str:
+        return f"{self.base}/{path}".rstrip("/")
+
+    def create(self, path: str) -> Sink:
+        return _RemoteSink(self.fs, self._at(path))
+
+    def open(self, path: str) -> pa.NativeFile:
+        return self.fs.open_input_file(self._at(path))
+
+    def size(self, path: str) -> int | None:
+        info = self.fs.get_file_info(self._at(path))
+        return info.size if info.type == pafs.FileType.File else None
+
+    def names(self, folder: str) -> list[tuple[str, bool]]:
+        infos = self.fs.get_file_info(pafs.FileSelector(self._at(folder), allow_not_found=True))
+        return sorted((info.base_name, info.type == pafs.FileType.Directory) for info in infos)
+
+    def delete(self, path: str) -> None:
+        info = self.fs.get_file_info(self._at(path))
+        if info.type == pafs.FileType.Directory:
+            self.fs.delete_dir(info.path)
+        elif info.type == pafs.FileType.File:
+            self.fs.delete_file(info.path)
+
+    def uri(self, path: str) -> str:
+        return f"{self.url}/{path}".rstrip("/")
+
+
+class _RemoteSink(Sink):
+    """Collects on local disk, then uploads in one go: an upload given up half-way must not become visible."""
+
+    def __init__(self, fs: pafs.FileSystem, target: str) -> None:
+        self.fs, self.target = fs, target
+        super().__init__(tempfile.TemporaryFile())  # noqa: SIM115  it lives until commit or abort
+
+    def commit(self) -> None:
+        renames = self.fs.type_name not in OBJECT_STORES
+        aside = f"{self.target}.{secrets.token_hex(4)}.tmp" if renames else self.target
+        if renames:
+            self.fs.create_dir(str(PurePosixPath(self.target).parent), recursive=True)
+        self.file.seek(0)
+        with self.fs.open_output_stream(aside) as out:
+            while chunk := self.file.read(8 << 20):
+                out.write(chunk)
+        if renames:
+            self.fs.move(aside, self.target)
+        self.file.close()
+
+    def abort(self) -> None:
+        self.file.close()
+
+
+def open_store(root: str) -> Store:
+    """The store of a local path or URL. Raises OSError or ValueError where Arrow does not know the scheme."""
+    if root.startswith("file://"):
+        root = root.removeprefix("file://")
+    return ArrowStore(root) if "://" in root else LocalStore(Path(root).absolute())
