@@ -141,7 +141,7 @@ class Chain:
                     raise _Failed(str(error), step_id) from None
                 except ConduitError:
                     raise
-                except Exception as error:  # noqa: BLE001 - as in `run`
+                except Exception as error:
                     raise _Failed(f"{type(error).__name__}: {error}", step_id) from error
                 if isinstance(made, list):
                     following.extend(made)
@@ -150,7 +150,7 @@ class Chain:
             records = following
         for ordinal, record in enumerate(records):
             record.ordinal = ordinal
-        return records  # type: ignore[no-any-return]
+        return records
 
 
 class _Failed(Exception):

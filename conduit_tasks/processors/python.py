@@ -79,7 +79,7 @@ class PythonRecord(RecordProcessor):
                 )
             # The position belongs to the source: acks and the record's id depend on it.
             each.position, each.origin = position, origin
-        return result  # type: ignore[no-any-return]
+        return result
 
 
 class PythonFrame(FrameProcessor):

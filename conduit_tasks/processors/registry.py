@@ -63,7 +63,7 @@ def processor_class(plugin: str) -> AnyProcessor:
     name = plugin.removeprefix("builtin:")
     if name in BUILTIN:
         module, cls = BUILTIN[name].split(":")
-        return getattr(import_module(f"conduit_tasks.processors.{module}"), cls)  # type: ignore[no-any-return]
+        return getattr(import_module(f"conduit_tasks.processors.{module}"), cls)
     point = _added().get(name)
     if point is None:
         near = difflib.get_close_matches(name, [*BUILTIN, *_added()], n=3)
@@ -71,7 +71,7 @@ def processor_class(plugin: str) -> AnyProcessor:
         raise UnknownPlugin(f"there is no processor {name!r}; {hint}")
     try:
         loaded = point.load()
-    except Exception as error:  # noqa: BLE001 - whatever another package's import raises is its fault, not ours
+    except Exception as error:
         raise ConfigError(f"processor {name!r} of {point.value} cannot be loaded: {error}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, RecordProcessor | FrameProcessor)):
         raise ConfigError(f"processor {name!r}: {point.value} is neither a RecordProcessor nor a FrameProcessor")

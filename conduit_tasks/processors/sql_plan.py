@@ -50,7 +50,7 @@ def refuse_commands(spark: Any, query: str) -> None:
     while pending:
         node = pending.pop()
         if any(kind.isInstance(node) for kind in kinds):
-            raise ConfigError(f"sql: the statement must be a query (SELECT … FROM records), not {_name(node)}")
+            raise ConfigError(f"sql: the statement must be a query over the view records, not {_name(node)}")
         pending.extend(_list(node.children()))
 
 

@@ -137,22 +137,22 @@ def _must_be(what: str, name: str, types: dict[str, Any], kind: str) -> None:
 
 def _data(what: str, row: Column, changed: set[str], types: dict[str, Any]) -> list[Column]:
     """The columns key, before, after and shape."""
-    from pyspark.sql import functions as f
-
     shape = row["shape"].cast("int")
     key, key_bit = row["key"], shape.bitwiseAND(KEY_STRUCTURED)
     after, after_bit = row["after"], shape.bitwiseAND(AFTER_STRUCTURED)
     if "key" in changed:
-        key, key_bit = _written(what, "key", types["key"], row["key"], key_bit, KEY_STRUCTURED)
+        key, key_bit = _written(what, "key", types["key"], old=row["key"], old_bit=key_bit, bit=KEY_STRUCTURED)
     for name in ("payload", "after"):
         if name in changed:
-            after, after_bit = _written(what, name, types[name], row["after"], after_bit, AFTER_STRUCTURED)
+            after, after_bit = _written(
+                what, name, types[name], old=row["after"], old_bit=after_bit, bit=AFTER_STRUCTURED
+            )
     before_bit = shape.bitwiseAND(BEFORE_STRUCTURED)
     bits = key_bit.bitwiseOR(before_bit).bitwiseOR(after_bit).cast("byte")
     return [key.alias("key"), row["before"].alias("before"), after.alias("after"), bits.alias("shape")]
 
 
-def _written(what: str, name: str, kind: Any, old: Column, old_bit: Column, bit: int) -> tuple[Column, Column]:
+def _written(what: str, name: str, kind: Any, *, old: Column, old_bit: Column, bit: int) -> tuple[Column, Column]:
     """What the result's column makes of a data field: its bytes, and its bit of `shape`."""
     from pyspark.sql import functions as f
 

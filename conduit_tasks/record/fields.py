@@ -92,7 +92,7 @@ class _Metadata(FieldRef):
             value = {}
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
             raise RecordError(f"{self.text} takes a map of text to text, not {type(value).__name__}")
-        record.metadata = {**dict.fromkeys(record.origin.metadata), **value}
+        record.metadata = {**dict.fromkeys(record.origin.metadata, cast(str, None)), **value}
 
     def delete(self, record: Record) -> None:
         self.set(record, {})

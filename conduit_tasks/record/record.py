@@ -34,7 +34,8 @@ class Record:
     """One record on its way through a pipeline.
 
     `position` is the source's own, opaque. `metadata` holds only what differs from `origin.metadata`;
-    read with `meta()`; a value of None there hides the slice's value of that name. `ordinal` tells derived records (`split`, `clone`) of one position apart.
+    read with `meta()`; a value of None there hides the slice's value of that name. `ordinal` tells derived
+    records (`split`, `clone`) of one position apart.
     """
 
     position: bytes

@@ -72,6 +72,15 @@ def _until(count: int, start: int = 0, step: int = 1) -> list[int]:
     return list(range(start, count, step if count >= start else -abs(step)))
 
 
+def _split(separator: Any, value: Any) -> list[str]:
+    return text(value).split(text(separator)) if text(separator) else list(text(value))
+
+
+def _kind(value: Any) -> str:
+    names = {"NoneType": "invalid", "str": "string", "float": "float64", "list": "slice", "dict": "map"}
+    return names.get(type(value).__name__, type(value).__name__)
+
+
 TABLE: dict[str, tuple[Callable[..., Any], int, int]] = {
     "list": (lambda *v: list(v), 0, MANY),
     "tuple": (lambda *v: list(v), 0, MANY),
@@ -105,19 +114,10 @@ TABLE: dict[str, tuple[Callable[..., Any], int, int]] = {
         2,
     ),
     "split": (lambda sep, v: {f"_{i}": part for i, part in enumerate(_split(sep, v))}, 2, 2),
-    "splitList": (lambda sep, v: _split(sep, v), 2, 2),
+    "splitList": (_split, 2, 2),
     "toStrings": (lambda value: [nested(x) for x in _items(value)], 1, 1),
     "until": (_until, 1, 1),
     "untilStep": (lambda start, stop, step: _until(stop, start, step), 3, 3),
-    "kindOf": (lambda value: _kind(value), 1, 1),
+    "kindOf": (_kind, 1, 1),
     "kindIs": (lambda kind, value: _kind(value) == kind, 2, 2),
 }
-
-
-def _split(separator: Any, value: Any) -> list[str]:
-    return text(value).split(text(separator)) if text(separator) else list(text(value))
-
-
-def _kind(value: Any) -> str:
-    names = {"NoneType": "invalid", "str": "string", "float": "float64", "list": "slice", "dict": "map"}
-    return names.get(type(value).__name__, type(value).__name__)

@@ -94,7 +94,9 @@ def _metadata(name: str, general: Eval) -> Eval:
     return get
 
 
-def call(name: str, function: Callable[..., Any], arguments: Sequence[Expression]) -> Expression:
+def call(  # noqa: PLR0911 - one line per shape of a call
+    name: str, function: Callable[..., Any], arguments: Sequence[Expression]
+) -> Expression:
     """A function called with these arguments, a piped value being the last of them."""
     match name, arguments:
         case "and" | "or", _:

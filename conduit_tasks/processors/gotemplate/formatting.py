@@ -52,7 +52,9 @@ def printf(pattern: Any, *arguments: Any) -> str:
     return out
 
 
-def _verb(verb: str, flags: str, precision: str | None, value: Any, written: str) -> str:
+def _verb(  # noqa: PLR0911 - one line per verb
+    verb: str, flags: str, precision: str | None, value: Any, written: str
+) -> str:
     sign = "+" if "+" in flags else " " if " " in flags else ""
     if verb in "sv":
         text = nested(value)

@@ -216,7 +216,7 @@ class _Parser:
             raise self._error(following, f"{following.text!r} was not expected: only functions take arguments")
         return value
 
-    def _operand(self) -> Expression:
+    def _operand(self) -> Expression:  # noqa: PLR0911, PLR0912 - one case per kind of token
         token = self._next()
         try:
             match token.kind:

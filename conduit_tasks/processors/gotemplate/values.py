@@ -35,7 +35,7 @@ def show(value: Any) -> str:
     return nested(value)
 
 
-def nested(value: Any) -> str:
+def nested(value: Any) -> str:  # noqa: PLR0911 - one case per type
     """`%v`: as `show`, but nothing is `<nil>`, as it is inside a map or list."""
     match value:
         case str():

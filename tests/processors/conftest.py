@@ -1,0 +1,53 @@
+"""What processor tests share: quick records, and one Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conduit_tasks.pipeline.topology import Processor
+from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.record.record import Origin, Record
+
+ORIGIN = Origin("flights", "departures", "", {"opencdc.readAt": "1700000000000000000", "kind": "flight"})
+
+
+def record(after: Any = None, **more: Any) -> Record:
+    return Record(more.pop("position", b"1"), after=after, origin=more.pop("origin", ORIGIN), **more)
+
+
+def step(plugin: str, condition: str | None = None, /, id: str | None = None, **settings: str) -> Processor:
+    return Processor(id or plugin, plugin, {k.replace("_", "-"): v for k, v in settings.items()}, condition)
+
+
+def run(subject: Record, *steps: Processor) -> Result:
+    chain = Chain(steps)
+    [result] = chain.run([subject])
+    chain.close()
+    return result
+
+
+def one(subject: Record, *steps: Processor) -> Record:
+    result = run(subject, *steps)
+    assert result.error is None, result.error
+    [out] = result.records
+    return out
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[1]")
+        .appName("processors")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
