@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import json
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -22,7 +22,8 @@ class Settings(BaseSettings):
     pipelines: str = "include/pipelines"
     """Folder of the pipeline files."""
     redis_url: str = "redis://127.0.0.1:6379/0"
-    """`redis://`, `rediss://`, `unix://`; `redis+sentinel://…/service`, `redis+cluster://…`."""
+    """`redis://`, `rediss://`, `unix://`; `redis+sentinel://…/service`, `redis+cluster://…`. Where it is not given and
+    the embedded stack was started in `home`, that stack's."""
     redis_durability: str = "check"
     """`check` asks the server (T1); `declared` trusts the user where CONFIG is refused; `unsafe` opts out by name."""
     spool: str = ".conduit/spool"
@@ -36,14 +37,40 @@ class Settings(BaseSettings):
     retention: float = 86_400.0
     """Default of `spool.retention`."""
 
+    @model_validator(mode="after")
+    def _embedded_redis(self) -> Settings:
+        stack = self.home / ".conduit" / "stack.json"
+        if "redis_url" not in self.model_fields_set and stack.exists():
+            self.redis_url = json.loads(stack.read_text()).get("redis_url") or self.redis_url
+        return self
+
     def path(self, value: str) -> str:
         """`value` as an absolute path below `home`; URLs are returned unchanged."""
         if "://" in value:
             return value
         return str((self.home / value).resolve())
 
+    def use(self) -> None:
+        """Makes these the settings of this process: an executor works with its driver's."""
+        global _current  # noqa: PLW0603 - one process, one installation
+        _current = self
 
-@lru_cache(maxsize=1)
+
+_current: Settings | None = None
+
+
 def settings() -> Settings:
-    """The settings of this process (read once; tests call `settings.cache_clear()`)."""
-    return Settings()
+    """The settings of this process, read from the environment once (`forget` reads them anew)."""
+    global _current  # noqa: PLW0603 - see Settings.use
+    if _current is None:
+        _current = Settings()
+    return _current
+
+
+def forget() -> None:
+    """Has the environment read again at the next look."""
+    global _current  # noqa: PLW0603 - see Settings.use
+    _current = None
+
+
+settings.cache_clear = forget  # type: ignore[attr-defined]

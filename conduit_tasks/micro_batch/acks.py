@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from conduit_tasks.micro_batch.context import Context, opened
-from conduit_tasks.micro_batch.plan import source_connector
+from conduit_tasks.micro_batch.plan import in_flight, source_connector
 
 
 def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
@@ -17,10 +17,7 @@ def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
         acked = ack(context, source_id)
         collected = collect(context)
         if context.broker.status().status == "stopping":
-            from conduit_tasks.micro_batch.plan import outstanding
-
-            if context.broker.unsealed() is None and not outstanding(context):
-                context.broker.stopped()
+            in_flight(context)
         return {"acked": acked, "collected": collected}
 
 

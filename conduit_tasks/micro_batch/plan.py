@@ -45,11 +45,15 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     if status.status == "stopped":
         return PlanResult(None, False, f"pipeline {pipeline.id} is stopped; `conduit start {pipeline.id}` starts it")
     unsealed = broker.unsealed()
+    if unsealed is not None and unsealed.config != pipeline.digest():
+        # Nothing of it is sealed, so nothing stands for its sources yet: the changed file reads it again (C16).
+        broker.restage([s.id for s in pipeline.sources], pipeline.digest(), processors=bool(pipeline.processors))
+        unsealed = broker.unsealed()
     if unsealed is not None:
         return PlanResult(unsealed.number, True, f"micro-batch {unsealed.number} is not sealed yet: going on with it")
     if status.status == "stopping":
-        pending = outstanding(context)
-        return PlanResult(None, bool(pending), pending or "stopping: nothing is left in flight")
+        pending = in_flight(context)
+        return PlanResult(None, bool(pending), pending or "stopped: nothing is left in flight")
     room = _room(context, limits)
     if room is not None:
         expect = broker.latest_sealed() + 1
@@ -81,6 +85,15 @@ def outstanding(context: Context) -> str:
     if broker.collectable([s.id for s in pipeline.sources], names, pipeline.spool_retention):
         return "micro-batches to collect"
     return ""
+
+
+def in_flight(context: Context) -> str:
+    """What is unsealed, undelivered or unacked, in words; a graceful stop with nothing left ends here (C3, C15)."""
+    unsealed = context.broker.unsealed()
+    left = f"micro-batch {unsealed.number} is not sealed" if unsealed else outstanding(context)
+    if not left and context.broker.status().status == "stopping":
+        context.broker.stopped()
+    return left
 
 
 def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -34,21 +35,13 @@ def seal_if_complete(context: Context, number: int, wait: float = 5.0) -> str:
     micro_batch = broker.micro_batch(number)
     if micro_batch.state == "sealed":
         return f"micro-batch {number} is sealed"
-    if missing(context, micro_batch):
+    if micro_batch.missing:
         return ""
     with broker.acquire(NODE, context.owner, wait=wait) as lease:
         micro_batch = broker.micro_batch(number)
         if micro_batch.state == "sealed":
             return f"micro-batch {number} is sealed"
         return _seal(context, micro_batch, lease.token)
-
-
-def missing(context: Context, micro_batch: MicroBatch) -> list[str]:
-    """The nodes that still have to stage."""
-    nodes = [s.node for s in context.pipeline.sources if micro_batch.slices.get(s.id)]
-    if context.pipeline.processors:
-        nodes.append("processors")
-    return [node for node in nodes if node not in micro_batch.stages]
 
 
 def staged(context: Context, micro_batch: MicroBatch, nodes: Sequence[str]) -> list[StageManifest]:
@@ -67,7 +60,11 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
     pipeline, broker, number = context.pipeline, context.broker, micro_batch.number
     sources = staged(context, micro_batch, [s.node for s in pipeline.sources])
     processed = staged(context, micro_batch, ["processors"]) if pipeline.processors else []
-    slices = [entry for m in sources for entry in m.slices]
+    slices = [
+        replace(entry, first_index=first)
+        for m in sources
+        for entry, first in zip(m.slices, micro_batch.stages[m.node].first_index or ())
+    ]
     bases, total = [], 0
     for entry in slices:
         bases.append(total)
@@ -127,6 +124,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         matched=matched,
         filtered=manifest.filtered,
         nacked=manifest.nacked,
+        dead=letters,
     )
     for source in pipeline.sources:
         if source.ack_on == "stored":

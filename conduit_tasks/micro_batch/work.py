@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
-from conduit_tasks.micro_batch.seal import missing, seal_if_complete
+from conduit_tasks.micro_batch.seal import seal_if_complete
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def _before_fan_out(context: Context, node: str) -> WorkNeeded:
     micro_batch = context.broker.unsealed()
     if micro_batch is None:
         return WorkNeeded(False, "nothing is unsealed")
-    open_nodes = missing(context, micro_batch)
+    open_nodes = micro_batch.missing
     if not open_nodes:
         return WorkNeeded(False, seal_if_complete(context, micro_batch.number), done=True)
     if node not in open_nodes:

@@ -1,0 +1,117 @@
+"""`conduit status | start | stop PIPELINE`: how far every destination is, and whether anything moves at all."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from conduit_tasks.cli.output import Format, note, print_json, print_table
+
+Pipeline = Annotated[str, typer.Argument(help="The pipeline's id.")]
+
+
+def status(
+    pipeline: Pipeline,
+    format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
+    watch: Annotated[bool, typer.Option("--watch", help="Print again every two seconds, until interrupted.")] = False,
+) -> None:
+    """Show how far each destination is. Exit code 0, or 1 where the pipeline is degraded."""
+    from conduit_tasks.micro_batch.progress import snapshot
+
+    while True:
+        found = snapshot(pipeline)
+        if format is Format.json:
+            print_json(found)
+        else:
+            _print(found)
+        if not watch:
+            break
+        time.sleep(2)
+        print()
+    if found["status"] == "degraded":
+        raise typer.Exit(1)
+
+
+def _print(found: dict[str, Any]) -> None:
+    print(f"{found['pipeline']}: {found['status']}, {found['sealed']:,} micro-batches sealed")
+    if found["error"]:
+        e = found["error"]
+        print(f"first error: {e['node']}: {e['error']}")
+    if found["unsealed"]:
+        print(f"micro-batch {found['unsealed']['number']} is open, waiting for {', '.join(found['unsealed']['missing'])}")
+    print()
+    print_table(
+        ("source", "read", "partition or part", "planned", "acked"),
+        [
+            (s["id"], s["read"], part, str(planned), str(s["acked"].get(part, "-")))
+            for s in found["sources"]
+            for part, planned in (s["planned"] or {"-": "-"}).items()
+        ],
+    )
+    print()
+    names = ("cursor", "behind", "matched", "delivered", "filtered", "completed", "dead", "retried", "status")
+    print_table(("destination", *names), [(d["id"], *(d[name] for name in names)) for d in found["destinations"]])
+
+
+def start(
+    pipeline: Pipeline,
+    destination: Annotated[str | None, typer.Option(help="Only this destination of an isolated pipeline.")] = None,
+) -> None:
+    """Start a stopped or degraded pipeline: clears its first error and its tripped nack windows (C6)."""
+    from conduit_tasks.micro_batch.context import opened
+
+    with opened(pipeline, "start") as context:
+        if destination:
+            context.broker.start_destination(context.pipeline.destination(destination).id)
+        else:
+            context.broker.start()
+        note(f"{pipeline}: {context.broker.status().status}")
+
+
+def stop(
+    pipeline: Pipeline,
+    force: Annotated[bool, typer.Option("--force", help="At once: drop what is not sealed (C16).")] = False,
+    deadline: Annotated[float, typer.Option(help="Seconds in which what is in flight should be delivered.")] = 60.0,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is stopped.")] = True,
+) -> None:
+    """Stop a pipeline. Gracefully: only its sources stop, everything in flight is delivered and acked (C15).
+
+    Exit code 1 where something was still in flight at the deadline; it is delivered later all the same.
+    """
+    from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.micro_batch.plan import in_flight
+
+    with opened(pipeline, "stop") as context:
+        broker = context.broker
+        if force:
+            note(f"{pipeline}: {broker.force_stop()}")
+            return
+        broker.stop(deadline)
+        until = time.monotonic() + deadline
+        left = in_flight(context)
+        if left and wait:
+            _wake(pipeline)
+        while wait and left and time.monotonic() < until:
+            time.sleep(0.5)
+            left = in_flight(context)
+        note(f"{pipeline}: {broker.status().status}" + (f", in flight: {left}" if left else ""))
+        if wait and left:
+            note(f"the deadline of {deadline:g} s is missed; runs go on delivering, or `conduit stop --force`")
+            raise typer.Exit(1)
+
+
+def _wake(pipeline: str) -> None:
+    """Without a run under way nothing would drain it: starts one, where Airflow can be reached."""
+    from conduit_tasks.errors import ConduitError
+    from conduit_tasks.settings import settings
+    from conduit_tasks.stack.api import Api
+    from conduit_tasks.stack.drain import see_to_a_run
+    from conduit_tasks.stack.layout import Layout
+
+    try:
+        with Api.of(Layout(settings().home.resolve())) as api:
+            see_to_a_run(api, pipeline, note)
+    except ConduitError as error:
+        note(f"{pipeline}: no run could be started to drain it: {error}")

@@ -1,0 +1,253 @@
+"""`destinations.<id>`: drains sealed micro-batches in order from the destination's cursor, under its lease.
+
+The driver walks the micro-batches; each is delivered by one executor task, which confirms to the broker itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from conduit_tasks.broker.port import BrokerPort
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery.careful import deliver_carefully
+from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.port import Counts
+from conduit_tasks.delivery.work import Report, Work
+from conduit_tasks.errors import ConduitError
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.seal import origins_of
+from conduit_tasks.micro_batch.stage import keeping
+from conduit_tasks.pipeline.topology import Destination
+from conduit_tasks.processors.chain import Chain
+from conduit_tasks.settings import Settings
+from conduit_tasks.spool.manifest import SealedManifest
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.micro_batch.stage import RunAll
+
+Span = tuple[int, int]
+
+
+def deliver_destination(
+    context: Context,
+    destination_id: str,
+    run_all: RunAll,
+    *,
+    run: str,
+    wait: float,
+    drain_limit: float,
+    cleared: bool,
+    progress: Callable[..., None],
+) -> str:
+    """Delivers what is sealed, for at most `drain_limit` seconds after the first micro-batch; says what was done.
+
+    `cleared`: this run's task succeeded before and was cleared, so what it had confirmed is sent again first.
+    `progress` is told of every micro-batch. Raises LeaseHeld after `wait` seconds, Unavailable (the destination is
+    down and waits), PipelineStopped, Fenced.
+    """
+    destination = context.pipeline.destination(destination_id)
+    # Nothing is sent in the last `timeout` seconds of a lease, so that fencing covers sends.
+    ttl = context.settings.lease_ttl + destination.delivery.timeout
+    lease = context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
+    with lease, keeping(lease):
+        return _drain(context, destination, lease, run_all, run, drain_limit, cleared, progress)
+
+
+def _drain(
+    context: Context,
+    destination: Destination,
+    lease: Lease,
+    run_all: RunAll,
+    run: str,
+    drain_limit: float,
+    cleared: bool,
+    progress: Callable[..., None],
+) -> str:
+    broker = context.broker
+    done = _redeliver(context, destination, lease, run_all, run, progress) if cleared else 0
+    hand_over = time.monotonic() + drain_limit
+    while True:
+        broker.complete_unmatched(destination.id, lease.token)
+        sealed = broker.latest_sealed()
+        cursor = broker.delivery(destination.id).cursor
+        if cursor >= sealed:
+            # Looks once more: releasing fails if anything was sealed since, so no micro-batch is left behind.
+            if lease.release(expect_sealed=sealed):
+                return f"delivered {done} micro-batches up to {cursor}"
+            continue
+        if done and time.monotonic() > hand_over:
+            return f"delivered {done} micro-batches up to {cursor}; {sealed - cursor} are left to the next run"
+        report = _one(context, destination, lease, run_all, cursor + 1, run)
+        done += 1
+        progress(micro_batch=cursor + 1, seconds=round(report.seconds, 3), **_counted(report.counts))
+
+
+def _redeliver(
+    context: Context,
+    destination: Destination,
+    lease: Lease,
+    run_all: RunAll,
+    run: str,
+    progress: Callable[..., None],
+) -> int:
+    """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters are not touched."""
+    epoch = context.broker.reopen(destination.id, run, lease.token)
+    done = 0
+    for number, ranges in context.broker.redeliver(destination.id, run):
+        report = _one(context, destination, lease, run_all, number, run, epoch=epoch, ranges=ranges)
+        done += 1
+        progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **_counted(report.counts))
+    return done
+
+
+def _counted(counts: Counts) -> dict[str, int]:
+    return {name: getattr(counts, name) for name in ("delivered", "filtered", "nacked", "completed", "retried")}
+
+
+def _one(
+    context: Context,
+    destination: Destination,
+    lease: Lease,
+    run_all: RunAll,
+    number: int,
+    run: str,
+    *,
+    epoch: int = 0,
+    ranges: RangeSet | None = None,
+) -> Report:
+    task = DeliverTask(
+        settings=context.settings,
+        pipeline=context.pipeline.id,
+        destination=destination.id,
+        number=number,
+        token=lease.token,
+        run=run,
+        epoch=epoch,
+        ranges=None if ranges is None else tuple(ranges.ranges),
+        careful=lease.attempts > destination.delivery.max_redeliveries,
+    )
+    (answer,) = run_all(task, [0])
+    if isinstance(answer, ConduitError):
+        raise answer
+    return answer
+
+
+@dataclass(frozen=True)
+class DeliverTask:
+    """One micro-batch at one destination, in an executor; picklable. Answers with a Report, or the project's error."""
+
+    settings: Settings
+    pipeline: str
+    destination: str
+    number: int
+    token: int
+    run: str
+    epoch: int = 0
+    ranges: tuple[Span, ...] | None = None
+    """In an epoch: what is to be sent again; all else counts as done."""
+    careful: bool = False
+
+    def __call__(self, _: Any) -> Report | ConduitError:
+        self.settings.use()
+        try:
+            if not self.careful:
+                return self._deliver(None, ())
+            with opened(self.pipeline, self.run) as context:
+                total = context.broker.micro_batch(self.number).total
+            # Children must not share a connection: each opens its own.
+            return deliver_carefully(self._deliver, self._confirmed, (0, total - 1))
+        except ConduitError as error:
+            return error
+
+    def _confirmed(self) -> Sequence[Span]:
+        with opened(self.pipeline, self.run) as context:
+            return self._done(context).ranges
+
+    def _done(self, context: Context) -> RangeSet:
+        """Confirmed ranges of this micro-batch; in an epoch everything that is not to be sent again."""
+        total = context.broker.micro_batch(self.number).total
+        whole = RangeSet(((0, total - 1),)) if total else RangeSet(())
+        if self.epoch:
+            left = dict(context.broker.redeliver(self.destination, self.run)).get(self.number, RangeSet(()))
+            return whole.subtract(left)
+        state = context.broker.delivery(self.destination)
+        return whole if state.cursor >= self.number else state.confirmed
+
+    def _deliver(self, span: Span | None, culprits: Sequence[int]) -> Report:
+        with opened(self.pipeline, self.run) as context:
+            broker, pipeline = context.broker, context.pipeline
+            destination = pipeline.destination(self.destination)
+            manifest = context.spool.read_sealed(broker.micro_batch(self.number).manifest)
+            lease = broker.attach(destination.node, self.token)
+            handler = context.dead_letters(destination.dead_letters, destination.id)
+            port = BrokerPort(
+                broker,
+                lease,
+                destination,
+                self.number,
+                self.run,
+                handler,
+                isolate=pipeline.isolate,
+                retention=pipeline.spool_retention,
+                epoch=self.epoch,
+            )
+            chain = Chain(destination.processors) if destination.processors else None
+            work = Work(
+                pipeline=pipeline.id,
+                destination=destination.id,
+                micro_batch=self.number,
+                total=manifest.total,
+                matched=manifest.matched[destination.id],
+                rows=lambda: rows_of(context, manifest, destination),
+                origins=origins_of(pipeline.id, manifest.slices),
+                confirmed=self._done(context).ranges,
+                state=broker.delivery(destination.id).state,
+                chain=chain,
+                epoch=self.epoch,
+                index=index_of(manifest),
+                span=span,
+                culprits=culprits,
+            )
+            try:
+                return deliver(work, connect(destination), port, destination.delivery, handler)
+            finally:
+                if chain is not None:
+                    chain.close()
+
+
+def connect(destination: Destination) -> Any:
+    """The destination connector, built from its settings."""
+    from conduit_tasks.connectors.registry import destination_class
+
+    return destination_class(destination.plugin)(destination.settings)
+
+
+def rows_of(
+    context: Context, manifest: SealedManifest, destination: Destination
+) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+    """(seqs, rows) of a sealed micro-batch that this destination's trigger matched, in order."""
+    from conduit_tasks.record.schema import SPOOL_SCHEMA
+
+    row_filter = f"to.{destination.id}" if destination.filters else None
+    for file in manifest.files:
+        for batch in context.spool.read(file, columns=SPOOL_SCHEMA.names, row_filter=row_filter):
+            yield manifest.seqs(batch), batch
+
+
+def index_of(manifest: SealedManifest) -> Callable[[int], int | None]:
+    """From a seq to the record's index in its source partition, where the manifest knows it."""
+    bases = np.asarray(manifest.bases, np.int64)
+
+    def index(seq: int) -> int | None:
+        entry = manifest.slices[number := int(np.searchsorted(bases, seq, side="right")) - 1]
+        return None if entry.first_index is None else entry.first_index + seq - int(bases[number])
+
+    return index
+

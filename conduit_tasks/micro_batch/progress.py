@@ -1,0 +1,64 @@
+"""How far a pipeline is: one plain document for the CLI, the demo's account and (later) the API."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from conduit_tasks.micro_batch.context import Context, opened
+
+
+def snapshot(pipeline_id: str) -> dict[str, Any]:
+    """The state of a pipeline as JSON types; asks the broker a handful of questions, whatever the number of events."""
+    with opened(pipeline_id, "status") as context:
+        return describe(context)
+
+
+def describe(context: Context) -> dict[str, Any]:
+    """See `snapshot`. `behind` counts micro-batches; `dead` what is in the dead-letter index."""
+    broker, pipeline = context.broker, context.pipeline
+    status = broker.status()
+    unsealed = broker.unsealed()
+    sealed, totals = broker.latest_sealed(), broker.totals()
+    attempts = broker.attempts()
+    destinations = []
+    for d in pipeline.destinations:
+        state = broker.delivery(d.id)
+        destinations.append(
+            {
+                "id": d.id,
+                "plugin": d.plugin,
+                "status": state.status,
+                "error": asdict(state.error) if state.error else None,
+                "cursor": state.cursor,
+                "behind": sealed - state.cursor,
+                **state.counters,
+                "dead": broker.dead_count(d.id),
+                "attempts": attempts.get(d.node, 0),
+                "confirmed_at": state.confirmed_at,
+            }
+        )
+    return {
+        "pipeline": pipeline.id,
+        "status": status.status,
+        "error": asdict(status.error) if status.error else None,
+        "deadline": status.deadline,
+        "sealed": sealed,
+        "unsealed": {"number": unsealed.number, "missing": unsealed.missing} if unsealed else None,
+        "backlog": asdict(broker.backlog([d.id for d in pipeline.destinations])),
+        "totals": totals,
+        "dead_before_fan_out": broker.dead_count(""),
+        "sources": [
+            {
+                "id": s.id,
+                "plugin": s.plugin,
+                "read": totals.get(f"{s.node}/read", 0),
+                "filtered": totals.get(f"{s.node}/filtered", 0),
+                "nacked": totals.get(f"{s.node}/nacked", 0),
+                "planned": broker.position(s.id),
+                "acked": broker.acked_position(s.id),
+            }
+            for s in pipeline.sources
+        ],
+        "destinations": destinations,
+    }

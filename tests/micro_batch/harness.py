@@ -1,0 +1,95 @@
+"""Runs a pipeline step by step in this process: what the tasks of one Airflow run do, without Airflow or a JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from conduit_tasks.errors import ConduitError, LeaseHeld, PipelineStopped, Unavailable
+from conduit_tasks.micro_batch.acks import ack_source
+from conduit_tasks.micro_batch.context import open_broker, opened
+from conduit_tasks.micro_batch.deliver import deliver_destination
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.process import process
+from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.work import needed
+from conduit_tasks.pipeline.load import get_pipeline
+
+
+def here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+    """In place of Spark executors: one after the other, in this process."""
+    return [function(piece) for piece in pieces]
+
+
+def write_pipeline(home: Path, name: str, text: str) -> None:
+    (home / "include" / "pipelines" / f"{name}.yaml").write_text(text)
+
+
+def run_once(pipeline_id: str, run: str = "run", run_all: Any = here, wait: float = 20.0) -> dict[str, Any]:
+    """One run; node → what it said, or the error it ended with. Follows the DAG's trigger rules."""
+    said: dict[str, Any] = {}
+    pipeline = get_pipeline(pipeline_id)
+    try:
+        plan = plan_run(pipeline_id, run)
+    except ConduitError as error:
+        said["plan"] = error
+        plan = None
+    else:
+        said["plan"] = plan.reason
+    if plan is not None and not plan.work:
+        return said
+    if plan is not None:
+        steps: list[tuple[str, Callable[[Any], str]]] = [
+            (s.node, lambda c, s=s: read_source(c, s.id, run_all, wait)) for s in pipeline.sources
+        ]
+        if pipeline.processors:
+            steps.append(("processors", lambda c: process(c, run_all, wait)))
+        for node, step in steps:
+            said[node] = _step(pipeline_id, node, run, step)
+        if not any(isinstance(v, ConduitError) for v in said.values()):
+            for d in pipeline.destinations:
+                said[d.node] = _step(
+                    pipeline_id, d.node, run,
+                    lambda c, d=d: deliver_destination(
+                        c, d.id, run_all, run=run, wait=wait, drain_limit=60.0, cleared=False,
+                        progress=lambda **_: None,
+                    ),
+                )
+    for s in pipeline.sources:
+        said[f"acks.{s.id}"] = ack_source(pipeline_id, s.id, run)
+    return said
+
+
+def _step(pipeline_id: str, node: str, run: str, step: Callable[[Any], str]) -> Any:
+    try:
+        work = needed(pipeline_id, node, run)
+        if not work.submit:
+            return work.reason
+        with opened(pipeline_id, run) as context:
+            return step(context)
+    except (Unavailable, PipelineStopped, LeaseHeld) as error:
+        return error
+
+
+def run_until_quiet(pipeline_id: str, most: int = 20, **kwargs: Any) -> list[dict[str, Any]]:
+    """Runs until `plan` finds nothing new; the last answer is that one."""
+    runs = []
+    for number in range(most):
+        runs.append(run_once(pipeline_id, f"run-{number}", **kwargs))
+        if len(runs[-1]) == 1:
+            return runs
+    raise AssertionError(f"not quiet after {most} runs: {runs[-1]}")
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def payloads(path: Path) -> list[Any]:
+    return [json.loads(line) for line in lines(path)]
+
+
+def state(pipeline_id: str) -> Any:
+    return open_broker(pipeline_id)

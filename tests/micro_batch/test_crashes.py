@@ -1,0 +1,86 @@
+"""A crash between any two broker or spool operations: the next runs go on, and the destinations hold every record once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.connectors.file import FileDestination
+from conduit_tasks.spool.spool import Spool
+from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
+from tests.micro_batch.test_whole import PROCESSED, events
+
+OPERATIONS: list[tuple[type, str]] = [
+    (Broker, "open"), (Broker, "acquire"), (Broker, "stage"), (Broker, "seal"), (Broker, "confirm"),
+    (Broker, "begin_ack"), (Broker, "commit_ack"), (Broker, "begin_collect"), (Broker, "end_collect"),
+    (Spool, "write_stage"), (Spool, "write_sealed"), (Spool, "collect"), (FileDestination, "write"),
+]
+
+
+class Crash(BaseException):
+    """Not an Exception: nothing may handle it, as nothing handles a SIGKILL."""
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, number: int, after: bool) -> Callable[[], int]:
+    """The `number`-th operation of all dies before or after it is done; returns a counter of operations."""
+    count = 0
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == number and not after:
+                raise Crash
+            answer = original(*args, **kwargs)
+            if count == number and after:
+                raise Crash
+            return answer
+
+        return operation
+
+    for owner, name in OPERATIONS:
+        monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
+    return lambda: count
+
+
+@pytest.mark.proves("C10", "C11", "C12", "T1", "I1", "I5", "I6")
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_any_operation_loses_nothing_and_repeats_nothing_in_files(
+    home: Path, redis_server: Any, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.2")
+    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
+    number = 0
+    while True:
+        number += 1
+        redis_server.flush()
+        this = home / str(number)
+        (this / "include/pipelines").mkdir(parents=True)
+        monkeypatch.setenv("CONDUIT_HOME", str(this))
+        from conduit_tasks.settings import forget
+
+        forget()
+        write_pipeline(this, "p", PROCESSED.replace("max-records: 1000", "max-records: 20"))
+        rows = events(this / "data", "a.jsonl", 0, 30)
+        with monkeypatch.context() as patch:
+            counted = crash_at(patch, number, after)
+            try:
+                for run in range(4):
+                    run_once("p", f"first-{run}")
+            except Crash:
+                pass
+            if counted() < number:
+                break
+        run_until_quiet("p")
+        kept = [r for r in rows if r["colour"] != "green" and r["n"] != 7]
+        assert payloads(this / "out/all.jsonl") == [{"n": r["n"]} for r in kept], f"operation {number}"
+        assert payloads(this / "out/red.jsonl") == [r for r in kept if r["colour"] == "red"], f"operation {number}"
+        broker = state("p")
+        assert broker.acked_position("in") == broker.position("in")
+        assert broker.delivery("all").counters["delivered"] == len(kept), f"operation {number}"
+        broker.close()
+    assert number > 20, "the schedule of crashes covers the whole life of a micro-batch"
