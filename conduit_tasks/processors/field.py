@@ -51,7 +51,8 @@ class SetField(RecordProcessor):
             raise ConfigError(f"field.set: option 'value': {error}") from None
 
     def process(self, record: Record) -> Record:
-        self._field.set(record, self._value.render(record))
+        constant = self._value.constant
+        self._field.set(record, self._value.render(record) if constant is None else constant)
         return record
 
 

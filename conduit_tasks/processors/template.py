@@ -25,12 +25,14 @@ _FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, 
 class Template:
     """A compiled template; safe to use from several threads."""
 
-    __slots__ = ("_program", "_single", "text")
+    __slots__ = ("_program", "_single", "constant", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._program = parse(text)
         self._single = self._program.single.f if self._program.single else None
+        self.constant = None if "{{" in text else text
+        """The text itself where there is nothing to evaluate in it."""
 
     def render(self, record: Record) -> str:
         """The text for this record. Raises RecordError."""

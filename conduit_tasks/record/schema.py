@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -69,51 +71,82 @@ def to_records(batch: pa.RecordBatch, origin: Origin | Sequence[Origin]) -> list
 
     `origin` is one for all rows, or one per slice number (then the batch has a column `slice`).
     """
-    cols = {name: batch.column(name).to_pylist() for name in batch.schema.names if not name.startswith("to.")}
-    slices = cols.get("slice")
-    ordinals = cols.get("ord") or [0] * batch.num_rows
-    out = []
-    rows = zip(
-        cols["position"], cols["operation"], cols["metadata"], cols["key"], cols["before"], cols["after"], cols["shape"]
-    )
-    for i, (position, op, meta, key, before, after, shape) in enumerate(rows):
-        out.append(
-            Record(
-                position,
-                OPERATIONS[op],
-                dict(meta) if meta else {},
-                _load(key, bool(shape & KEY_STRUCTURED)),
-                _load(before, bool(shape & BEFORE_STRUCTURED)),
-                _load(after, bool(shape & AFTER_STRUCTURED)),
-                ordinals[i],
-                origin if isinstance(origin, Origin) else origin[slices[i]] if slices else origin[0],
-            )
+    rows = batch.num_rows
+    names = batch.schema.names
+    origins: Iterable[Origin]
+    if isinstance(origin, Origin):
+        origins = repeat(origin, rows)
+    elif "slice" in names:
+        origins = [origin[number] for number in batch.column("slice").to_pylist()]
+    else:
+        origins = repeat(origin[0], rows)
+    shapes = batch.column("shape")
+    return list(
+        map(
+            Record,
+            batch.column("position").to_pylist(),
+            [OPERATIONS[code] for code in batch.column("operation").to_pylist()],
+            _metadata(batch.column("metadata")),
+            _values(batch.column("key"), shapes, KEY_STRUCTURED),
+            _values(batch.column("before"), shapes, BEFORE_STRUCTURED),
+            _values(batch.column("after"), shapes, AFTER_STRUCTURED),
+            batch.column("ord").to_pylist() if "ord" in names else repeat(0, rows),
+            origins,
         )
-    return out
+    )
+
+
+def _metadata(column: pa.MapArray) -> Iterable[dict[str, str]]:
+    if column.null_count == len(column):
+        return [{} for _ in range(len(column))]
+    return [dict(entries) if entries else {} for entries in column.to_pylist()]
+
+
+def _values(column: pa.Array, shapes: pa.Array, bit: int) -> Iterable[Data]:
+    """One data column; the usual case, all rows structured or none, is decided once for the batch."""
+    if column.null_count == len(column):
+        return repeat(None, len(column))
+    values = column.to_pylist()
+    structured = [bool(shape & bit) for shape in shapes.unique().to_pylist()]
+    if not any(structured):
+        return values
+    if all(structured) and not column.null_count:
+        return map(orjson.loads, values)
+    return [_load(value, bool(shape & bit)) for value, shape in zip(values, shapes.to_pylist())]
 
 
 def _dump(value: Data) -> bytes | None:
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS) if isinstance(value, dict) else value
 
 
+_CODES = {name: code for code, name in enumerate(OPERATIONS)}
+
+
 def record_columns(records: Iterable[Record]) -> list[pa.Array]:
     """The RECORD_FIELDS columns of these records, in that order."""
     rows = list(records)
-    shapes = [
-        (KEY_STRUCTURED if isinstance(r.key, dict) else 0)
-        | (BEFORE_STRUCTURED if isinstance(r.before, dict) else 0)
-        | (AFTER_STRUCTURED if isinstance(r.after, dict) else 0)
-        for r in rows
-    ]
-    codes = {name: i for i, name in enumerate(OPERATIONS)}
+    shape = np.zeros(len(rows), np.int8)
+    data = []
+    for values, bit in (
+        ([r.key for r in rows], KEY_STRUCTURED),
+        ([r.before for r in rows], BEFORE_STRUCTURED),
+        ([r.after for r in rows], AFTER_STRUCTURED),
+    ):
+        kinds = set(map(type, values))
+        if dict in kinds:
+            structured = np.fromiter((isinstance(v, dict) for v in values), bool, len(values))
+            shape[structured] |= bit
+            data.append(pa.array(list(map(_dump, values)), pa.binary()))
+        elif kinds == {type(None)}:
+            data.append(pa.nulls(len(values), pa.binary()))
+        else:
+            data.append(pa.array(values, pa.binary()))
     return [
         pa.array([r.position for r in rows], pa.binary()),
-        pa.array([codes[r.operation] for r in rows], pa.int8()),
+        pa.array([_CODES[r.operation] for r in rows], pa.int8()),
         pa.array([list(r.metadata.items()) if r.metadata else None for r in rows], RECORD_FIELDS[2].type),
-        pa.array([_dump(r.key) for r in rows], pa.binary()),
-        pa.array([_dump(r.before) for r in rows], pa.binary()),
-        pa.array([_dump(r.after) for r in rows], pa.binary()),
-        pa.array(shapes, pa.int8()),
+        *data,
+        pa.array(shape),
     ]
 
 

@@ -6,19 +6,15 @@ A node becomes `f(dot, env, out)`, which appends text to `out` and returns None,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from conduit_tasks.errors import RecordError
 from conduit_tasks.processors.gotemplate import expressions as ex
+from conduit_tasks.processors.gotemplate import nodes as code
 from conduit_tasks.processors.gotemplate.expressions import Expression
 from conduit_tasks.processors.gotemplate.functions import FUNCTIONS
 from conduit_tasks.processors.gotemplate.lexer import Action, Source, Token, number, split, unquote
-from conduit_tasks.processors.gotemplate.values import show, truth
+from conduit_tasks.processors.gotemplate.nodes import BREAK, CONTINUE, Node
 
-Node = Callable[[Any, list[Any], list[str]], str | None]
-BREAK, CONTINUE = "break", "continue"
 _BLOCKS = ("if", "range", "with")
 _UNSUPPORTED = ("define", "template", "block")
 
@@ -73,7 +69,7 @@ class _Parser:
             part = self.parts[self.at]
             self.at += 1
             if isinstance(part, str):
-                nodes.append(_literal(part))
+                nodes.append(code.literal(part))
                 continue
             self._open(part)
             word = self._peek()
@@ -102,7 +98,7 @@ class _Parser:
         slot = self._declaration()
         value = self._pipeline()
         self._close()
-        return _assign(slot, value) if slot is not None else _print(value)
+        return code.assign(slot, value) if slot is not None else code.print_(value)
 
     def _block(self, kind: str) -> Node:
         self.scopes.append({})
@@ -113,13 +109,13 @@ class _Parser:
             value = self._pipeline()
             self._close()
             if slot is not None:
-                value = _keep(slot, value)
+                value = code.keep(slot, value)
             deeper = kind == "with"
             self.blocks += deeper
             body, end = self._nodes(("end", "else"))
             self.blocks -= deeper
             other = self._else(end, kind)
-            return (_with if deeper else _if)(value, body, other)
+            return (code.with_ if deeper else code.if_)(value, body, other)
         finally:
             self.scopes.pop()
 
@@ -159,7 +155,7 @@ class _Parser:
         other = self._else(end, "range")
         element = slots[-1] if slots else None
         position = slots[0] if len(slots) == 2 else None
-        return _loop(value, body, other, element, position)
+        return code.loop(value, body, other, element, position)
 
     # Pipelines
 
@@ -283,86 +279,3 @@ class _Parser:
 
     def _error(self, token: Token, reason: str) -> Exception:
         return self.source.error(token.at, reason)
-
-
-def _literal(text: str) -> Node:
-    return lambda dot, env, out: out.append(text)
-
-
-def _print(value: Expression) -> Node:
-    f = value.f
-    return lambda dot, env, out: out.append(show(f(dot, env)))
-
-
-def _assign(slot: int, value: Expression) -> Node:
-    f = value.f
-
-    def assign(dot: Any, env: list[Any], out: list[str]) -> None:
-        env[slot] = f(dot, env)
-
-    return assign
-
-
-def _keep(slot: int, value: Expression) -> Expression:
-    f = value.f
-
-    def keep(dot: Any, env: list[Any]) -> Any:
-        env[slot] = f(dot, env)
-        return env[slot]
-
-    return Expression(keep)
-
-
-def _run(nodes: list[Node], dot: Any, env: list[Any], out: list[str]) -> str | None:
-    for node in nodes:
-        signal = node(dot, env, out)
-        if signal:
-            return signal
-    return None
-
-
-def _if(value: Expression, body: list[Node], other: list[Node]) -> Node:
-    f = value.f
-    return lambda dot, env, out: _run(body if truth(f(dot, env)) else other, dot, env, out)
-
-
-def _with(value: Expression, body: list[Node], other: list[Node]) -> Node:
-    f = value.f
-
-    def with_(dot: Any, env: list[Any], out: list[str]) -> str | None:
-        inner = f(dot, env)
-        return _run(body, inner, env, out) if truth(inner) else _run(other, dot, env, out)
-
-    return with_
-
-
-def _loop(value: Expression, body: list[Node], other: list[Node], element: int | None, position: int | None) -> Node:
-    f = value.f
-
-    def loop(dot: Any, env: list[Any], out: list[str]) -> str | None:
-        items = _items(f(dot, env))
-        if not items:
-            return _run(other, dot, env, out)
-        for key, item in items:
-            if element is not None:
-                env[element] = item
-            if position is not None:
-                env[position] = key
-            if _run(body, item, env, out) == BREAK:
-                break
-        return None
-
-    return loop
-
-
-def _items(value: Any) -> list[tuple[Any, Any]]:
-    match value:
-        case None:
-            return []
-        case dict():
-            return sorted(value.items())
-        case list():
-            return list(enumerate(value))
-        case int() if not isinstance(value, bool):
-            return [(i, i) for i in range(value)]
-    raise RecordError(f"range cannot iterate over a value of type {type(value).__name__}")
