@@ -28,6 +28,8 @@ class DeadLetter:
     epoch: int = 0
     at: float = 0.0
     """Seconds since the epoch."""
+    index: int | None = None
+    """The record's number in its source partition, for ever; None where the caller does not know it."""
 
     @property
     def key(self) -> tuple[int, int, int, int]:
@@ -51,7 +53,9 @@ class Counts:
 
 class DeliveryPort(Protocol):
     """Calls of one lease holder for one destination and one micro-batch. Every call renews the lease and raises
-    Fenced where it was lost, PipelineStopped where the pipeline (or this destination) was stopped forcefully."""
+    Fenced where it was lost, PipelineStopped where the pipeline (or this destination) was stopped forcefully.
+
+    Calls come from one thread at a time, but for `renew` and `send_until`, which may come beside another call."""
 
     def confirm(
         self,
@@ -63,9 +67,12 @@ class DeliveryPort(Protocol):
     ) -> None:
         """Confirms inclusive seq ranges, none of them confirmed before. `state` replaces the stored one if given."""
 
-    def vote(self, first: int, votes: Sequence[tuple[str, int]]) -> int | None:
+    def vote(
+        self, first: int, votes: Sequence[tuple[str, int]], *, error: str = "", error_class: str = ""
+    ) -> int | None:
         """Votes run-length encoded (("a", 500), ("n", 1), …) for the matched seqs in order, where `first` is the
         ordinal (among the micro-batch's matched records) of the first vote. Repeats are ignored by watermark.
+        `error`, `error_class`: of the nack in `votes`; a call has at most one, so that the stored error is its own.
 
         Returns None, or the number of votes of this call accepted before the nack that tripped the window;
         the pipeline is stopped by then (unless `isolate`, then this destination), its first error being `error`.

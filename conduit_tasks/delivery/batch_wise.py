@@ -1,0 +1,213 @@
+"""Batch-wise delivery: whole chunks, all or nothing, the record at fault found by halving (SEMANTICS C17, T6, T7).
+
+Per chunk: write → vote → store the dead letters → confirm with the destination's state. After a failed write the
+destination is opened again with the state confirmed last, and so goes back to exactly that: what was not confirmed
+leaves no trace. Strictly in order: nothing is written past a nack before its vote is accepted and its dead letter
+stored (C9). A chunk that needs no processors costs no Python per row; its counts come from its arrays.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from conduit_tasks.connectors.base import BatchDestination, Outcome, Rows
+from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
+from conduit_tasks.delivery.in_order import InOrder
+from conduit_tasks.delivery.keeper import Keeper
+from conduit_tasks.delivery.outcome import clip
+from conduit_tasks.delivery.outcome import error_class as class_of
+from conduit_tasks.delivery.port import Counts, DeadLetter
+from conduit_tasks.delivery.progress import Flush, Nack
+from conduit_tasks.delivery.rate import TokenBucket
+from conduit_tasks.delivery.retry import RetryPolicy
+from conduit_tasks.delivery.teller import Teller
+from conduit_tasks.delivery.work import Reading, Report, Work, process
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.record.schema import spool_batch, to_records
+
+log = logging.getLogger(__name__)
+
+
+class BatchWise:
+    """One delivery of one micro-batch; used once."""
+
+    def __init__(self, destination: BatchDestination, options: Delivery, teller: Teller, keeper: Keeper) -> None:
+        self._destination, self._options = destination, options
+        self._teller, self._keeper = teller, keeper
+        work = self._work = teller.work
+        self._port = teller.port
+        self._reading = Reading(work)
+        self._order = InOrder(work, self._reading)
+        self._policy = RetryPolicy(options)
+        self._bucket = TokenBucket(options.rate_limit) if options.rate_limit else None
+        self._state = work.state
+        self._reopen = True
+
+    def run(self) -> Report:
+        """Delivers what is to be done. Raises Unavailable (down, with `on-unavailable: wait`: the cursor stays where
+        it is), PipelineStopped (the window tripped, or a dead letter cannot be stored), Fenced."""
+        began = time.monotonic()
+        size = self._destination.chunk
+        if self._options.rate_limit:
+            size = max(1, min(size, int(self._options.rate_limit)))
+        try:
+            for chunk in chunks(self._reading.batches(), size):
+                self._deliver(chunk)
+            if not self._order.confirmed:
+                self._tell(self._order.rest())
+        finally:
+            self._destination.close()
+        return self._teller.report(time.monotonic() - began)
+
+    def _deliver(self, chunk: Chunk) -> None:
+        """One chunk through the destination's processors, if any, and out."""
+        work = self._work
+        if work.chain is None and not work.culprits:
+            self._write_all(chunk, chunk.seqs)
+            return
+        for part, matched, letters in _segments(work, chunk):
+            if part is not None:
+                self._write_all(part, matched)
+            elif len(matched):
+                self._tell(self._order.acks(int(matched[-1]), _counts(matched, None)))
+            if letters:
+                seq = letters[0].seq
+                nack = Nack(int(chunk.ordinals[np.searchsorted(chunk.seqs, seq)]), letters)
+                self._tell(self._order.nacks([(seq, nack)], seq, Counts()))
+
+    def _write_all(self, chunk: Chunk, matched: Seqs) -> None:
+        """Writes rows, halving what is refused. `matched`: the seqs that this settles, written or filtered."""
+        todo = [(chunk, matched)]
+        while todo:
+            part, seqs = todo.pop()
+            try:
+                state, attempts = self._write(part)
+            except Refused as error:
+                halves = part.halves()
+                if halves is None:
+                    self._refuse(part, seqs, error)
+                    continue
+                left, right = halves
+                cut = int(np.searchsorted(seqs, right.seqs[0]))
+                todo += [(right, seqs[cut:]), (left, seqs[:cut])]
+            except Unavailable as error:
+                if self._options.on_unavailable == "wait":
+                    raise
+                # T7 to the letter: retries exhausted, so dead letters, acknowledged.
+                outcome = Outcome("failed", clip(str(error)), error.status)
+                self._bury(part, seqs, outcome, error_class=class_of(outcome), attempts=self._policy.attempts)
+            else:
+                counts = _counts(seqs, part)
+                counts = replace(counts, retried=counts.delivered * (attempts - 1))
+                self._tell(self._order.acks(int(seqs[-1]), counts), state)
+
+    def _write(self, chunk: Chunk) -> tuple[dict[str, object] | None, int]:
+        """The state that a write of these rows returned, and the attempts it took. Raises Refused, Unavailable."""
+        rows = Rows(chunk.batch, self._work.origins, self._work.micro_batch, int(chunk.seqs[0]), int(chunk.seqs[-1]))
+        if self._bucket is not None:
+            self._keeper.pause(self._bucket.reserve(chunk.rows))
+
+        def attempt() -> dict[str, object] | None:
+            self._may_send()
+            if self._reopen:
+                self._destination.open(self._state)
+            self._reopen = True
+            state = self._destination.write(rows)
+            self._reopen = False
+            return state
+
+        retrying = self._policy.calling(
+            lambda state: log.warning(
+                "%s, sending again: %s", self._work.node, state.outcome and state.outcome.exception()
+            ),
+            self._keeper.pause,
+        )
+        return retrying(attempt), int(retrying.statistics["attempt_number"])
+
+    def _may_send(self) -> None:
+        self._keeper.check()
+        if time.monotonic() < self._port.send_until:
+            return
+        self._port.renew()
+        if time.monotonic() >= self._port.send_until:
+            raise ConfigError(
+                f"{self._work.node}: delivery.timeout {self._options.timeout:g} s does not fit into the lease; "
+                "shorten it, or raise CONDUIT_LEASE_TTL"
+            )
+
+    def _refuse(self, chunk: Chunk, seqs: Seqs, error: Refused) -> None:
+        """One seq is refused: its rows, which share a position, become dead letters together."""
+        if self._options.refused == "complete":
+            log.warning("%s refused record %s, which counts as complete: %s", self._work.node, chunk.seqs[0], error)
+            counts = replace(_counts(seqs, chunk), delivered=0, completed=1)
+            self._tell(self._order.acks(int(seqs[-1]), counts))
+        else:
+            self._bury(chunk, seqs, Outcome("refused", clip(str(error)), error.status), error_class=_class(error))
+
+    def _bury(self, chunk: Chunk, seqs: Seqs, outcome: Outcome, *, error_class: str, attempts: int = 1) -> None:
+        """Every record of the chunk becomes a dead letter."""
+        nacks: dict[int, Nack] = {}
+        records = to_records(chunk.batch, self._work.origins)
+        for seq, ordinal, record in zip(chunk.seqs.tolist(), chunk.ordinals.tolist(), records):
+            letter = self._work.letter(seq, record, outcome.message, error_class, attempts=attempts)
+            nacks.setdefault(seq, Nack(ordinal, [], attempts - 1)).letters.append(letter)
+        filtered = len(_distinct(seqs)) - len(nacks)
+        self._tell(self._order.nacks(list(nacks.items()), int(seqs[-1]), Counts(matched=filtered, filtered=filtered)))
+
+    def _tell(self, flush: Flush, state: dict[str, object] | None = None) -> None:
+        accepted, settled = self._teller.tell(flush, state)
+        self._order.told(flush, accepted, settled.ranges)
+        if state is not None:
+            self._state = state
+        if accepted is not None:
+            raise self._teller.tripped(flush, accepted)
+
+
+def _segments(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
+    """A chunk after its processors, cut at each nack: the rows to write (None: nothing), the seqs that these and what
+    was filtered settle, and the dead letters of the nacked seq that follows."""
+    entries = process(work, chunk)
+    slices, numbers = chunk.batch.column("slice").to_numpy(), chunk.batch.column("n").to_numpy()
+    for nacked, group in groupby(entries, key=lambda e: e.seq if e.letter is not None else None):
+        part = list(group)
+        if nacked is not None:
+            yield None, np.empty(0, np.int64), [e.letter for e in part if e.letter is not None]
+            continue
+        kept = [e for e in part if not e.filtered]
+        out = None
+        if kept:
+            seqs = np.array([e.seq for e in kept], dtype=np.int64)
+            rows = np.searchsorted(chunk.seqs, seqs)
+            batch = spool_batch(slices[rows], numbers[rows], [e.record for e in kept])
+            out = Chunk(seqs, np.array([e.ordinal for e in kept], dtype=np.int64), batch)
+        yield out, _distinct(np.array([e.seq for e in part], dtype=np.int64)), []
+
+
+def _class(error: Refused) -> str:
+    """The class of what the destination's own library raised, where it says so; groupable in the dead letters."""
+    cause = error.__cause__
+    return type(cause).__name__ if cause is not None else class_of(Outcome("refused", status=error.status))
+
+
+def _distinct(seqs: Seqs) -> Seqs:
+    return seqs[np.concatenate([[True], np.diff(seqs) != 0])] if len(seqs) else seqs
+
+
+def _counts(matched: Seqs, written: Chunk | None) -> Counts:
+    """Of seqs that are settled together: those among the rows written are delivered, the others filtered."""
+    total = len(_distinct(matched))
+    delivered = written.records if written is not None else 0
+    return Counts(matched=total, delivered=delivered, filtered=total - delivered)
+
+
+def deliver(destination: BatchDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:
+    """Runs the engine, the lease kept beside it."""
+    with Keeper(teller.port, renew_every) as keeper:
+        return BatchWise(destination, options, teller, keeper).run()

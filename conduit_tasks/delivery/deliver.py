@@ -1,0 +1,41 @@
+"""Delivers one micro-batch to one destination: chooses the engine, and the careful way after deaths (SEMANTICS C10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from conduit_tasks.connectors.base import BatchDestination, RecordDestination
+from conduit_tasks.delivery import batch_wise, record_wise
+from conduit_tasks.delivery.port import DeliveryPort
+from conduit_tasks.delivery.teller import Teller
+from conduit_tasks.delivery.work import Report, Work
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from conduit_tasks.delivery.dead_letters import Handler
+
+
+def deliver(
+    work: Work,
+    destination: RecordDestination | BatchDestination,
+    port: DeliveryPort,
+    options: Delivery,
+    dlq: Handler | None = None,
+) -> Report:
+    """Delivers what of `work` is not confirmed; everything it returns for is confirmed in the broker.
+
+    `dlq` takes the nacks that the window accepted; None leaves them to `port.store_dead`. The destination is closed.
+    Raises Unavailable (the target is down and `on-unavailable` is `wait`), PipelineStopped (the nack window tripped, or
+    a dead letter cannot be stored), Fenced, BrokerUnavailable.
+    """
+    teller = Teller(work, port, dlq)
+    renew_every = settings().lease_ttl / 3
+    if isinstance(destination, RecordDestination):
+        return record_wise.deliver(destination, options, teller, renew_every)
+    if isinstance(destination, BatchDestination):
+        return batch_wise.deliver(destination, options, teller, renew_every)
+    raise ConfigError(
+        f"{work.node}: {type(destination).__name__} is neither a RecordDestination nor a BatchDestination"
+    )

@@ -1,0 +1,54 @@
+"""Bookkeeping of a delivery that works strictly in order: the batch-wise counterpart of `progress`.
+
+Everything up to a seq is told at once, so nothing is kept per record: counts come from the caller's arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery.port import Counts
+from conduit_tasks.delivery.progress import Flush, Nack, run_lengths
+from conduit_tasks.delivery.work import Reading, Work
+
+
+class InOrder:
+    """How far an in-order delivery is. Each method gives the flush to tell; the caller tells it before the next."""
+
+    def __init__(self, work: Work, reading: Reading) -> None:
+        self._last, self._reading = work.last, reading
+        span = RangeSet(((work.first, work.last),)) if work.first <= work.last else RangeSet()
+        self._gaps = span.subtract(RangeSet.of(work.confirmed))
+        self._voted = 0
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the whole span is."""
+        return not self._gaps
+
+    def acks(self, through: int, counts: Counts) -> Flush:
+        """Every matched seq up to `through` is complete and none is a nack."""
+        return self._flush(through, [], counts)
+
+    def nacks(self, nacks: Sequence[tuple[int, Nack]], through: int, acks: Counts) -> Flush:
+        """Every matched seq up to `through` is complete; these (seq, nack), in order, are nacks; `acks`: the others."""
+        return self._flush(through, list(nacks), acks)
+
+    def rest(self) -> Flush:
+        """What is left of the span once everything was read: seqs that nothing matched."""
+        return self._flush(self._last, [], Counts())
+
+    def told(self, flush: Flush, accepted: int | None, ranges: RangeSet) -> None:
+        """What became of a flush, as `Teller.tell` answered."""
+        self._voted = flush.first + (sum(n for _, n in flush.votes) if accepted is None else accepted)
+        self._gaps = self._gaps.subtract(ranges)
+
+    def _flush(self, through: int, nacks: list[tuple[int, Nack]], acks: Counts) -> Flush:
+        gaps = RangeSet(tuple((first, min(last, through)) for first, last in self._gaps if first <= through))
+        # Acks are voted with the next nack, or with the confirm that completes the span: the last moment for it.
+        # By then everything was read, because the last chunk is handed out after that.
+        end = nacks[-1][1].ordinal + 1 if nacks else self._voted
+        if gaps == self._gaps:
+            end = max(end, self._reading.matched)
+        return Flush(self._voted, run_lengths(self._voted, end, [n.ordinal for _, n in nacks]), gaps, [], acks, nacks)

@@ -1,0 +1,84 @@
+"""Lanes: what may not overtake each other on the way to a destination (SEMANTICS C9, `order-by`).
+
+`partition`: a lane per (source connector, partition). `key`: `KEY_LANES` lanes by hash of the key's bytes; records
+without a key share one. `none`: no lanes, every record may go. A lane hands out its next record only when the one
+before it is released, so at most one record of a lane is unconfirmed by the target.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Hashable
+
+from conduit_tasks.delivery.work import Entry
+from conduit_tasks.record.record import Record, data_bytes
+
+KEY_LANES = 64
+
+
+class Lane:
+    """One line of records; `busy` while one of them is ready or on its way."""
+
+    __slots__ = ("busy", "pending")
+
+    def __init__(self) -> None:
+        self.pending: deque[Entry] = deque()
+        self.busy = False
+
+
+class Lanes:
+    """Records that were read and not handed out yet."""
+
+    def __init__(self, order_by: str) -> None:
+        self._of = _LANE_OF[order_by]
+        self._lanes: dict[Hashable, Lane] = {}
+        self._ready: deque[tuple[Lane | None, Entry]] = deque()
+        self.held = 0
+        """Records read and not handed out."""
+
+    def admit(self, entry: Entry) -> None:
+        """A record was read; entries come in order."""
+        self.held += 1
+        if self._of is None:
+            self._ready.append((None, entry))
+            return
+        name = self._of(entry.record)
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = Lane()
+        if lane.busy:
+            lane.pending.append(entry)
+        else:
+            lane.busy = True
+            self._ready.append((lane, entry))
+
+    @property
+    def ready(self) -> bool:
+        """Whether a record can be handed out now."""
+        return bool(self._ready)
+
+    def next(self) -> tuple[Lane | None, Entry]:
+        """A record that may go now, and the lane to release after it."""
+        self.held -= 1
+        return self._ready.popleft()
+
+    def release(self, lane: Lane | None) -> None:
+        """The record handed out last from this lane is delivered, or its nack is taken."""
+        if lane is None:
+            return
+        if lane.pending:
+            self._ready.append((lane, lane.pending.popleft()))
+        else:
+            lane.busy = False
+
+
+def _by_partition(record: Record) -> Hashable:
+    return (record.origin.connector, record.origin.partition)
+
+
+def _by_key(record: Record) -> Hashable:
+    return zlib.crc32(data_bytes(record.key)) % KEY_LANES
+
+
+_LANE_OF: dict[str, Callable[[Record], Hashable] | None] = {"partition": _by_partition, "key": _by_key, "none": None}

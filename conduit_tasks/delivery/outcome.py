@@ -1,0 +1,58 @@
+"""What an answer means for a record: delivered, refused or failed (SEMANTICS T6).
+
+*Failed* is what may recover, and is retried: no connection, time-outs, 408, 425, 429 and 5xx. *Refused* is an
+answer that a retry cannot improve (401, 400, a redirect that nobody follows): it completes the send, and is a nack
+unless `refused: complete` says otherwise. Anything in the 2xx is *delivered*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from conduit_tasks.connectors.base import Outcome
+from conduit_tasks.errors import RecordError, Refused, Unavailable
+
+RETRIABLE = frozenset({408, 425, 429})
+"""Statuses below 500 that may recover: request timeout, too early, too many requests."""
+
+LONGEST_MESSAGE = 500
+"""Characters kept of a destination's own words."""
+
+
+def status_kind(status: int) -> Literal["delivered", "refused", "failed"]:
+    """The kind of outcome of an HTTP status code (SEMANTICS T6)."""
+    if 200 <= status < 300:
+        return "delivered"
+    if status in RETRIABLE or status >= 500:
+        return "failed"
+    return "refused"
+
+
+def outcome_of(error: BaseException) -> Outcome | None:
+    """The outcome that an exception of `send` stands for, or None: a fault of the program, not of a record."""
+    text = clip(str(error) or type(error).__name__)
+    if isinstance(error, Unavailable):
+        return Outcome("failed", text, error.status, error.retry_after)
+    if isinstance(error, Refused):
+        return Outcome("refused", text, error.status)
+    if isinstance(error, RecordError):
+        return Outcome("refused", text)
+    if isinstance(error, (asyncio.TimeoutError, OSError)):
+        return Outcome("failed", f"{type(error).__name__}: {text}")
+    return None
+
+
+def error_class(outcome: Outcome) -> str:
+    """Short and groupable, for dead letters: `http 400`, `refused`, `timeout`, `unavailable`."""
+    if outcome.status is not None:
+        return f"http {outcome.status}"
+    if outcome.kind == "refused":
+        return "refused"
+    return "timeout" if "no answer within" in outcome.message else "unavailable"
+
+
+def clip(text: str) -> str:
+    """`text` on one line and not longer than `LONGEST_MESSAGE`."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_MESSAGE else line[: LONGEST_MESSAGE - 1] + "…"

@@ -1,0 +1,22 @@
+"""`rate-limit`: a token bucket. It holds a tenth of a second's tokens, so that a pause is not made up in a burst."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class TokenBucket:
+    """`reserve` takes tokens now and says how long to wait before using them. Not thread-safe."""
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._clock = rate, clock
+        self._burst = max(1.0, rate / 10)
+        self._tokens, self._at = self._burst, clock()
+
+    def reserve(self, tokens: int = 1) -> float:
+        """Seconds to wait; the tokens are taken whether or not the caller waits."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate) - tokens
+        self._at = now
+        return max(0.0, -self._tokens / self._rate)

@@ -1,0 +1,374 @@
+"""Record-wise delivery: many sends at a time, an outcome each, order kept per lane (SEMANTICS C9, O2, O3, T5–T7, T9).
+
+A reader keeps a bounded number of records ahead; a fixed pool of workers sends them, at most `max-unconfirmed` at
+once; a flusher tells the broker every `FLUSH_RECORDS` completed records or `FLUSH_SECONDS`, in another thread, so
+that sending goes on meanwhile. What was sent and is not confirmed in the broker, and so may be sent again after a
+crash, is at most **max-unconfirmed + UNTOLD records** (SEMANTICS C10).
+
+Order: with lanes, a record is sent only after the one before it in its lane was delivered, or its nack was voted,
+stored and confirmed. A pipe with several unconfirmed (O2) fills its `max-unconfirmed` from different lanes, or from
+anywhere with `order-by: none`; `resend` and `sequential` have one record on its way in all (O1, O4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from conduit_tasks.connectors.base import Outcome, RecordDestination
+from conduit_tasks.delivery.down import Suspects
+from conduit_tasks.delivery.keeper import Keeper
+from conduit_tasks.delivery.lanes import Lane, Lanes
+from conduit_tasks.delivery.outcome import error_class, outcome_of
+from conduit_tasks.delivery.progress import Progress
+from conduit_tasks.delivery.rate import TokenBucket
+from conduit_tasks.delivery.retry import RetryPolicy
+from conduit_tasks.delivery.teller import Teller
+from conduit_tasks.delivery.work import Entry, Reading, Report
+from conduit_tasks.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    Fenced,
+    InvariantBroken,
+    PipelineStopped,
+    Unavailable,
+)
+from conduit_tasks.pipeline.topology import Delivery
+
+log = logging.getLogger(__name__)
+
+UNTOLD = 1_000
+"""Completed records that may wait to be told to the broker; beyond it sending pauses."""
+FLUSH_RECORDS = 900
+"""Completed records that start a flush; the rest of `UNTOLD` is for what completes while it runs."""
+FLUSH_SECONDS = 0.25
+LOOK_AHEAD = 1_024
+"""Records read ahead, at least; four times `max-unconfirmed` where that is more."""
+
+ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
+"""Pipes that have one record on its way, whatever `max-unconfirmed` says."""
+
+
+class RecordWise:
+    """One delivery of one micro-batch; used once."""
+
+    def __init__(self, destination: RecordDestination, options: Delivery, teller: Teller, renew_every: float) -> None:
+        self._destination, self._options, self._teller = destination, options, teller
+        work = self._work = teller.work
+        self._port = teller.port
+        self._renew_every = renew_every
+        self._policy = RetryPolicy(options)
+        self._progress = Progress(work.first, work.last, work.confirmed)
+        self._lanes = Lanes(options.order_by)
+        self._suspects = Suspects()
+        self._bucket = TokenBucket(options.rate_limit) if options.rate_limit else None
+        self._in_flight = 1 if options.pipe in ONE_UNCONFIRMED else max(1, options.max_unconfirmed)
+        self._busy = 0
+        self._telling = 0
+        self._told = True
+        self._held: list[tuple[int, Lane | None]] = []
+        self._reading = True
+        self._down: Outcome | None = None
+        self._stopping = False
+
+    async def run(self) -> Report:
+        """Delivers what is to be done. Raises Unavailable (the target is down, with `on-unavailable: wait`),
+        PipelineStopped (the window tripped), Fenced, or what a destination raised that stands for no outcome.
+
+        Before it raises, everything completed is told to the broker, unless the broker itself is the cause.
+        """
+        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[None] = loop.create_future()
+        self._idle: list[asyncio.Future[None]] = []
+        self._room, self._due, self._lease = asyncio.Event(), asyncio.Event(), asyncio.Lock()
+        self._room.set()
+
+        def lost(error: BaseException) -> None:
+            loop.call_soon_threadsafe(self._fail, error)
+
+        with (
+            ThreadPoolExecutor(1, "delivery-reader") as self._reader,
+            ThreadPoolExecutor(1, "delivery-teller") as self._talker,
+            Keeper(self._port, self._renew_every, lost),
+        ):
+            flusher = asyncio.create_task(self._guard(self._flush_loop()))
+            senders: list[asyncio.Task[None]] = []
+            try:
+                await self._open()
+                senders = [asyncio.create_task(self._guard(self._work_loop())) for _ in range(self._in_flight)]
+                senders.append(asyncio.create_task(self._guard(self._read_loop())))
+                await self._end
+            except (Fenced, PipelineStopped, BrokerUnavailable, InvariantBroken):
+                await self._stop(senders, flusher)
+                raise
+            except Exception:
+                await self._stop(senders, flusher)
+                if self._told:
+                    # What did succeed is not sent again because something else failed (T4).
+                    await self._flush()
+                raise
+            finally:
+                await self._stop(senders, flusher)
+                await self._destination.close()
+        return self._teller.report(time.monotonic() - began)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def _read_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        reading = Reading(self._work)
+        blocks = reading.entries()
+        ahead = max(LOOK_AHEAD, 4 * self._in_flight)
+        while True:
+            block = await loop.run_in_executor(self._reader, next, blocks, None)
+            if block is None:
+                break
+            for entry in block:
+                self._progress.expect(entry.seq, entry.record.ordinal, entry.ordinal)
+                if entry.filtered:
+                    self._progress.complete(entry.seq, entry.record.ordinal, "filtered")
+                else:
+                    self._lanes.admit(entry)
+            self._wake()
+            self._completed()
+            if self._lanes.held >= ahead:
+                self._room.clear()
+                self._reading = False
+                self._judge()
+                await self._room.wait()
+                self._reading = True
+        self._progress.finish(reading.matched)
+        self._reading = False
+        self._due.set()
+        self._judge()
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def _may_send(self) -> bool:
+        untold = self._progress.unconfirmed + self._telling + self._busy
+        return self._lanes.ready and untold < self._in_flight + UNTOLD
+
+    async def _work_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        low = max(LOOK_AHEAD, 4 * self._in_flight) // 2
+        while True:
+            while not self._may_send():
+                self._judge()
+                turn: asyncio.Future[None] = loop.create_future()
+                self._idle.append(turn)
+                await turn
+            lane, entry = self._lanes.next()
+            self._busy += 1
+            self._wake()
+            if self._lanes.held < low:
+                self._room.set()
+            try:
+                nacked = await self._handle(entry)
+            finally:
+                self._busy -= 1
+            if nacked and lane is not None:
+                # Invariant 8 and C9: what follows in the lane waits until the window took this nack.
+                self._held.append((entry.seq, lane))
+                self._due.set()
+            else:
+                self._lanes.release(lane)
+            self._completed()
+
+    async def _handle(self, entry: Entry) -> bool:
+        """Brings one record to its outcome; whether it is a nack."""
+        record, seq = entry.record, entry.seq
+        if entry.letter is not None:
+            self._progress.complete(seq, record.ordinal, "nacked", letters=[entry.letter])
+            return True
+        began = time.monotonic()
+        attempts = 1
+        while True:
+            outcome = await self._attempt(entry)
+            if outcome.kind != "failed":
+                self._suspects.succeeded(time.monotonic())
+                break
+            delay = self._policy.delay(attempts, outcome)
+            if delay is None:
+                break
+            attempts += 1
+            await asyncio.sleep(delay)
+        retried = attempts - 1
+        if outcome.kind == "delivered":
+            self._progress.complete(seq, record.ordinal, "delivered", retried=retried)
+            return False
+        if outcome.kind == "refused" and self._options.refused == "complete":
+            log.warning("%s refused record %s, which counts as complete: %s", self._work.node, seq, outcome.message)
+            self._progress.complete(seq, record.ordinal, "completed", retried=retried)
+            return False
+        if outcome.kind == "failed" and self._options.on_unavailable == "wait" and not self._suspects.own_fault(began):
+            verdict = self._suspects.wait()
+            self._down = outcome
+            self._judge()
+            await verdict
+        letter = self._work.letter(seq, record, outcome.message, error_class(outcome), attempts=attempts)
+        self._progress.complete(seq, record.ordinal, "nacked", retried=retried, letters=[letter])
+        return True
+
+    async def _attempt(self, entry: Entry) -> Outcome:
+        """One send: never begun past the lease, never waited for longer than `timeout` (T5: the timer is ours)."""
+        if self._bucket is not None:
+            pause = self._bucket.reserve()
+            if pause:
+                await asyncio.sleep(pause)
+        if time.monotonic() >= self._port.send_until:
+            await self._keep_lease()
+        try:
+            async with asyncio.timeout(self._options.timeout) as timer:
+                return await self._destination.send(entry.record)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and timer.expired():
+                return Outcome("failed", f"no answer within {self._options.timeout:g} s")
+            outcome = outcome_of(error)
+            if outcome is None:
+                raise
+            return outcome
+
+    async def _keep_lease(self) -> None:
+        """Waits until sends may begin again. Raises Fenced where the lease is lost."""
+        async with self._lease:
+            if time.monotonic() < self._port.send_until:
+                return
+            await asyncio.get_running_loop().run_in_executor(None, self._port.renew)
+            if time.monotonic() >= self._port.send_until:
+                raise ConfigError(
+                    f"{self._work.node}: delivery.timeout {self._options.timeout:g} s does not fit into the lease; "
+                    "shorten it, or raise CONDUIT_LEASE_TTL"
+                )
+
+    # -- telling ------------------------------------------------------------------------------------------------
+
+    def _completed(self) -> None:
+        """Something completed: wakes the flusher where it is due now."""
+        progress = self._progress
+        if progress.unconfirmed >= FLUSH_RECORDS or progress.complete_through or progress.votable:
+            self._due.set()
+
+    async def _flush_loop(self) -> None:
+        while not self._stopping:
+            try:
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self._due.wait()
+            except TimeoutError:
+                pass
+            self._due.clear()
+            if await self._flush() and self._progress.complete_through and self._progress.confirmed:
+                if not self._end.done():
+                    self._end.set_result(None)
+                return
+
+    async def _flush(self) -> bool:
+        """Tells what there is; False where there is nothing and more is to come."""
+        progress = self._progress
+        flush = progress.begin()
+        if not flush.size and not flush.votes and not progress.complete_through:
+            return False
+        self._telling = flush.size
+        self._told = False
+        loop = asyncio.get_running_loop()
+        accepted, settled = await loop.run_in_executor(self._talker, self._teller.tell, flush)
+        progress.end(flush, accepted, settled.ranges)
+        self._telling, self._told = 0, True
+        if accepted is not None:
+            raise self._teller.tripped(flush, accepted)
+        held, self._held = self._held, []
+        for seq, lane in held:
+            if progress.settled_nack(seq):
+                self._lanes.release(lane)
+            else:
+                self._held.append((seq, lane))
+        self._completed()
+        self._wake()
+        self._judge()
+        return True
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        """Says that the target is down when every record on its way is suspected and none can be tried beside."""
+        suspects = len(self._suspects)
+        if not suspects or suspects < self._busy or self._telling or self._reading:
+            return
+        if self._may_send() and self._busy < self._in_flight:
+            return
+        if self._lanes.ready and self._progress.unconfirmed > self._progress.waiting:
+            return  # the next flush makes room for others to be tried
+        assert self._down is not None
+        self._fail(
+            Unavailable(
+                f"{self._work.node} of {self._work.pipeline} is down: {self._down.message} (the same for every one of "
+                f"{suspects} record(s) tried {self._policy.attempts} time(s)); it goes on by itself once it answers",
+                retry_after=self._down.retry_after,
+                status=self._down.status,
+            )
+        )
+
+    def _wake(self) -> None:
+        # One is woken; it wakes the next, if there is more for it to do.
+        while self._idle and self._may_send():
+            turn = self._idle.pop()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._end.done():
+            self._end.set_exception(error)
+
+    async def _guard(self, loop: Coroutine[Any, Any, None]) -> None:
+        try:
+            await loop
+        except Exception as error:  # noqa: BLE001 - raised again by `run`, which waits for `_end`
+            self._fail(error)
+
+    async def _open(self) -> None:
+        """Opens the destination, by the same retry policy as a send."""
+        attempts = 1
+        while True:
+            try:
+                await self._destination.open(self._options.timeout)
+                return
+            except Unavailable as error:
+                delay = self._policy.delay(attempts, Outcome("failed", str(error), error.status, error.retry_after))
+                if delay is None:
+                    if self._options.on_unavailable == "wait":
+                        raise
+                    # T7 to the letter: the sends say the same, one by one, and go to the dead letters.
+                    log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, error)
+                    return
+            attempts += 1
+            await asyncio.sleep(delay)
+
+    async def _stop(self, senders: list[asyncio.Task[None]], flusher: asyncio.Task[None]) -> None:
+        """Ends all sends at once; a flush that is under way is waited for, because the broker may have heard it."""
+        for task in senders:
+            task.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
+        self._stopping = True
+        self._due.set()
+        await flusher
+        if self._end.done() and not self._end.cancelled():
+            self._end.exception()
+
+
+def deliver(destination: RecordDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:
+    """Runs the engine in an event loop of its own (uvloop where it is installed)."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(RecordWise(destination, options, teller, renew_every).run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop

@@ -1,0 +1,227 @@
+"""What one destination has to do in one micro-batch, and the rows of it as the engines take them.
+
+Rows come in order of (seq, ord). What is confirmed already is left out, but counted: a vote's ordinal is its place
+among all matched records of the micro-batch (SEMANTICS C6).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
+from conduit_tasks.delivery.port import Counts, DeadLetter
+from conduit_tasks.errors import InvariantBroken
+from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.record.schema import to_records
+
+if TYPE_CHECKING:
+    from conduit_tasks.processors.chain import Chain, Result
+
+BLOCK = 512
+"""Rows that become Python records at once: large enough to be cheap, small enough not to stall senders."""
+
+DERIVED_STRIDE = 1 << 16
+"""The k-th further record that a destination processor derives from ordinal o has ordinal o + k · stride: unique in its
+position and the same at every attempt, whatever became of the other records of that position."""
+
+KILLED = "killed its worker"
+"""Error class of a record whose delivery ended its process (SEMANTICS C10)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One micro-batch at one destination.
+
+    `rows`: opens a fresh reading of the rows that match the trigger, as (seqs, SPOOL_SCHEMA batch) in order of
+    (seq, ord), those already confirmed included. `origins`: per slice number. `matched`: distinct matched seqs.
+    `state`: what the destination's last confirm stored. `span`: the seqs to work on, both inside; None = all.
+    `culprits`: seqs that are not sent but nacked, because they kill their worker. `index`: a seq's number in its
+    source partition, where the caller knows it.
+    """
+
+    pipeline: str
+    destination: str
+    micro_batch: int
+    total: int
+    matched: int
+    rows: Callable[[], Iterator[tuple[Seqs, pa.RecordBatch]]]
+    origins: Sequence[Origin]
+    confirmed: Sequence[tuple[int, int]] = ()
+    state: dict[str, Any] | None = None
+    chain: Chain | None = None
+    epoch: int = 0
+    index: Callable[[int], int | None] | None = None
+    span: tuple[int, int] | None = None
+    culprits: Collection[int] = ()
+
+    @property
+    def node(self) -> str:
+        return f"destinations.{self.destination}"
+
+    @property
+    def first(self) -> int:
+        """The first seq to work on."""
+        return self.span[0] if self.span else 0
+
+    @property
+    def last(self) -> int:
+        """The last seq to work on; `first` - 1 where there is none."""
+        return self.span[1] if self.span else self.total - 1
+
+    def letter(
+        self, seq: int, record: Record, error: str, error_class: str, *, attempts: int = 1, node: str = ""
+    ) -> DeadLetter:
+        """The dead letter of a record that failed here and now.
+
+        With `node` that of a processor of this destination it holds the record as it came in; otherwise as it was
+        sent, after the processors.
+        """
+        return DeadLetter(
+            self.micro_batch,
+            seq,
+            record,
+            node or self.node,
+            error,
+            error_class,
+            attempts,
+            self.epoch,
+            time.time(),
+            self.index(seq) if self.index else None,
+        )
+
+
+@dataclass(slots=True)
+class Entry:
+    """One record to be handled. `filtered` and `letter` say what its processors decided; else it is sent.
+
+    `ordinal`: how many matched seqs of the micro-batch precede its own.
+    """
+
+    seq: int
+    ordinal: int
+    record: Record
+    filtered: bool = False
+    letter: DeadLetter | None = None
+
+
+class Reading:
+    """One pass over the rows of a `Work` that are still to be done. `matched` counts the seqs passed so far."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.matched = 0
+        self._done = RangeSet.of(work.confirmed)
+        self._newest = -1
+
+    def batches(self) -> Iterator[tuple[Seqs, Seqs, pa.RecordBatch]]:
+        """(seqs, ordinals, rows) of what is to be done; never empty.
+
+        Raises InvariantBroken where rows are out of order, or are not the number that was sealed.
+        """
+        work = self.work
+        for seqs, batch in work.rows():
+            if not len(seqs):
+                continue
+            before = np.concatenate([[self._newest], seqs[:-1]])
+            if (seqs < before).any():
+                raise InvariantBroken(
+                    f"micro-batch {work.micro_batch} is not in order at {work.node} (SEMANTICS C9): "
+                    f"{int(seqs[np.argmax(seqs < before)])} follows a higher number"
+                )
+            ordinals = self.matched - 1 + np.cumsum(seqs != before)
+            todo = (seqs >= work.first) & (seqs <= work.last) & ~_inside(seqs, self._done)
+            reached = int(np.searchsorted(seqs, work.last, side="right"))
+            if reached:
+                self.matched, self._newest = int(ordinals[reached - 1]) + 1, int(seqs[reached - 1])
+            if todo.all():
+                yield seqs, ordinals, batch
+            elif todo.any():
+                yield seqs[todo], ordinals[todo], batch.filter(pa.array(todo))
+            if reached < len(seqs):
+                return
+        if work.last == work.total - 1 and self.matched != work.matched:
+            raise InvariantBroken(
+                f"invariant 10: micro-batch {work.micro_batch} has {self.matched} records for {work.node}, "
+                f"but {work.matched} were sealed"
+            )
+
+    def entries(self) -> Iterator[list[Entry]]:
+        """The same as records in small blocks, after the destination's own processors."""
+        for chunk in chunks(self.batches(), BLOCK):
+            yield process(self.work, chunk)
+
+
+def process(work: Work, chunk: Chunk) -> list[Entry]:
+    """The rows as entries in order, after the destination's own processors.
+
+    Records derived from one position are nacked together, as they came in; culprits are not touched at all.
+    """
+    seqs, ordinals = chunk.seqs.tolist(), chunk.ordinals.tolist()
+    if work.chain is None and not work.culprits:
+        return [Entry(s, o, r) for s, o, r in zip(seqs, ordinals, to_records(chunk.batch, work.origins))]
+    dead = [i for i, seq in enumerate(seqs) if seq in work.culprits]
+    said = "its delivery ended the worker process again and again; look at the worker's log"
+    errors = {seqs[i]: (said, KILLED, "") for i in dead}
+    results: list[Result | None] = [None] * len(seqs)
+    alive = [i for i in range(len(seqs)) if seqs[i] not in errors]
+    if work.chain is not None and alive:
+        for i, result in zip(alive, work.chain.run(to_records(chunk.take(alive).batch, work.origins))):
+            results[i] = result
+            if result.error is not None:
+                errors[seqs[i]] = (result.error, result.error_class or "processor", f"{work.node}/{result.processor}")
+    ords = chunk.batch.column("ord").to_pylist()
+    originals = to_records(chunk.batch, work.origins) if errors or work.chain is None else []
+    out: list[Entry] = []
+    for i, (seq, ordinal) in enumerate(zip(seqs, ordinals)):
+        made = results[i]
+        if seq in errors:
+            error, kind, node = errors[seq]
+            out.append(Entry(seq, ordinal, originals[i], letter=work.letter(seq, originals[i], error, kind, node=node)))
+        elif made is None:
+            out.append(Entry(seq, ordinal, originals[i]))
+        elif not made.records:
+            out.append(Entry(seq, ordinal, Record(b"", ordinal=ords[i]), filtered=True))
+        else:
+            for k, record in enumerate(made.records):
+                record.ordinal = ords[i] + k * DERIVED_STRIDE
+                out.append(Entry(seq, ordinal, record))
+    return out
+
+
+def _inside(seqs: Seqs, ranges: RangeSet) -> npt.NDArray[np.bool_]:
+    """For each seq whether it lies in `ranges`."""
+    if not ranges:
+        return np.zeros(len(seqs), dtype=bool)
+    bounds = np.asarray(ranges.ranges, dtype=np.int64)
+    at = np.searchsorted(bounds[:, 0], seqs, side="right") - 1
+    inside: npt.NDArray[np.bool_] = (at >= 0) & (seqs <= bounds[np.maximum(at, 0), 1])
+    return inside
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one delivery came to: everything that it confirmed itself, and how long it took (seconds)."""
+
+    counts: Counts = field(default_factory=Counts)
+    flushes: int = 0
+    seconds: float = 0.0
+
+
+def add(a: Counts, b: Counts) -> Counts:
+    """Both together."""
+    return Counts(
+        a.matched + b.matched,
+        a.delivered + b.delivered,
+        a.filtered + b.filtered,
+        a.nacked + b.nacked,
+        a.completed + b.completed,
+        a.retried + b.retried,
+    )
