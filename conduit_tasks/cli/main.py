@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from conduit_tasks.errors import ConduitError
 
 class Lazy(NamedTuple):
     """Where a command is: a module of `conduit_tasks.cli` with a function of the command's name (dashes as
-    underscores) or, for several commands below it, `app: typer.Typer`."""
+    underscores) or, in a module of that name, `app: typer.Typer` with commands of its own."""
 
     module: str
     help: str
@@ -60,14 +59,15 @@ class LazyGroup(TyperGroup):
 def load_command(name: str) -> Any:
     """The command object of a name in the table."""
     module = importlib.import_module(f"conduit_tasks.cli.{COMMANDS[name].module}")
-    function = getattr(module, name.replace("-", "_"), None)
-    if inspect.isfunction(function) and function.__module__ == module.__name__:
-        single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name, help=inspect.getdoc(function) or COMMANDS[name].help)(function)
-        return typer.main.get_command(single)
-    command = typer.main.get_command(module.app)
-    command.name = name
-    return command
+    function = name.replace("-", "_")
+    group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    # A callback makes it a group whatever is in it, so that the command is found under its name.
+    group.callback()(lambda: None)
+    if hasattr(module, "app") and function == COMMANDS[name].module:
+        group.add_typer(module.app, name=name)
+    else:
+        group.command(name)(getattr(module, function))
+    return typer.main.get_group(group).commands[name]
 
 
 app = typer.Typer(

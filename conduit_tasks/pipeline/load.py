@@ -242,16 +242,16 @@ def _without_clashes(result: LoadResult) -> LoadResult:
     by_id: dict[str, list[Pipeline]] = {}
     for pipeline in result.pipelines:
         by_id.setdefault(pipeline.id, []).append(pipeline)
-    names = {name: p.id for p in result.pipelines for name in (dag_id(p.id), replay_dag_id(p.id))}
+    replays = {replay_dag_id(p.id): p.id for p in result.pipelines}
     kept = []
     for pipeline in result.pipelines:
         twins = [p for p in by_id[pipeline.id] if p is not pipeline]
-        other = names[dag_id(pipeline.id)]
+        other = replays.get(dag_id(pipeline.id))
         if twins:
             where = f"{twins[0].file}:{twins[0].line}"
             message = f"the pipeline id '{pipeline.id}' is used twice, also in {where}; neither is loaded"
             result.findings.append(_clash(pipeline, "E105", message))
-        elif other != pipeline.id:
+        elif other:
             message = f"the pipeline '{pipeline.id}' would have the name of the replay DAG of '{other}'"
             result.findings.append(_clash(pipeline, "E106", message))
         else:

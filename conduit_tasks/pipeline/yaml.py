@@ -163,7 +163,7 @@ def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
         if not (isinstance(error, _TooLarge) and documents):
             documents.append(Document(None, Report(file)))
         mark, message = _problem(error)
-        documents[-1].report.add("E002", (), message, "mend the YAML; indent with spaces, quote templates", mark=mark)
+        documents[-1].report.add("E002", (), message, "mend the YAML: indent with spaces, quote templates, and ${NAME} inside braces", mark=mark)
     return documents
 
 

@@ -52,6 +52,7 @@ def test_a_command_may_be_a_function_or_an_app(conduit: Conduit, monkeypatch: py
         "import typer\napp = typer.Typer()\n"
         "@app.command()\ndef morning() -> None:\n    print('good morning')\n"
         "@app.command()\ndef evening() -> None:\n    print('good evening')\n"
+        "@app.callback()\ndef greet() -> None:\n    pass\n"
         "def greet_once(name: str) -> None:\n    print('hello', name)\n"
     )
     from conduit_tasks import cli

@@ -177,7 +177,7 @@ def test_a_broken_document_leaves_those_before_it(files: Files) -> None:
 
 
 def test_a_missing_variable_breaks_the_pipeline_that_uses_it(files: Files) -> None:
-    text = files.with_pipeline().replace("in.txt", "${NOWHERE}/in.txt")
+    text = files.with_pipeline().replace("in.txt", '"${NOWHERE}/in.txt"')
     text += files.with_pipeline().replace("id: p", "id: q").split("pipelines:\n")[1]
     result = files.load(text)
     assert [p.id for p in result.pipelines] == ["q"]
