@@ -163,7 +163,8 @@ def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
         if not (isinstance(error, _TooLarge) and documents):
             documents.append(Document(None, Report(file)))
         mark, message = _problem(error)
-        documents[-1].report.add("E002", (), message, "mend the YAML: indent with spaces, quote templates, and ${NAME} inside braces", mark=mark)
+        hint = "mend the YAML: indent with spaces, quote templates, and ${NAME} inside braces"
+        documents[-1].report.add("E002", (), message, hint, mark=mark)
     return documents
 
 
