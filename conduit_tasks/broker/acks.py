@@ -35,39 +35,45 @@ class Acks(Deliveries):
         None where there is nothing to tell. `token`: of the lease `acks.<source>`; raises Fenced where it was lost.
         """
         ack = self.hash(self.keys.ack(source))
-        if "to" not in ack:
+        if "to" in ack:
+            m_from, m_to = int(ack["from"]), int(ack["to"])
+            position: dict[str, str] = {}
+        else:
             m_from, m_to = int(ack.get("m", 0)) + 1, self._confirmed(destinations, ack_on)
             if m_to < m_from:
                 return None
-            position: dict[str, str] = {}
-            slices = self.read(
-                *(("HGET", self.keys.micro_batch(m), f"slices:{source}") for m in range(m_from, m_to + 1))
-            )
-            for text in slices:
-                for piece in orjson.loads(text) if text else ():
-                    position[piece["part"]] = orjson.dumps(piece["end"]).decode()
-            stands = self.run(
-                scripts.BEGIN_ACK,
-                {
-                    "pipeline": self.keys.pipeline,
-                    "ack": self.keys.ack(source),
-                    "lease": self.keys.lease(f"acks.{source}"),
-                    "intent": self.keys.intent(source),
-                    "cursors": [] if ack_on == "stored" else [self.keys.destination(d) for d in destinations],
-                },
-                **{"from": m_from},
-                to=m_to,
-                token=token or 0,
-                position=[text for pair in position.items() for text in pair],
-            )
-            if not stands[0]:
-                return None
-            ack = self.hash(self.keys.ack(source))
-            if "to" not in ack:
-                # Without a lease, somebody else may have given and committed it between the two looks.
-                return None
+            position = self._ends(source, m_from, m_to)
+        stands = self.run(
+            scripts.BEGIN_ACK,
+            {
+                "pipeline": self.keys.pipeline,
+                "ack": self.keys.ack(source),
+                "lease": self.keys.lease(f"acks.{source}"),
+                "intent": self.keys.intent(source),
+                "cursors": [] if ack_on == "stored" else [self.keys.destination(d) for d in destinations],
+            },
+            **{"from": m_from},
+            to=m_to,
+            token=token or 0,
+            position=[text for pair in position.items() for text in pair],
+        )
+        if not stands[0]:
+            return None
+        ack = self.hash(self.keys.ack(source))
+        if "to" not in ack:
+            # Without a lease, somebody else may have given and committed it between the two looks.
+            return None
         intent = self.hash(self.keys.intent(source))
         return Ack(int(ack["from"]), int(ack["to"]), {part: orjson.loads(t) for part, t in intent.items()})
+
+    def _ends(self, source: str, m_from: int, m_to: int) -> dict[str, str]:
+        """Part → token (JSON) where the last slice of each part ends in these micro-batches."""
+        ends: dict[str, str] = {}
+        commands = (("HGET", self.keys.micro_batch(m), f"slices:{source}") for m in range(m_from, m_to + 1))
+        for text in self.read(*commands):
+            for piece in orjson.loads(text) if text else ():
+                ends[piece["part"]] = orjson.dumps(piece["end"]).decode()
+        return ends
 
     def commit_ack(self, source: str, ack: Ack, token: int | None = None) -> None:
         """The source has been told; given once (C12). Raises Fenced, InvariantBroken on an ack that was not begun."""

@@ -23,15 +23,18 @@ local m, first, size, threshold = tonumber(A.m), tonumber(A.first), tonumber(A.s
 local w = redis.call('HMGET', K.window, 'm', 'next', 'outcomes', 'tripped')
 local at = first
 local runs = {}
+local again = false
 for kind, count in string.gmatch(A.votes, '([an])(%d+)') do
   runs[#runs + 1] = {kind, tonumber(count)}
-  at = at + tonumber(count)
+  local next_at = at + tonumber(count)
+  if kind == 'n' and at <= number(w[2]) and number(w[2]) < next_at then again = true end
+  at = next_at
 end
 
 local no = fenced(K.lease, A.token)
 if no then return no end
 -- Invariant 5: repeated, the call that tripped the window gets its answer again, although everything is stopped now.
-if w[4] == A.m .. '-' .. text(number(w[2])) and first <= number(w[2]) and number(w[2]) < at then
+if again and w[4] == A.m .. '-' .. text(number(w[2])) then
   return say(number(w[2]) - first)
 end
 no = guard(K.pipeline, K.lease, A.token, K.scope[1])

@@ -1,0 +1,163 @@
+"""Acks: an in-order prefix, each once, never ahead of the destinations; collection behind them."""
+
+from __future__ import annotations
+
+import pytest
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.state import Ack, Stage
+from conduit_tasks.errors import Fenced, InvariantBroken
+from tests.broker.conftest import DESTINATIONS, SOURCES, Feed, piece
+
+
+def begin(broker: Broker, ack_on: str = "delivered") -> Ack | None:
+    return broker.begin_ack("a", DESTINATIONS, ack_on)
+
+
+@pytest.mark.proves("C11", "I1", "I2", "T2")
+def test_a_source_is_acked_up_to_the_lowest_cursor_in_one_prefix(feed: Feed) -> None:
+    broker = feed.broker
+    first, second, third = feed.sealed(), feed.sealed(), feed.sealed()
+    # Given x ahead of y
+    for m in (first, second, third):
+        feed.delivered(m, destinations=["x"])
+    assert not broker.ack_due("a", DESTINATIONS, "delivered")
+    assert begin(broker) is None
+    # When y follows by two
+    feed.delivered(first, destinations=["y"])
+    feed.delivered(second, destinations=["y"])
+    assert broker.ack_due("a", DESTINATIONS, "delivered")
+    # Then both are acked at once, the third is not
+    ack = begin(broker)
+    assert ack == Ack(first, second, {"file": 20})
+    broker.commit_ack("a", ack)
+    assert broker.acked_position("a") == {"file": 20}
+    assert begin(broker) is None
+
+
+@pytest.mark.proves("I1", "C5")
+def test_a_partly_confirmed_micro_batch_withholds_the_ack(feed: Feed) -> None:
+    m = feed.sealed()
+    feed.confirm("x", m, [(0, 9)])
+    feed.confirm("y", m, [(0, 3), (5, 9)])
+    assert begin(feed.broker) is None
+    feed.confirm("y", m, [(4, 4)])
+    assert begin(feed.broker) is not None
+
+
+@pytest.mark.proves("C12", "I2")
+def test_after_a_crash_between_intent_and_commit_the_same_ack_is_given_again(feed: Feed) -> None:
+    broker = feed.broker
+    first = feed.sealed()
+    feed.delivered(first)
+    ack = begin(broker)
+    # more is confirmed meanwhile; what was intended stays as it was
+    feed.delivered(feed.sealed())
+    assert broker.ack_due("a", DESTINATIONS, "delivered")
+    assert begin(broker) == ack
+    assert ack is not None
+    broker.commit_ack("a", ack)
+    broker.commit_ack("a", ack)
+    assert broker.acked_position("a") == {"file": 10}
+    following = begin(broker)
+    assert following == Ack(first + 1, first + 1, {"file": 20})
+
+
+@pytest.mark.proves("I2")
+def test_an_ack_that_was_never_begun_is_refused(feed: Feed) -> None:
+    with pytest.raises(InvariantBroken, match="never begun"):
+        feed.broker.commit_ack("a", Ack(1, 1, {"file": 10}))
+
+
+@pytest.mark.proves("T2", "I1")
+def test_with_ack_on_stored_the_seal_is_enough(feed: Feed) -> None:
+    m = feed.sealed()
+    assert begin(feed.broker) is None
+    assert begin(feed.broker, "stored") == Ack(m, m, {"file": 10})
+
+
+def test_micro_batches_without_this_source_are_passed_without_telling_it(feed: Feed) -> None:
+    broker = feed.broker
+    broker.register(["a", "b"], DESTINATIONS)
+    broker.open({"b": [piece(0, 5)]}, "c", 1)
+    with broker.acquire("sources.b", "t") as lease:
+        broker.stage("sources.b", 1, lease.token, Stage("s", [5], 5))
+    feed.seal(1, 5)
+    feed.delivered(1, 5)
+    assert broker.ack_due("a", DESTINATIONS, "delivered")
+    assert begin(broker) is None
+    assert not broker.ack_due("a", DESTINATIONS, "delivered")
+    assert broker.begin_ack("b", DESTINATIONS, "delivered") == Ack(1, 1, {"file": 5})
+
+
+def test_the_last_slice_of_each_part_is_what_the_source_is_told(broker: Broker) -> None:
+    feed = Feed(broker)
+    broker.open({"a": [piece(0, 5, "one"), piece(5, 9, "one"), piece(0, 2, "two")]}, "c", 1)
+    with broker.acquire("sources.a", "t") as lease:
+        broker.stage("sources.a", 1, lease.token, Stage("s", [5, 4, 2], 11))
+    feed.seal(1, 11)
+    feed.delivered(1, 11)
+    ack = begin(broker)
+    assert ack is not None
+    assert ack.position == {"one": 9, "two": 2}
+
+
+@pytest.mark.proves("I4", "B4")
+def test_a_task_that_lost_its_lease_cannot_ack(feed: Feed) -> None:
+    feed.delivered(feed.sealed())
+    broker = feed.broker
+    lost = broker.acquire("acks.a", "old")
+    ack = broker.begin_ack("a", DESTINATIONS, "delivered", lost.token)
+    lost.release()
+    newer = broker.acquire("acks.a", "new")
+    assert ack is not None
+    with pytest.raises(Fenced):
+        broker.begin_ack("a", DESTINATIONS, "delivered", lost.token)
+    with pytest.raises(Fenced):
+        broker.commit_ack("a", ack, lost.token)
+    assert broker.acked_position("a") == {}
+    broker.commit_ack("a", ack, newer.token)
+    assert broker.acked_position("a") == {"file": 10}
+
+
+def acked(feed: Feed, m: int) -> None:
+    feed.delivered(m)
+    ack = begin(feed.broker)
+    assert ack is not None
+    feed.broker.commit_ack("a", ack)
+
+
+@pytest.mark.proves("I6")
+def test_collected_is_only_what_every_destination_confirmed_and_every_source_acked(feed: Feed) -> None:
+    broker = feed.broker
+    first, second = feed.sealed(), feed.sealed()
+    feed.delivered(first)
+    feed.delivered(second, destinations=["x"])
+    assert broker.collectable(SOURCES, DESTINATIONS, 0) == [], "not acked yet"
+    with pytest.raises(InvariantBroken, match="still needed"):
+        broker.begin_collect(first)
+    ack = begin(broker)
+    assert ack is not None
+    assert broker.collectable(SOURCES, DESTINATIONS, 0) == []
+    broker.commit_ack("a", ack)
+    assert broker.collectable(SOURCES, DESTINATIONS, 0) == [first]
+    assert broker.collectable(SOURCES, DESTINATIONS, 3_600) == [], "within its retention"
+    with pytest.raises(InvariantBroken, match=f"before {first}"):
+        broker.begin_collect(second)
+    with pytest.raises(InvariantBroken, match="never begun"):
+        broker.end_collect(first)
+
+
+@pytest.mark.proves("I6", "I5")
+def test_a_collection_that_was_interrupted_is_taken_up_again(feed: Feed) -> None:
+    broker = feed.broker
+    m = feed.sealed()
+    acked(feed, m)
+    broker.begin_collect(m)
+    assert broker.collectable(SOURCES, DESTINATIONS, 3_600) == [m], "begun, whatever the retention says"
+    broker.begin_collect(m)
+    broker.end_collect(m)
+    broker.end_collect(m)
+    broker.begin_collect(m)
+    assert broker.collectable(SOURCES, DESTINATIONS, 0) == []
+    assert broker.redis.exists(broker.keys.micro_batch(m)) == 0

@@ -1,0 +1,184 @@
+"""Leases: tokens only grow, only the newest one changes state, a successor waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.errors import Fenced, LeaseHeld, PipelineStopped, Unavailable
+from tests.broker.conftest import Feed, make_broker
+from tests.conftest import RedisServer
+
+
+@pytest.fixture
+def hasty(redis_server: RedisServer) -> Any:
+    """Leases that expire after 50 ms, with 30 ms of grace."""
+    broker = make_broker(redis_server, ttl=0.05, grace=0.03)
+    yield broker
+    broker.close()
+
+
+def test_a_lease_that_is_held_says_by_whom_and_until_when(broker: Broker) -> None:
+    broker.acquire("processors", "run 1")
+    with pytest.raises(LeaseHeld, match="run 1") as raised:
+        broker.acquire("processors", "run 2")
+    assert raised.value.node == "processors"
+    assert 0 < raised.value.until / 1e6 - broker.now() <= broker.lease_ttl
+
+
+@pytest.mark.proves("I4")
+def test_tokens_grow_and_are_not_below_the_servers_clock(broker: Broker) -> None:
+    before = broker.now()
+    first = broker.acquire("processors", "a")
+    first.release()
+    second = broker.acquire("processors", "a")
+    assert second.token > first.token >= int(before * 1e6)
+
+
+@pytest.mark.proves("I4")
+def test_a_token_is_higher_than_the_last_one_even_if_the_clock_went_back(broker: Broker) -> None:
+    # Given a last token from a clock that was ahead
+    ahead = 9_000_000_000_000_001
+    broker.redis.hset(broker.keys.lease("processors"), "token", str(ahead))
+    # Then the next one is the next number, to the last digit
+    assert broker.acquire("processors", "a").token == ahead + 1
+
+
+def test_a_successor_waits_out_expiry_and_grace(hasty: Broker) -> None:
+    began = time.monotonic()
+    first = hasty.acquire("processors", "a")
+    second = hasty.acquire("processors", "b", wait=5.0)
+    assert time.monotonic() - began >= 0.08
+    assert second.token > first.token
+    assert time.monotonic() > first.expires_at
+
+
+@pytest.mark.proves("I4")
+def test_the_old_holder_is_fenced_and_changes_nothing(hasty: Broker) -> None:
+    feed = Feed(hasty)
+    m = feed.sealed()
+    feed.lease("x")
+    hasty.acquire("destinations.x", "successor", wait=5.0)
+    before = hasty.hash(hasty.keys.destination("x"))
+    with pytest.raises(Fenced):
+        feed.confirm("x", m, [(0, 9)])
+    with pytest.raises(Fenced):
+        hasty.vote("x", m, feed.lease("x").token, 0, [("n", 1)], size=1, threshold=0)
+    with pytest.raises(Fenced):
+        feed.lease("x").renew()
+    assert hasty.hash(hasty.keys.destination("x")) == before
+    assert hasty.status().error is None
+
+
+def test_expiry_alone_does_not_fence(hasty: Broker) -> None:
+    feed = Feed(hasty)
+    m = feed.sealed()
+    lease = feed.lease("x")
+    while hasty.now() * 1e6 <= int(hasty.hash(hasty.keys.lease("destinations.x"))["until"]):
+        time.sleep(0.005)
+    feed.confirm("x", m, [(0, 9)])
+    lease.renew()
+    assert hasty.delivery("x").cursor == m
+
+
+@pytest.mark.proves("I4")
+def test_a_released_lease_changes_nothing_any_more(feed: Feed) -> None:
+    m = feed.sealed()
+    feed.lease("x").release()
+    with pytest.raises(Fenced, match="nobody holds it"):
+        feed.confirm("x", m, [(0, 9)])
+
+
+def test_renewing_moves_the_expiry_that_the_holder_counts_with(broker: Broker) -> None:
+    lease = broker.acquire("processors", "a")
+    first = lease.expires_at
+    lease.renew()
+    assert lease.expires_at > first
+    # conservative: measured from before the call
+    assert lease.expires_at <= time.monotonic() + lease.ttl
+
+
+def test_another_process_of_the_holder_works_under_the_same_token(broker: Broker) -> None:
+    lease = broker.acquire("destinations.x", "driver", ttl=45.0)
+    attached = broker.attach("destinations.x", lease.token)
+    assert (attached.token, attached.ttl) == (lease.token, 45.0)
+    lease.release()
+    with pytest.raises(Fenced):
+        broker.attach("destinations.x", lease.token)
+
+
+def test_a_drain_is_not_handed_over_while_something_was_sealed_that_it_has_not_seen(feed: Feed) -> None:
+    # Given a holder that saw micro-batch 1 as the last
+    m = feed.sealed()
+    lease = feed.lease("x")
+    feed.confirm("x", m, [(0, 9)])
+    # When another run seals the next one at that moment
+    following = feed.sealed()
+    # Then the holder keeps the lease, and lets go only when it has seen it
+    assert lease.release(expect_sealed=m) is False
+    feed.confirm("x", following, [(0, 9)])
+    assert lease.release(expect_sealed=following) is True
+    assert lease.release(expect_sealed=following) is True
+
+
+@pytest.mark.proves("C10")
+def test_attempts_without_progress_are_counted_across_holders_that_died(hasty: Broker) -> None:
+    feed = Feed(hasty)
+    m = feed.sealed()
+    # Given two holders that disappeared
+    assert [hasty.acquire("destinations.x", "t", wait=5.0).attempts for _ in range(2)] == [1, 2]
+    assert hasty.status().status == "recovering"
+    # When the third one gets a single range confirmed
+    feed.leases["x"] = third = hasty.acquire("destinations.x", "t", wait=5.0)
+    assert third.attempts == 3
+    feed.confirm("x", m, [(0, 0)])
+    # Then counting begins anew
+    assert hasty.acquire("destinations.x", "t", wait=5.0).attempts == 1
+
+
+def test_leaving_in_good_order_or_by_an_error_of_ours_is_not_an_attempt_without_progress(broker: Broker) -> None:
+    for _ in range(3):
+        with broker.acquire("processors", "t") as lease:
+            assert lease.attempts == 1
+        with pytest.raises(Unavailable), broker.acquire("processors", "t") as lease:
+            raise Unavailable("down")
+    with pytest.raises(RuntimeError), broker.acquire("processors", "t"):
+        raise RuntimeError("a worker died")
+    assert broker.acquire("processors", "t").attempts == 2
+
+
+@pytest.mark.proves("I4")
+def test_of_many_that_ask_at_once_one_gets_it(broker: Broker) -> None:
+    won: list[int] = []
+
+    def ask() -> None:
+        with suppress(LeaseHeld):
+            won.append(broker.acquire("processors", "t").token)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(won) == 1
+
+
+@pytest.mark.usefixtures("twice")
+@pytest.mark.proves("I5")
+def test_an_acquisition_sent_twice_gets_one_token_and_counts_once(broker: Broker) -> None:
+    lease = broker.acquire("processors", "t")
+    assert lease.attempts == 1
+    assert broker.hash(broker.keys.lease("processors"))["token"] == str(lease.token)
+
+
+def test_a_stopped_pipeline_stops_its_holders(feed: Feed) -> None:
+    m = feed.sealed()
+    feed.lease("x")
+    feed.broker.force_stop()
+    with pytest.raises(PipelineStopped, match="conduit start p"):
+        feed.confirm("x", m, [(0, 9)])

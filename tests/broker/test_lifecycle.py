@@ -1,0 +1,172 @@
+"""Status, stops, the first error, schema and registration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from conduit_tasks.broker import lifecycle
+from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.errors import ConfigError, PipelineStopped
+from tests.broker.conftest import DESTINATIONS, SOURCES, Feed
+
+
+@pytest.mark.proves("C8", "C16", "I9")
+def test_the_first_error_of_a_stop_is_kept(broker: Broker) -> None:
+    assert broker.fail("destinations.x", "disk full", "OSError", 3)
+    assert not broker.fail("destinations.y", "no route", "Unavailable", 3)
+    assert broker.fail("destinations.x", "disk full", "OSError", 3), "the same one, told again"
+    status = broker.status()
+    assert status.status == "degraded"
+    assert status.error is not None
+    assert (status.error.node, status.error.error, status.error.micro_batch) == ("destinations.x", "disk full", 3)
+    assert abs(status.error.at - time.time()) < 60
+
+
+@pytest.mark.proves("C8", "C16")
+def test_an_error_stops_every_node_at_its_next_word(feed: Feed) -> None:
+    m = feed.sealed()
+    feed.lease("x")
+    feed.broker.fail("acks.a", "the source does not take the ack", "SourceError")
+    with pytest.raises(PipelineStopped, match="the source does not take the ack"):
+        feed.confirm("x", m, [(0, 0)])
+
+
+@pytest.mark.proves("C3", "C15")
+def test_a_graceful_stop_ends_only_when_nothing_is_in_flight(feed: Feed) -> None:
+    broker = feed.broker
+    first, unsealed = feed.sealed(), feed.open()
+    assert broker.stop(60) == "stopping"
+    assert not broker.stopped(), "a micro-batch is unsealed"
+    feed.stage(unsealed)
+    feed.seal(unsealed)
+    assert not broker.stopped(), "nothing is delivered"
+    feed.delivered(first)
+    feed.delivered(unsealed, destinations=["x"])
+    assert not broker.stopped(), "y is behind"
+    feed.delivered(unsealed, destinations=["y"])
+    assert not broker.stopped(), "the source is not acked"
+    ack = broker.begin_ack("a", DESTINATIONS, "delivered")
+    assert ack is not None
+    broker.commit_ack("a", ack)
+    assert broker.stopped()
+    assert broker.stopped()
+    assert broker.status().status == "stopped"
+
+
+@pytest.mark.proves("C15")
+def test_the_deadline_of_a_stop_is_kept_and_reported_when_missed(feed: Feed) -> None:
+    feed.sealed()
+    feed.broker.stop(60)
+    deadline = feed.broker.status().deadline
+    assert deadline is not None
+    assert 0 < deadline - feed.broker.now() <= 60
+    feed.broker.stop(600)
+    assert feed.broker.status().deadline == deadline, "stopping twice is stopping once"
+    assert not feed.broker.status().overdue
+    feed.broker.start()
+    feed.broker.stop(-1)
+    assert feed.broker.status().overdue
+
+
+def test_a_stopped_pipeline_without_a_stop_is_not_ended_by_draining(broker: Broker) -> None:
+    assert not broker.stopped()
+    assert broker.status().status == "running"
+
+
+@pytest.mark.proves("C16")
+def test_starting_clears_the_error_and_counts_attempts_anew(feed: Feed) -> None:
+    broker = feed.broker
+    broker.acquire("sources.a", "t").release(failed=True)
+    broker.acquire("sources.a", "t").release(failed=True)
+    broker.fail("sources.a", "x", "X")
+    broker.stop_destination("y", "z", "Z")
+    broker.start()
+    assert broker.status().status == "running"
+    assert broker.status().error is None
+    assert broker.delivery("y").status == "running"
+    assert set(broker.attempts().values()) == {0}
+
+
+@pytest.mark.proves("C16", "I9")
+def test_errors_of_nodes_that_a_forceful_stop_tore_down_are_not_its_reason(broker: Broker) -> None:
+    broker.force_stop()
+    assert not broker.fail("destinations.x", "interrupted", "PipelineStopped")
+    assert broker.status().status == "stopped"
+    assert broker.status().error is None
+
+
+def test_stopping_a_degraded_pipeline_keeps_its_error_readable(broker: Broker) -> None:
+    broker.fail("sources.a", "first", "X")
+    assert broker.stop(10) == "stopped"
+    error = broker.status().error
+    assert error is not None
+    assert error.error == "first"
+
+
+def test_starting_takes_back_a_graceful_stop_and_leaves_what_is_staged(feed: Feed) -> None:
+    m = feed.open()
+    feed.stage(m)
+    feed.broker.stop(60)
+    feed.broker.start()
+    assert feed.broker.status().status == "running"
+    assert list(feed.broker.micro_batch(m).stages) == ["sources.a"]
+
+
+def test_a_new_destination_starts_behind_what_is_sealed(feed: Feed) -> None:
+    feed.sealed()
+    feed.broker.register(SOURCES, [*DESTINATIONS, "late"])
+    feed.broker.register(SOURCES, [*DESTINATIONS, "late"])
+    assert feed.broker.delivery("late").cursor == 1
+    assert feed.broker.delivery("x").cursor == 0
+    assert feed.broker.registered() == (["a"], ["late", "x", "y"])
+
+
+def test_a_destination_that_comes_back_goes_on_or_behind_what_was_collected(feed: Feed) -> None:
+    broker = feed.broker
+    first = feed.sealed()
+    feed.confirm("y", first, [(0, 3)])
+    # Given y out of the file for a while: it holds nothing back
+    broker.register(SOURCES, ["x"])
+    feed.delivered(first, destinations=["x"])
+    # When it comes back before anything was collected, it goes on
+    broker.register(SOURCES, DESTINATIONS)
+    assert str(broker.delivery("y").confirmed) == "0-3"
+    # and behind what was collected otherwise
+    broker.register(SOURCES, ["x"])
+    ack = broker.begin_ack("a", ["x"], "delivered")
+    assert ack is not None
+    broker.commit_ack("a", ack)
+    broker.begin_collect(first)
+    broker.end_collect(first)
+    broker.register(SOURCES, DESTINATIONS)
+    assert (broker.delivery("y").cursor, str(broker.delivery("y").confirmed)) == (first, "")
+
+
+def test_state_of_a_newer_schema_is_refused(broker: Broker) -> None:
+    broker.redis.set(broker.keys.schema, "99")
+    with pytest.raises(ConfigError, match="upgrade conduit-tasks"):
+        broker.initialise()
+
+
+def test_state_of_an_older_schema_is_migrated_step_by_step(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+
+    def step(n: int) -> Callable[[BrokerBase], None]:
+        return lambda b: done.append(n)
+
+    monkeypatch.setattr(lifecycle, "SCHEMA", 3)
+    monkeypatch.setattr(lifecycle, "MIGRATIONS", {1: step(1), 2: step(2)})
+    broker.initialise()
+    broker.initialise()
+    assert done == [1, 2]
+    assert broker.redis.get(broker.keys.schema) == "3"
+
+
+def test_initialising_again_changes_no_status(broker: Broker) -> None:
+    broker.force_stop()
+    broker.initialise()
+    assert broker.status().status == "stopped"

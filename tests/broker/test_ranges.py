@@ -1,0 +1,61 @@
+"""Range sets in Python and in Lua against plain sets of integers."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.ranges import RangeSet
+
+numbers = st.sets(st.integers(0, 60), max_size=40)
+
+
+def of(members: set[int]) -> RangeSet:
+    return RangeSet.of((n, n) for n in members)
+
+
+def members(ranges: RangeSet) -> set[int]:
+    return {n for first, last in ranges for n in range(first, last + 1)}
+
+
+@given(numbers, numbers)
+def test_ranges_compute_like_sets(a: set[int], b: set[int]) -> None:
+    x, y = of(a), of(b)
+    assert members(x.add(y)) == a | b
+    assert members(x.subtract(y)) == a - b
+    assert members(x.intersect(y)) == a & b
+    assert members(x.complement(50)) == set(range(50)) - a
+    assert x.contains(y) == (b <= a)
+    assert x.disjoint(y) == a.isdisjoint(b)
+    assert x.count == len(a)
+    assert all((n in x) == (n in a) for n in range(62))
+
+
+@given(numbers)
+def test_the_text_form_is_canonical_and_reads_back(a: set[int]) -> None:
+    text = str(of(a))
+    assert RangeSet.parse(text) == of(a)
+    bounds = [n for first, last in RangeSet.parse(text) for n in (first, last)]
+    assert all(b - a > 1 for a, b in zip(bounds[1::2], bounds[2::2])), "ranges that touch are one"
+
+
+@given(numbers, numbers)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+def test_lua_computes_as_python_does(broker: Broker, a: set[int], b: set[int]) -> None:
+    shared = (files("conduit_tasks.broker") / "scripts" / "_shared.lua").read_text()
+    body = """
+        local a, b = parse_ranges(ARGV[1]), parse_ranges(ARGV[2])
+        return {format_ranges(subtract_ranges(a, b)), overlap(a, b), format_ranges(unite_ranges(a, b))}"""
+    x, y = of(a), of(b)
+    expected = "all" if y.contains(x) else "none" if x.disjoint(y) else "some"
+    assert broker.redis.eval(shared + body, 0, str(x), str(y)) == [str(x.subtract(y)), expected, str(x.add(y))]
+
+
+@pytest.mark.parametrize("text", ["5", "1-2,", "a-b", "5-3", "-1-4", "1-2;4-5"])
+def test_text_that_is_no_range_set_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a range"):
+        RangeSet.parse(text)

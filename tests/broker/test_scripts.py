@@ -1,0 +1,57 @@
+"""A script's header is its contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.broker import Broker
+
+
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> scripts.Script:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "_shared.lua").write_text("")
+    (tmp_path / "scripts" / "one.lua").write_text(body)
+    monkeypatch.setattr(scripts, "files", lambda _: tmp_path)
+    return scripts.load("one")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("-- @key a hash\nreturn {'ok', K.a, A.b}", "differ in .'b'."),
+        ("-- @key a hash\n-- @arg b int\nreturn {'ok', K.a}", "differ in .'b'."),
+        ("-- @key a hash*\n-- @key b hash\nreturn {K.a, K.b}", "declares b behind a list"),
+        ("-- @arg a float\nreturn A.a", "declares a as float"),
+    ],
+)
+def test_a_header_that_does_not_fit_its_body_fails_when_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        load(tmp_path, monkeypatch, body)
+
+
+def test_a_call_that_does_not_fit_the_header_never_reaches_redis(broker: Broker) -> None:
+    with pytest.raises(TypeError, match=r"renew.lua takes .*'token'"):
+        scripts.RENEW(broker.redis, {"lease": "l", "scopes": []}, tokens=1)
+    with pytest.raises(TypeError, match="token takes an int"):
+        scripts.RENEW(broker.redis, {"lease": "l", "scopes": []}, token="1")
+
+
+def test_lists_and_json_arrive_as_declared(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = """
+-- @key one   hash
+-- @key more  hash*
+-- @arg n     int
+-- @arg data  json
+-- @arg rest  text*
+return {K.one, #K.more, K.more[2], A.n, cjson.decode(A.data).deep[1], #A.rest, A.rest[3]}
+"""
+    script = load(tmp_path, monkeypatch, body)
+    keys = {"one": "{t}1", "more": ["{t}2", "{t}3"]}
+    big = 9_007_199_254_740_991
+    answer = script(broker.redis, keys, n=big, data={"deep": ["é"]}, rest=["a", "b", "c"])
+    assert answer == ["{t}1", 2, "{t}3", str(big), "é", 3, "c"]
