@@ -40,7 +40,9 @@ def _print(found: dict[str, Any]) -> None:
         e = found["error"]
         print(f"first error: {e['node']}: {e['error']}")
     if found["unsealed"]:
-        print(f"micro-batch {found['unsealed']['number']} is open, waiting for {', '.join(found['unsealed']['missing'])}")
+        print(
+            f"micro-batch {found['unsealed']['number']} is open, waiting for {', '.join(found['unsealed']['missing'])}"
+        )
     print()
     print_table(
         ("source", "read", "partition or part", "planned", "acked"),

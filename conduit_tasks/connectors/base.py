@@ -132,7 +132,7 @@ class RecordDestination:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
 
-    async def open(self, timeout: float) -> None:
+    async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - given to the client, which keeps it per send
         """Connects; raises Unavailable."""
 
     async def send(self, record: Record) -> Outcome:

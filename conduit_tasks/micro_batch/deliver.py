@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from conduit_tasks.broker.port import BrokerPort
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.careful import deliver_carefully
 from conduit_tasks.delivery.deliver import deliver
-from conduit_tasks.delivery.port import Counts
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import Context, opened
@@ -57,86 +56,64 @@ def deliver_destination(
     ttl = context.settings.lease_ttl + destination.delivery.timeout
     lease = context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
     with lease, keeping(lease):
-        return _drain(context, destination, lease, run_all, run, drain_limit, cleared, progress)
+        drain = Drain(context, destination, lease, run_all, run, progress)
+        if cleared:
+            drain.redeliver()
+        return drain.until(time.monotonic() + drain_limit)
 
 
-def _drain(
-    context: Context,
-    destination: Destination,
-    lease: Lease,
-    run_all: RunAll,
-    run: str,
-    drain_limit: float,
-    cleared: bool,
-    progress: Callable[..., None],
-) -> str:
-    broker = context.broker
-    done = _redeliver(context, destination, lease, run_all, run, progress) if cleared else 0
-    hand_over = time.monotonic() + drain_limit
-    while True:
-        broker.complete_unmatched(destination.id, lease.token)
-        sealed = broker.latest_sealed()
-        cursor = broker.delivery(destination.id).cursor
-        if cursor >= sealed:
-            # Looks once more: releasing fails if anything was sealed since, so no micro-batch is left behind.
-            if lease.release(expect_sealed=sealed):
-                return f"delivered {done} micro-batches up to {cursor}"
-            continue
-        if done and time.monotonic() > hand_over:
-            return f"delivered {done} micro-batches up to {cursor}; {sealed - cursor} are left to the next run"
-        report = _one(context, destination, lease, run_all, cursor + 1, run)
-        done += 1
-        progress(micro_batch=cursor + 1, seconds=round(report.seconds, 3), **_counted(report.counts))
+@dataclass
+class Drain:
+    """One holder of a destination's lease at work; `done` counts micro-batches."""
 
+    context: Context
+    destination: Destination
+    lease: Lease
+    run_all: RunAll
+    run: str
+    progress: Callable[..., None]
+    done: int = 0
 
-def _redeliver(
-    context: Context,
-    destination: Destination,
-    lease: Lease,
-    run_all: RunAll,
-    run: str,
-    progress: Callable[..., None],
-) -> int:
-    """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters are not touched."""
-    epoch = context.broker.reopen(destination.id, run, lease.token)
-    done = 0
-    for number, ranges in context.broker.redeliver(destination.id, run):
-        report = _one(context, destination, lease, run_all, number, run, epoch=epoch, ranges=ranges)
-        done += 1
-        progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **_counted(report.counts))
-    return done
+    def until(self, hand_over: float) -> str:
+        """Delivers in order from the cursor; past `hand_over` (`time.monotonic()`) the next run goes on."""
+        broker, destination = self.context.broker, self.destination
+        while True:
+            broker.complete_unmatched(destination.id, self.lease.token)
+            sealed = broker.latest_sealed()
+            cursor = broker.delivery(destination.id).cursor
+            if cursor >= sealed:
+                # Looks once more: releasing fails if anything was sealed since, so no micro-batch is left behind.
+                if self.lease.release(expect_sealed=sealed):
+                    return f"delivered {self.done} micro-batches up to {cursor}"
+                continue
+            if self.done and time.monotonic() > hand_over:
+                return f"delivered {self.done} micro-batches up to {cursor}; {sealed - cursor} are left to the next run"
+            self._deliver(cursor + 1)
 
+    def redeliver(self) -> None:
+        """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters do not move."""
+        broker = self.context.broker
+        epoch = broker.reopen(self.destination.id, self.run, self.lease.token)
+        for number, _ in broker.redeliver(self.destination.id, self.run):
+            self._deliver(number, epoch)
 
-def _counted(counts: Counts) -> dict[str, int]:
-    return {name: getattr(counts, name) for name in ("delivered", "filtered", "nacked", "completed", "retried")}
-
-
-def _one(
-    context: Context,
-    destination: Destination,
-    lease: Lease,
-    run_all: RunAll,
-    number: int,
-    run: str,
-    *,
-    epoch: int = 0,
-    ranges: RangeSet | None = None,
-) -> Report:
-    task = DeliverTask(
-        settings=context.settings,
-        pipeline=context.pipeline.id,
-        destination=destination.id,
-        number=number,
-        token=lease.token,
-        run=run,
-        epoch=epoch,
-        ranges=None if ranges is None else tuple(ranges.ranges),
-        careful=lease.attempts > destination.delivery.max_redeliveries,
-    )
-    (answer,) = run_all(task, [0])
-    if isinstance(answer, ConduitError):
-        raise answer
-    return answer
+    def _deliver(self, number: int, epoch: int = 0) -> None:
+        task = DeliverTask(
+            settings=self.context.settings,
+            pipeline=self.context.pipeline.id,
+            destination=self.destination.id,
+            number=number,
+            token=self.lease.token,
+            run=self.run,
+            epoch=epoch,
+            careful=self.lease.attempts > self.destination.delivery.max_redeliveries,
+        )
+        (report,) = self.run_all(task, [0])
+        if isinstance(report, ConduitError):
+            raise report
+        self.done += 1
+        counts = {name: n for name, n in asdict(report.counts).items() if name != "matched"}
+        self.progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **counts)
 
 
 @dataclass(frozen=True)
@@ -150,8 +127,6 @@ class DeliverTask:
     token: int
     run: str
     epoch: int = 0
-    ranges: tuple[Span, ...] | None = None
-    """In an epoch: what is to be sent again; all else counts as done."""
     careful: bool = False
 
     def __call__(self, _: Any) -> Report | ConduitError:
@@ -250,4 +225,3 @@ def index_of(manifest: SealedManifest) -> Callable[[int], int | None]:
         return None if entry.first_index is None else entry.first_index + seq - int(bases[number])
 
     return index
-

@@ -1,4 +1,4 @@
-"""`plan`: what this run has to do. Hands back the unsealed micro-batch, or opens the next within limits and lag budget."""
+"""`plan`: what this run has to do. Hands back the unsealed micro-batch, or opens the next within its limits."""
 
 from __future__ import annotations
 
@@ -66,13 +66,16 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
             said = f"{sum(known):,} records" if len(known) == len(counted) else f"{len(counted)} slices"
             return PlanResult(number, True, f"micro-batch {number}: {said}")
     pending = outstanding(context)
+    names = [d.id for d in pipeline.destinations]
+    if not pending and broker.collectable([s.id for s in pipeline.sources], names, pipeline.spool_retention):
+        pending = "micro-batches to collect"
     if pending:
         return PlanResult(None, True, pending)
     return PlanResult(None, False, "nothing new")
 
 
 def outstanding(context: Context) -> str:
-    """What is left to deliver, ack or collect, in words; empty where there is nothing."""
+    """What is left to deliver or ack, in words; empty where there is nothing."""
     broker, pipeline = context.broker, context.pipeline
     sealed = broker.latest_sealed()
     behind = [d.id for d in pipeline.destinations if broker.delivery(d.id).cursor < sealed]
@@ -82,8 +85,6 @@ def outstanding(context: Context) -> str:
     unacked = [s.id for s in pipeline.sources if broker.ack_due(s.id, names, s.ack_on)]
     if unacked:
         return f"not acked: {', '.join(unacked)}"
-    if broker.collectable([s.id for s in pipeline.sources], names, pipeline.spool_retention):
-        return "micro-batches to collect"
     return ""
 
 

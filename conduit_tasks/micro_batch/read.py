@@ -1,4 +1,4 @@
-"""`sources.<id>`: reads exactly the slices of the unsealed micro-batch, numbers, processes, writes the spool, stages."""
+"""`sources.<id>`: reads exactly the slices of the unsealed micro-batch, numbers, processes, spools, stages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conduit_tasks.spool.spool import Spool
 
 PIECE_BYTES = 32 << 20
-"""Consecutive small slices are read by one task up to this size, so that a thousand small files are not a thousand tasks."""
+"""Consecutive small slices are read by one task up to this size: a thousand small files are not a thousand tasks."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
         lease.attempts,
     )
     with keeping(lease):
-        results = run_pass(context, plan, SourceReader(pipeline, source.id, origins), group_slices(slices, first), run_all)
+        results = run_pass(
+            context, plan, SourceReader(pipeline, source.id, origins), group_slices(slices, first), run_all
+        )
     counts: dict[int, int] = {}
     for result in results:
         counts.update(result.counts)

@@ -120,7 +120,7 @@ class RowPass:
         assert self.chain is not None
         records = to_records(batch, self.origins)
         results = self._results(records)
-        slices, numbers, ords = (batch.column(name).to_pylist() for name in ("slice", "n", "ord"))
+        slices, numbers = (batch.column(name).to_pylist() for name in ("slice", "n"))
         failed = {(slices[i], numbers[i]) for i, r in enumerate(results) if r.error is not None}
         if failed:
             # Derived records are acked or nacked together: they share the position (issue: processors).
@@ -209,12 +209,15 @@ def aligned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if held is not None:
             if all(held.column(c)[-1].equals(batch.column(c)[0]) for c in ("slice", "n")):
                 start = int(np.searchsorted(_row_keys(held), _row_keys(held)[-1]))
-                tail = held.slice(start)
-                batch = pa.Table.from_batches([tail, batch]).combine_chunks().to_batches()[0]
-                held = held.slice(0, start)
+                joined = pa.Table.from_batches([held.slice(start), batch]).combine_chunks().to_batches()[0]
+                held, following = held.slice(0, start), joined
+            else:
+                following = batch
             if held.num_rows:
                 yield held
-        held = batch
+            held = following
+        else:
+            held = batch
     if held is not None:
         yield held
 

@@ -46,9 +46,7 @@ def seal_if_complete(context: Context, number: int, wait: float = 5.0) -> str:
 
 def staged(context: Context, micro_batch: MicroBatch, nodes: Sequence[str]) -> list[StageManifest]:
     """The winning stage manifests of these nodes, in this order; nodes without a share are left out."""
-    return [
-        context.spool.read_stage(micro_batch.stages[node].manifest) for node in nodes if node in micro_batch.stages
-    ]
+    return [context.spool.read_stage(micro_batch.stages[node].manifest) for node in nodes if node in micro_batch.stages]
 
 
 def origins_of(pipeline: str, slices: Sequence[SliceEntry]) -> list[Origin]:
@@ -135,7 +133,11 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
 
 
 def _nacked(
-    context: Context, number: int, manifests: Sequence[StageManifest], slices: Sequence[SliceEntry], bases: Sequence[int]
+    context: Context,
+    number: int,
+    manifests: Sequence[StageManifest],
+    slices: Sequence[SliceEntry],
+    bases: Sequence[int],
 ) -> list[DeadLetter]:
     """Every record that failed before the fan-out, as dead letters in seq order."""
     origins = origins_of(context.pipeline.id, slices)
@@ -144,14 +146,10 @@ def _nacked(
         for file in manifest.nacked_files:
             for batch in context.spool.read(file):
                 errors = [orjson.loads(e) for e in batch.column("error").to_pylist()]
-                seqs = [
-                    bases[s] + n for s, n in zip(batch.column("slice").to_pylist(), batch.column("n").to_pylist())
-                ]
+                seqs = [bases[s] + n for s, n in zip(batch.column("slice").to_pylist(), batch.column("n").to_pylist())]
                 for seq, record, error in zip(seqs, to_records(batch, origins), errors):
                     letters.append(
-                        DeadLetter(
-                            number, seq, record, error["node"], error["message"], error["class"], at=time.time()
-                        )
+                        DeadLetter(number, seq, record, error["node"], error["message"], error["class"], at=time.time())
                     )
     return sorted(letters, key=lambda letter: (letter.seq, letter.record.ordinal))
 

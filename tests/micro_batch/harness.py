@@ -51,9 +51,17 @@ def run_once(pipeline_id: str, run: str = "run", run_all: Any = here, wait: floa
         if not any(isinstance(v, ConduitError) for v in said.values()):
             for d in pipeline.destinations:
                 said[d.node] = _step(
-                    pipeline_id, d.node, run,
+                    pipeline_id,
+                    d.node,
+                    run,
                     lambda c, d=d: deliver_destination(
-                        c, d.id, run_all, run=run, wait=wait, drain_limit=60.0, cleared=False,
+                        c,
+                        d.id,
+                        run_all,
+                        run=run,
+                        wait=wait,
+                        drain_limit=60.0,
+                        cleared=False,
                         progress=lambda **_: None,
                     ),
                 )

@@ -1,4 +1,4 @@
-"""A crash between any two broker or spool operations: the next runs go on, and the destinations hold every record once."""
+"""A crash between any two broker or spool operations: the next runs go on; files hold every record once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conduit_tasks.connectors.file import FileDestination
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.file import FileDestination
 from conduit_tasks.spool.spool import Spool
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import PROCESSED, events
 
 OPERATIONS: list[tuple[type, str]] = [
-    (Broker, "open"), (Broker, "acquire"), (Broker, "stage"), (Broker, "seal"), (Broker, "confirm"),
-    (Broker, "begin_ack"), (Broker, "commit_ack"), (Broker, "begin_collect"), (Broker, "end_collect"),
-    (Spool, "write_stage"), (Spool, "write_sealed"), (Spool, "collect"), (FileDestination, "write"),
+    (Broker, "open"),
+    (Broker, "acquire"),
+    (Broker, "stage"),
+    (Broker, "seal"),
+    (Broker, "confirm"),
+    (Broker, "begin_ack"),
+    (Broker, "commit_ack"),
+    (Broker, "begin_collect"),
+    (Broker, "end_collect"),
+    (Spool, "write_stage"),
+    (Spool, "write_sealed"),
+    (Spool, "collect"),
+    (FileDestination, "write"),
 ]
 
 

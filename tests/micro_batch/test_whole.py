@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,13 @@ pipelines:
 
 
 def events(folder: Path, name: str, start: int, count: int) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = [{"n": n, "colour": ("red", "blue", "green")[n % 3]} for n in range(start, start + count)]
+    rows: list[dict[str, object]] = [
+        {"n": n, "colour": ("red", "blue", "green")[n % 3]} for n in range(start, start + count)
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / name).open("a") as file:
         for row in rows:
-            file.write('{"n":%d,"colour":"%s"}\n' % (row["n"], row["colour"]))
+            file.write(json.dumps(row) + "\n")
     return rows
 
 
@@ -37,7 +40,7 @@ def events(folder: Path, name: str, start: int, count: int) -> list[dict[str, ob
 def test_every_record_reaches_each_destination_whose_trigger_matches_once_and_in_order(home: Path) -> None:
     # Given 100 records in two files and a destination that wants only the red ones
     rows = events(home / "data", "a.jsonl", 0, 70) + events(home / "data", "b.jsonl", 70, 30)
-    text = TWO.replace('settle: 0s', "settle: 0s, cloudevents.subject: '{{ .Payload.After.colour }}'")
+    text = TWO.replace("settle: 0s", "settle: 0s, cloudevents.subject: '{{ .Payload.After.colour }}'")
     write_pipeline(home, "p", text)
     # When the pipeline runs until nothing is new
     runs = run_until_quiet("p")

@@ -1,0 +1,145 @@
+"""`make demo`: real flights through the real scheduler to three destinations, accounted for to the last one.
+
+Exit code 0 only when everything read is acked and every destination's matched = delivered + filtered + dead-lettered,
+checked against what the destinations themselves hold.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from conduit_tasks.cli.output import note
+from conduit_tasks.cli.run import ENDED, await_dag, describe
+from conduit_tasks.demo.account import Account, account, print_account
+from conduit_tasks.errors import ConduitError
+from conduit_tasks.settings import forget, settings
+from conduit_tasks.stack import up as starting
+from conduit_tasks.stack.api import Api
+from conduit_tasks.stack.layout import Layout
+
+PIPELINE = "flights"
+PORT = 9000
+MOST_RUNS = 40
+DEADLINE = 1800.0
+"""Seconds for all runs together."""
+
+
+def main() -> int:
+    """Runs the demo; returns the exit code."""
+    from conduit_tasks.demo.data import fetch
+
+    started = time.monotonic()
+    home = settings().home.resolve()
+    layout = Layout(home)
+    months = fetch(home)
+    note(f"data: {len(months)} files of flights below {home / 'include/data'}")
+    receiver_url = start_receiver(home)
+    os.environ.setdefault("DELAYS_URL", f"{receiver_url}/delays")
+    starting.up(layout, note)
+    forget()
+    with Api.of(layout) as api:
+        await_dag(api, PIPELINE)
+        before = account(PIPELINE, receiver_url)
+        jvms, runs = run_until_quiet(api, receiver_url)
+        note(f"Airflow: {api.url}/dags/{PIPELINE}  (`make down` stops the stack)")
+    result = account(PIPELINE, receiver_url)
+    print()
+    print_account(result)
+    if result.read == before.read:
+        print(f"\nnothing new: {runs} run, {jvms} Spark applications started, {time.monotonic() - started:.0f} s")
+    else:
+        print(
+            f"\n{result.read - before.read:,} new events, {runs} runs, {jvms} Spark applications, "
+            f"{time.monotonic() - started:.0f} s"
+        )
+    for fault in result.faults:
+        print(f"NOT ACCOUNTED FOR: {fault}")
+    return 1 if result.faults else 0
+
+
+def start_receiver(home: Path) -> str:
+    """The receiver of late flights; one that runs already is kept. Returns its URL."""
+    import httpx
+
+    url = f"http://127.0.0.1:{PORT}"
+    folder = home / ".conduit"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        httpx.get(f"{url}/summary", timeout=2).raise_for_status()
+        return url
+    except httpx.HTTPError:
+        pass
+    with (folder / "receiver.log").open("ab") as log:
+        command = [sys.executable, "-m", "conduit_tasks.demo.receiver", "--port", str(PORT)]
+        command += ["--db", str(folder / "receiver.db"), "--seed", "2013", "--refuse", "carrier=YV"]
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)  # noqa: S603
+    (folder / "receiver.pid").write_text(str(process.pid))
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            httpx.get(f"{url}/summary", timeout=2).raise_for_status()
+            return url
+        except httpx.HTTPError as error:
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise ConduitError(f"the receiver does not start on port {PORT}: {error}; see {log.name}") from error
+            time.sleep(0.1)
+
+
+def run_until_quiet(api: Api, receiver_url: str) -> tuple[int, int]:
+    """Triggers runs until one finds nothing to do. Returns (Spark applications started, runs)."""
+    deadline = time.monotonic() + DEADLINE
+    jvms = 0
+    for number in range(1, MOST_RUNS + 1):
+        run_id = f"demo__{uuid.uuid4()}"
+        api.trigger(PIPELINE, run_id, {})
+        tasks = watch(api, run_id, receiver_url, deadline)
+        states = {t["task_id"]: t["state"] for t in tasks}
+        jvms += sum(
+            1 for t in tasks if t["operator"] == "ConduitSubmitOperator" and t["state"] in ("success", "failed")
+        )
+        if states.get("fan_in") == "skipped":
+            return jvms, number
+    raise ConduitError(f"{PIPELINE} is not done after {MOST_RUNS} runs; see `conduit status {PIPELINE}`")
+
+
+def watch(api: Api, run_id: str, receiver_url: str, deadline: float) -> list[dict[str, Any]]:
+    """Prints what moves until the run ends; returns its tasks."""
+    seen: dict[str, str] = {}
+    said = ""
+    while True:
+        state = str(api.run(PIPELINE, run_id)["state"])
+        tasks = api.tasks(PIPELINE, run_id)
+        for task in sorted(tasks, key=lambda t: t.get("start_date") or "~"):
+            now = task["state"] or ""
+            if now in ("success", "failed", "up_for_retry", "running") and seen.get(task["task_id"]) != now:
+                seen[task["task_id"]] = now
+                note(describe(task))
+        moved = line(account(PIPELINE, receiver_url, contents=False))
+        if moved != said:
+            note(f"    {moved}")
+            said = moved
+        if state in ENDED:
+            if state == "failed":
+                raise ConduitError(f"run {run_id} failed; see {api.url}/dags/{PIPELINE}/runs/{run_id}")
+            return tasks
+        if time.monotonic() > deadline:
+            raise ConduitError(f"not done within {DEADLINE / 60:.0f} minutes; see `conduit status {PIPELINE}`")
+        time.sleep(1)
+
+
+def line(found: Account) -> str:
+    """Progress in one line."""
+    return f"read {found.read:,}  " + "  ".join(f"{d.id} {d.delivered:,}" for d in found.destinations)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except ConduitError as error:
+        sys.exit(f"demo: {error}")
