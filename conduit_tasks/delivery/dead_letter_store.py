@@ -24,6 +24,8 @@ from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns, to_records
 from conduit_tasks.spool.store import Store, open_store
 
+Rows = list[dict[str, Any]]
+
 BEFORE_FAN_OUT = "_pipeline"
 """Stands for a destination where a source or pipeline processor failed the record."""
 
@@ -82,9 +84,7 @@ class DeadLetterStore:
                 "CONDUIT_DEAD_LETTERS"
             ) from error
 
-    def list(
-        self, destination: str | None = None, error_class: str | None = None, limit: int | None = None
-    ) -> list[dict[str, Any]]:
+    def list(self, destination: str | None = None, error_class: str | None = None, limit: int | None = None) -> Rows:
         """Rows in order of (destination, epoch, micro-batch, seq, ord), a letter once: the columns of SCHEMA but for
         `exact`, with `record` parsed and `destination` added. `destination` may be `_pipeline`."""
         out = [
@@ -117,7 +117,7 @@ class DeadLetterStore:
                 row["index"],
             )
 
-    def _rows(self, destination: str | None, columns: Sequence[str]) -> list[dict[str, Any]]:
+    def _rows(self, destination: str | None, columns: Sequence[str]) -> Rows:
         newest: dict[tuple[Any, ...], dict[str, Any]] = {}
         for folder in self._folders(destination):
             for name, is_folder in self._store.names(f"{self._pipeline}/{folder}"):
@@ -130,15 +130,15 @@ class DeadLetterStore:
                         newest[key] = row
         return [newest[key] for key in sorted(newest)]
 
-    def _folders(self, destination: str | None) -> list[str]:
+    def _folders(self, destination: str | None) -> Sequence[str]:
         if destination is not None:
             return [f"destination={destination}"]
         return [n for n, is_folder in self._store.names(self._pipeline) if is_folder and n.startswith("destination=")]
 
-    def _read(self, path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    def _read(self, path: str, columns: Sequence[str]) -> Rows:
         try:
             with self._store.open(path) as file:
-                return list(pq.ParquetFile(file).read(columns=list(columns)).to_pylist())
+                return pq.ParquetFile(file).read(columns=[*columns]).to_pylist()
         except (OSError, pa.ArrowInvalid) as error:
             raise ConduitError(
                 f"{self._root}/{path} is no file of dead letters ({error}); restore or remove it"

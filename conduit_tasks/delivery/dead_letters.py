@@ -56,8 +56,8 @@ def dead_letter_handler(queue: DeadLetterQueue, *, root: str, pipeline: str, des
     cls = destination_class(name)
     if not issubclass(cls, RecordDestination):
         raise ConfigError(
-            f"dead-letter-queue of {pipeline}: plugin {name} writes in batches and keeps state, which dead letters have "
-            "no place for; leave `plugin` out for the project's own store, or use file, log or http"
+            f"dead-letter-queue of {pipeline}: plugin {name} writes in batches and keeps state, which dead letters "
+            "have no place for; leave `plugin` out for the project's own store, or use file, log or http"
         )
     return DestinationHandler(cls, dict(queue.settings), name)
 

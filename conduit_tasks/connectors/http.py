@@ -1,0 +1,177 @@
+"""`http`: one request per record, an outcome each (SEMANTICS T6, T8).
+
+Required: `url`. Common options: `method` (POST), `headers.<Name>`, `body` (`payload`: the record's own data;
+`opencdc`: the whole record as JSON), `auth.bearer`. Every request carries the record's id in the idempotency header,
+the same at each attempt, so that a target can drop what it has.
+
+```yaml
+plugin: http
+settings: {url: "https://example.org/events", headers.X-Team: data, auth.bearer: "${TOKEN}"}
+```
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Option, Outcome, RecordDestination, Spec
+from conduit_tasks.connectors.http_outcome import outcome_of_error, outcome_of_response
+from conduit_tasks.connectors.link_local import GuardedResolver, check_host
+from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.record.record import Record, data_bytes
+from conduit_tasks.settings import settings as installation
+
+METHODS = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class HttpDestination(RecordDestination):
+    """Sends records to one URL. Connections are kept and used again, as many as there are sends at a time."""
+
+    spec = Spec(
+        "http",
+        "One HTTP request per record, with an idempotency header",
+        (
+            Option("url", "where to send; http or https", required=True),
+            Option("method", "the request's method", default="POST", choices=METHODS),
+            Option("headers.*", "a header of every request", secret=True),
+            Option(
+                "body",
+                "payload: the record's data; opencdc: the record as JSON",
+                "payload",
+                choices=("payload", "opencdc"),
+            ),
+            Option("content-type", "default: application/json for structured data, application/octet-stream for raw"),
+            Option("idempotency-header", "carries the record's id; empty: none", default="Idempotency-Key"),
+            Option("auth.bearer", "token of an Authorization: Bearer header", secret=True),
+            Option("auth.basic.username", "user of HTTP basic authentication"),
+            Option("auth.basic.password", "its password", secret=True),
+            Option("tls.verify", "check the server's certificate", default="true"),
+            Option("tls.ca-file", "certificates to trust, PEM"),
+            Option("tls.cert-file", "certificate of ours, PEM"),
+            Option("tls.key-file", "its key, PEM"),
+            Option("allow-link-local", "allow link-local and cloud metadata addresses", default="false"),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        s = self.settings
+        self._url = _url(s["url"])
+        self._guarded = not options.boolean(s, "allow-link-local")
+        if self._guarded:
+            check_host(self._url.host or "", "http: option 'url'")
+        self._verify = options.boolean(s, "tls.verify")
+        self._key = s["idempotency-header"].strip()
+        self._content_type = s.get("content-type")
+        self._opencdc = s["body"] == "opencdc"
+        self._headers = _headers(s)
+        if ("tls.key-file" in s) and ("tls.cert-file" not in s):
+            raise ConfigError("http: option 'tls.key-file' needs 'tls.cert-file'")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self, timeout: float) -> None:  # noqa: ASYNC109  # the contract of RecordDestination
+        connector = aiohttp.TCPConnector(
+            # No limit of its own: the engine has at most `max-unconfirmed` sends on their way.
+            limit=0,
+            keepalive_timeout=60,
+            ssl=self._ssl(),
+            resolver=GuardedResolver() if self._guarded else None,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # The engine times every send (T5); this bounds what outlives its send: a half-open connection.
+            timeout=aiohttp.ClientTimeout(total=None, connect=timeout),
+            auto_decompress=False,
+        )
+
+    async def send(self, record: Record) -> Outcome:
+        if self._session is None:
+            raise Unavailable("http: send before open")
+        body, content_type = self._body(record)
+        headers = {"Content-Type": content_type}
+        if self._key:
+            headers[self._key] = record.id
+        method = self.settings["method"]
+        try:
+            async with self._session.request(
+                method, self._url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                return await outcome_of_response(response)
+        except (aiohttp.ClientError, OSError) as error:
+            return outcome_of_error(error)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _body(self, record: Record) -> tuple[bytes, str]:
+        """What is sent: the data after the change, or before it where it was deleted."""
+        if self._opencdc:
+            data = orjson.dumps({"id": record.id, **record.to_opencdc()}, option=orjson.OPT_NON_STR_KEYS)
+            return data, self._content_type or "application/json"
+        payload = record.after if record.after is not None else record.before
+        kind = "application/octet-stream" if isinstance(payload, bytes) else "application/json"
+        return data_bytes(payload), self._content_type or kind
+
+    def _ssl(self) -> ssl.SSLContext | bool:
+        if self._url.scheme != "https":
+            return True
+        s = self.settings
+        try:
+            context = ssl.create_default_context(cafile=_path(s.get("tls.ca-file")))
+            if "tls.cert-file" in s:
+                context.load_cert_chain(_path(s["tls.cert-file"]) or "", _path(s.get("tls.key-file")))
+        except OSError as error:
+            raise ConfigError(f"http: tls.ca-file, tls.cert-file or tls.key-file cannot be read: {error}") from error
+        if not self._verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def _url(text: str) -> URL:
+    try:
+        url = URL(text)
+    except ValueError as error:
+        raise ConfigError(f"http: option 'url' is no URL: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError("http: option 'url' must begin with http:// or https:// and name a host")
+    if url.user or url.password:
+        raise ConfigError(
+            "http: option 'url' must not hold a password; use auth.basic.username and auth.basic.password"
+        )
+    return url
+
+
+def _headers(settings: Mapping[str, str]) -> dict[str, str]:
+    headers = {name.removeprefix("headers."): v for name, v in settings.items() if name.startswith("headers.")}
+    for name, value in headers.items():
+        if not name or any(c in name + value for c in "\r\n\0"):
+            raise ConfigError(f"http: option 'headers.{name}' is no header")
+    user, bearer = settings.get("auth.basic.username"), settings.get("auth.bearer")
+    if bearer and user:
+        raise ConfigError("http: auth.bearer and auth.basic.username exclude each other")
+    if bearer:
+        headers["Authorization"] = f"Bearer {bearer}"
+    elif user:
+        pair = f"{user}:{settings.get('auth.basic.password', '')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    return headers
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(installation().path(text)) if text else None
+
+
+DESTINATION = HttpDestination

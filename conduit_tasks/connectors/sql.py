@@ -1,0 +1,196 @@
+"""`sql`: rows of one table, idempotent by record id (SEMANTICS C17, T8).
+
+Required: `url` (SQLAlchemy; a relative SQLite path is taken from the project's home) and `table`.
+
+Without `columns`: a table that exists gets `id` and those of its columns that the payload has fields for; one that
+does not is created with `id`, `position`, `operation`, `metadata`, `key` and `payload` (the last three as JSON text).
+`columns` names each column and where it comes from, and its type where the table is to be created with one:
+
+```yaml
+plugin: sql
+settings:
+  url: "sqlite:///out/carriers.db"
+  table: carriers
+  columns: "carrier=.Payload.After.carrier, delay:float=.Payload.After.dep_delay"
+```
+
+A chunk is one transaction of `INSERT … ON CONFLICT (id) DO UPDATE`, in the records' order: written again, it changes
+nothing. Needs a table with a primary key or unique constraint on the id column. SQLite and PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
+from conduit_tasks.connectors.sql_columns import RECORD_TYPES, Column, columns_of_setting, columns_of_table, row_of
+from conduit_tasks.connectors.sql_errors import translated
+from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.settings import settings as installation
+
+DIALECTS = ("sqlite", "postgresql")
+
+
+class SqlDestination(BatchDestination):
+    """Upserts records into one table."""
+
+    spec = Spec(
+        "sql",
+        "Rows of a table in SQLite or PostgreSQL, idempotent by record id",
+        (
+            Option(
+                "url",
+                "database, as SQLAlchemy writes it: sqlite:///path or postgresql://user@host/name",
+                required=True,
+                secret=True,
+            ),
+            Option("table", "table, optionally with its schema before a dot", required=True),
+            Option("columns", "name[:type]=reference, comma-separated; types: text, int, float, bool, json"),
+            Option("id-column", "column of the record's id", default="id"),
+            Option("chunk", "rows per transaction", default="10000"),
+            Option("lock-timeout", "how long a write waits for a lock", default="10s"),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        s = self.settings
+        self._url = _url(s["url"])
+        self._dialect = self._url.get_backend_name()
+        if self._dialect not in DIALECTS:
+            raise ConfigError(
+                f"sql: option 'url' names {self._dialect}; this connector writes {' and '.join(DIALECTS)}"
+            )
+        schema, _, name = s["table"].rpartition(".")
+        self._table, self._schema = name, schema or None
+        self._id = s["id-column"]
+        self._columns: list[Column] | None = columns_of_setting(s["columns"]) if s.get("columns") else None
+        if any(c.name == self._id for c in self._columns or ()):
+            raise ConfigError(f"sql: option 'columns' must not name '{self._id}', which holds the record's id")
+        self.chunk = options.integer(s, "chunk", least=1)  # type: ignore[misc]  # a setting here, a class's constant elsewhere
+        self._lock_timeout = options.duration(s, "lock-timeout")
+        self._engine: sa.Engine | None = None
+        self._written: list[Column] | None = None
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """Connects and looks at the table, which is created where it is missing. There is no state to go back to:
+        a transaction that was not committed left nothing."""
+        with translated(self._named()):
+            if self._engine is None:
+                self._engine = self._connect()
+            if self._written is None:
+                self._written = self._prepare(self._engine)
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        assert self._engine is not None
+        assert self._written is not None
+        names = [self._id, *(c.name for c in self._written)]
+        # The last one of an id wins: PostgreSQL updates no row twice in one statement.
+        by_id = {record.id: record for record in rows.records()}
+        try:
+            with translated(self._named()):
+                values = [dict(zip(names, (id, *row_of(r, self._written)))) for id, r in by_id.items()]
+                with self._engine.begin() as connection:
+                    connection.execute(self._upsert(names), values)
+        except Unavailable:
+            # The next `open` looks at the table again: it may have been restored without it.
+            self._written = None
+            raise
+        return None
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    def _connect(self) -> sa.Engine:
+        timeout = self._lock_timeout
+        if self._dialect == "sqlite":
+            if self._url.database and self._url.database != ":memory:":
+                Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+            return sa.create_engine(self._url, connect_args={"timeout": timeout})
+        arguments = {"connect_timeout": max(1, int(timeout)), "options": f"-c lock_timeout={int(timeout * 1000)}"}
+        return sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=True)
+
+    def _prepare(self, engine: sa.Engine) -> list[Column]:
+        """The columns to write. Raises ConfigError where the table cannot take them."""
+        inspector = sa.inspect(engine)
+        if not inspector.has_table(self._table, self._schema):
+            self._create(engine)
+            inspector = sa.inspect(engine)
+        present = {c["name"]: c["type"] for c in inspector.get_columns(self._table, self._schema)}
+        self._check(inspector, list(present))
+        columns = self._columns or columns_of_table([name for name in present if name != self._id])
+        return [c.stored_as(present[c.name]) for c in columns]
+
+    def _check(self, inspector: sa.Inspector, present: list[str]) -> None:
+        where = self.settings["table"]
+        missing = [n for n in (self._id, *(c.name for c in self._columns or ())) if n not in present]
+        if missing:
+            raise ConfigError(f"sql: table {where} has no column {', '.join(missing)}; add it, or change `columns`")
+        keys = [inspector.get_pk_constraint(self._table, self._schema)["constrained_columns"]]
+        keys += [u["column_names"] for u in inspector.get_unique_constraints(self._table, self._schema)]
+        keys += [
+            [str(n) for n in i["column_names"]] for i in inspector.get_indexes(self._table, self._schema) if i["unique"]
+        ]
+        if [self._id] not in [list(k) for k in keys]:
+            raise ConfigError(
+                f"sql: column {self._id} of {where} is neither primary key nor unique, so a record sent twice would be "
+                "there twice; add a unique constraint, or name another `id-column`"
+            )
+
+    def _create(self, engine: sa.Engine) -> None:
+        columns = self._columns if self._columns is not None else columns_of_table(list(RECORD_TYPES))
+        table = sa.Table(
+            self._table,
+            sa.MetaData(),
+            sa.Column(self._id, sa.String(32), primary_key=True),
+            *(sa.Column(c.name, c.sql_type()) for c in columns),
+            schema=self._schema,
+        )
+        # Two attempts may create it at once: whoever is second finds it there.
+        with engine.begin() as connection:
+            connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+
+    def _upsert(self, names: list[str]) -> Any:
+        """Untyped columns: values go to the driver as they are, and the table's own types decide."""
+        target = sa.table(self._table, *(sa.column(n) for n in names), schema=self._schema)
+        if self._dialect == "sqlite":
+            from sqlalchemy.dialects.sqlite import insert
+        else:
+            from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+        statement = insert(target)
+        updates = {n: statement.excluded[n] for n in names if n != self._id}
+        if not updates:
+            return statement.on_conflict_do_nothing(index_elements=[self._id])
+        return statement.on_conflict_do_update(index_elements=[self._id], set_=updates)
+
+    def _named(self) -> str:
+        return f"sql table {self.settings['table']}"
+
+
+def _url(text: str) -> URL:
+    """Raises ConfigError; the text may hold a password and is not repeated."""
+    # Heroku and others still write postgres://.
+    text = f"postgresql://{text.removeprefix('postgres://')}" if text.startswith("postgres://") else text
+    try:
+        url = sa.make_url(text)
+        url.get_dialect()
+    except (ArgumentError, NoSuchModuleError, ValueError, ImportError) as error:
+        said = str(error) if isinstance(error, (NoSuchModuleError, ImportError)) else "it cannot be read"
+        raise ConfigError(
+            f"sql: option 'url' is no database URL: {said}; write sqlite:///path or postgresql://…"
+        ) from None
+    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
+        return url.set(database=installation().path(url.database))
+    return url
+
+
+DESTINATION = SqlDestination

@@ -1,0 +1,133 @@
+"""From a record to the cells of a row."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import orjson
+import sqlalchemy as sa
+
+from conduit_tasks.errors import ConfigError, RecordError, Refused
+from conduit_tasks.record import fields
+from conduit_tasks.record.record import Data, Record
+
+TYPES: dict[str, Callable[[], sa.types.TypeEngine[Any]]] = {
+    "text": sa.Text,
+    "int": sa.BigInteger,
+    "float": lambda: sa.Double(53),
+    "bool": sa.Boolean,
+    "json": sa.JSON,
+}
+
+_COLUMN = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<name>\w+))\s*(?::\s*(?P<type>\w+)\s*)?=\s*(?P<reference>\S.*?)\s*')
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column and what of a record goes into it.
+
+    `type` only matters where the table is created; how values are `stored` follows from the table itself: in a text
+    column every value is text, in a JSON column JSON text, in any other what the driver makes of it.
+    """
+
+    name: str
+    value: Callable[[Record], Any]
+    type: str = "text"
+    stored: Literal["text", "json", ""] = ""
+
+    def stored_as(self, type_: sa.types.TypeEngine[Any]) -> Column:
+        """The column as the table has it."""
+        if isinstance(type_, sa.JSON):
+            return replace(self, stored="json")
+        return replace(self, stored="text" if isinstance(type_, sa.String) else "")
+
+    def sql_type(self) -> sa.types.TypeEngine[Any]:
+        return TYPES[self.type]()
+
+
+def columns_of_setting(text: str) -> list[Column]:
+    """`name[:type]=reference, …` as columns. Raises ConfigError naming the part that is wrong."""
+    columns = []
+    for part in _split(text):
+        match = _COLUMN.fullmatch(part)
+        if match is None:
+            raise ConfigError(f"sql: option 'columns': {part.strip()!r} is not of the form name=.Payload.After.field")
+        kind = match["type"] or "text"
+        if kind not in TYPES:
+            raise ConfigError(f"sql: option 'columns': there is no type '{kind}'; there are {', '.join(TYPES)}")
+        try:
+            reference = fields.parse(match["reference"])
+        except ConfigError as error:
+            raise ConfigError(f"sql: option 'columns': {error}") from None
+        columns.append(Column(match["quoted"] or match["name"], reference.get, kind))
+    return columns
+
+
+def columns_of_table(names: Sequence[str]) -> list[Column]:
+    """Columns by their names alone. A table with both `metadata` and `payload` is one of whole records: the names of
+    RECORD_TYPES mean the parts of a record there; every other name is a field of the payload."""
+    whole = {"metadata", "payload"} <= set(names)
+    out = []
+    for name in names:
+        if whole and name in RECORD_TYPES:
+            out.append(Column(name, _RECORD_PARTS[name], RECORD_TYPES[name]))
+        else:
+            out.append(Column(name, _payload_field(name)))
+    return out
+
+
+def row_of(record: Record, columns: Sequence[Column]) -> list[Any]:
+    """The cells of a record. Raises Refused where it has no such field."""
+    try:
+        return [cell(column.value(record), column.stored) for column in columns]
+    except RecordError as error:
+        raise Refused(str(error)) from error
+
+
+def cell(value: Any, stored: str = "") -> Any:
+    """A value as database drivers take it: maps and lists as JSON text, bytes as text where they are UTF-8."""
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            value = base64.b64encode(value).decode()
+    if stored == "json" or isinstance(value, dict | list) or (stored == "text" and not isinstance(value, str)):
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    return value
+
+
+def _payload(record: Record) -> Data:
+    return record.after if record.after is not None else record.before
+
+
+def _payload_field(name: str) -> Callable[[Record], Any]:
+    def value(record: Record) -> Any:
+        data = _payload(record)
+        if isinstance(data, bytes):
+            raise RecordError(f"column {name} is a field of the payload, which is raw; decode it first (json.decode)")
+        return data.get(name) if data else None
+
+    return value
+
+
+RECORD_TYPES = {"position": "text", "operation": "text", "metadata": "json", "key": "text", "payload": "json"}
+"""Columns of a table that the connector creates by itself, beside the id."""
+
+_RECORD_PARTS: dict[str, Callable[[Record], Any]] = {
+    "position": lambda r: r.position,
+    "operation": lambda r: r.operation,
+    "metadata": lambda r: r.meta(),
+    "key": lambda r: r.key,
+    "payload": _payload,
+}
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside quotes: `.Metadata["a,b"]` is one reference."""
+    return [part for part in re.findall(r'(?:[^,"]|"[^"]*")+', text) if part.strip()]

@@ -1,0 +1,50 @@
+"""What a database's error means: the rows are at fault, the database is, or the pipeline file (SEMANTICS T6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import exc
+
+from conduit_tasks.delivery.outcome import clip
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Raises the project's errors for the database's; `where` begins each message.
+
+    Refused: a constraint, a value that its column cannot hold. Unavailable: no connection, a lock, a full disk.
+    ConfigError: a table, column or right that is not there, which a retry does not bring.
+    """
+    try:
+        yield
+    except (exc.IntegrityError, exc.DataError) as error:
+        raise Refused(_said(where, error)) from error.orig
+    except exc.DBAPIError as error:
+        if isinstance(error, exc.OperationalError | exc.InternalError) or error.connection_invalidated:
+            raise Unavailable(_said(where, error)) from error
+        if _binding(error):
+            raise Refused(_said(where, error)) from error.orig
+        raise ConfigError(f"{_said(where, error)}; mend the table, the rights or `columns`") from error
+    except (OverflowError, ValueError) as error:
+        # Drivers refuse some values before the database sees them: NUL in text, integers beyond 64 bits.
+        raise Refused(f"{where}: {clip(str(error))}") from error
+    except exc.SQLAlchemyError as error:
+        raise Unavailable(f"{where}: {clip(str(error))}") from error
+    except OSError as error:
+        raise Unavailable(f"{where}: {clip(str(error))}") from error
+
+
+def _binding(error: exc.DBAPIError) -> bool:
+    """Whether the driver could not pass a value on, as SQLite says of types that it does not know."""
+    text = str(error.orig)
+    return isinstance(error, exc.InterfaceError | exc.ProgrammingError) and (
+        "binding parameter" in text or "can't adapt type" in text
+    )
+
+
+def _said(where: str, error: exc.DBAPIError) -> str:
+    """The driver's own words; the statement and its parameters stay out, they are data."""
+    return f"{where}: {clip(str(error.orig))}"
