@@ -1,0 +1,104 @@
+"""Files: read line by line or row by row, appended to record by record (docs/connectors/file.md).
+
+This module is light: what reads and writes is imported when it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
+from conduit_tasks.connectors.file_destination import FileDestination
+from conduit_tasks.errors import ConfigError, SourceError
+from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from conduit_tasks.connectors.file_framing import LineFraming
+
+
+class FileSource(Source):
+    """Files that only grow, in name order (C9). Part: the file's path, relative to home where it lies below it.
+
+    Token: {"offset": bytes read, "crc": CRC-32 of up to 4 KiB before it}: a file that was shortened or replaced
+    is a SourceError, never read as if it had grown. A record's position: `<part>:<byte offset it begins at>`.
+    """
+
+    spec = Spec(
+        "file",
+        "Reads files that grow: lines, JSON Lines or CSV.",
+        (
+            Option("path", "a file, or a glob (`data/*.csv`, `**` for folders); relative to home", required=True),
+            Option(
+                "format",
+                "text: each line raw; jsonl: an object per line; csv: an object of strings per row",
+                default="text",
+                choices=("text", "jsonl", "csv"),
+            ),
+            Option("partition-by", "file: no order between files; by default they are one stream", choices=("file",)),
+            Option("key", "field or column whose value is the record's key (jsonl, csv)"),
+            Option("slice-bytes", "what one task reads at a time", default="32MiB"),
+            Option("settle", "a last line without an end is taken once the file has not changed so long", default="5s"),
+            Option("delimiter", "between the cells of a CSV row; \\t is a tab", default=","),
+            Option("quote", "around CSV cells; empty: none", default='"'),
+            Option("null-values", "CSV cells that are null, comma-separated; empty cells always are", default="NA"),
+            Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self.format = self.settings["format"]
+        self.key = self.settings.get("key") or None
+        self.slice_bytes = options.size(self.settings, "slice-bytes", least=1)
+        self.settle = options.duration(self.settings, "settle")
+        if self.key is not None and self.format == "text":
+            raise ConfigError("file: option 'key' needs format jsonl or csv: a line of text has no fields")
+        self._framing()
+
+    def _framing(self) -> LineFraming:
+        from conduit_tasks.connectors.file_framing import CsvFraming, LineFraming
+
+        if self.format != "csv":
+            return LineFraming(skip_blank=self.format == "jsonl")
+        delimiter = self.settings["delimiter"].replace("\\t", "\t")
+        return CsvFraming(delimiter.encode(), self.settings["quote"].encode())
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        from conduit_tasks.connectors.file_open import SourceFile, parts_of
+        from conduit_tasks.connectors.file_plan import Planner, Room
+
+        by_file = self.settings.get("partition-by") == "file"
+        planner = Planner(self._framing(), self.slice_bytes, self.settle, (lambda p: p) if by_file else (lambda _: ""))
+        room = Room.of(limit)
+        slices: list[Slice] = []
+        parts = parts_of(self.settings["path"])
+        only = parts[0] if len(parts) == 1 else None
+        for part in parts:
+            if room.full:
+                break
+            if not Path(settings().path(part)).exists():
+                # Removed after it was read (or since the glob): nothing is left to read in it.
+                if part in position or part != only:
+                    continue
+                raise SourceError(f"{part} does not exist; correct 'path', or write a glob if it comes later")
+            with SourceFile(part) as file:
+                slices.extend(planner.slices(file, position.get(part), room))
+        return slices
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        from conduit_tasks.connectors.file_read import read_slice
+
+        nulls = tuple(word.encode() for word in options.words(self.settings, "null-values"))
+        return read_slice(slice, self._framing(), self.format, self.key, nulls)
+
+    def metadata(self, slice: Slice) -> dict[str, str]:
+        return {"file.path": slice.part}
+
+
+SOURCE = FileSource
+DESTINATION = FileDestination

@@ -1,0 +1,167 @@
+"""A file destination: appends whole records, and goes back to exactly what was confirmed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from conduit_tasks.connectors import file_ledger
+from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.settings import settings
+from conduit_tasks.spool.durable import make_folders, sync_folder
+
+_SDK_FORMAT = "sdk.record.format"
+
+
+class FileDestination(BatchDestination):
+    """State: {"path", "size": bytes confirmed, "owner"}. On `open` the file is cut back to `size`, so that after a
+    crash nothing is there twice and no line is torn. Without a state, what is in the file already is kept.
+
+    A write is durable (fsync) when it returns. The disk being full is Unavailable, after cutting back.
+    """
+
+    effectively_once = True
+
+    spec = Spec(
+        "file",
+        "Appends records to a file, one per line.",
+        (
+            Option("path", "the file; relative to home; folders are created", required=True),
+            Option(
+                "format",
+                "opencdc: the whole record as JSON; payload: the payload alone, JSON or raw bytes",
+                default="opencdc",
+                choices=("opencdc", "payload"),
+            ),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self.format = self.settings["format"]
+        asked = self.settings.get(_SDK_FORMAT, "opencdc/json")
+        if asked != "opencdc/json":
+            raise ConfigError(
+                f"file: option '{_SDK_FORMAT}' can only be opencdc/json, not '{asked}'; "
+                "for the payload alone write format: payload"
+            )
+        self._fd: int | None = None
+        self._size = 0
+        self._owner = ""
+
+    @property
+    def path(self) -> Path:
+        return Path(settings().path(self.settings["path"]))
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """Cuts the file back to `state`. Raises Unavailable (locked by another process, no room, no permission), and
+        ConfigError where the file is no longer the one of the state, so that cutting it would harm it."""
+        self.close()
+        path = self.path
+        try:
+            make_folders(path.parent)
+            existed = path.exists()
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if not existed:
+                sync_folder(path.parent)
+            # A holder that lost its lease may still be writing; two writers never share the file.
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = os.fstat(self._fd).st_size
+            self._size = self._confirmed(path, size, state)
+            if size != self._size:
+                os.ftruncate(self._fd, self._size)
+                os.fsync(self._fd)
+        except BlockingIOError as e:
+            self.close()
+            raise Unavailable(f"{path} is being written by another process; it must end first") from e
+        except OSError as e:
+            self.close()
+            raise self._unavailable(e) from e
+        except ConfigError:
+            self.close()
+            raise
+
+    def _confirmed(self, path: Path, size: int, state: dict[str, Any] | None) -> int:
+        """The length that is confirmed; sets the owner."""
+        ledger = file_ledger.read(path)
+        theirs = None if state is None else state["owner"]
+        if ledger is not None and ledger.previous == theirs:
+            # Nothing of this owner was confirmed: whatever it wrote goes.
+            if not size and ledger.start:
+                ledger = file_ledger.begin(path, theirs, 0)
+            if size < ledger.start:
+                raise self._harmed(size, ledger.start)
+            self._owner = ledger.owner
+            return ledger.start
+        if state is None:
+            self._owner = file_ledger.begin(path, None, size).owner
+            return size
+        if ledger is not None and ledger.owner != theirs:
+            raise ConfigError(
+                f"{path} was written by another destination since; give each destination a path of its own"
+            )
+        confirmed = int(state["size"])
+        if not size and confirmed:
+            # Moved away whole, as log rotation does: what follows begins a new file.
+            self._owner = file_ledger.begin(path, theirs, 0).owner
+            return 0
+        if size < confirmed:
+            raise self._harmed(size, confirmed)
+        if ledger is not None:
+            file_ledger.confirm(path, ledger)
+        self._owner = state["owner"]
+        return confirmed
+
+    def _harmed(self, size: int, confirmed: int) -> ConfigError:
+        return ConfigError(
+            f"{self.path} has {size} bytes, but {confirmed} were written and confirmed: it was shortened or replaced. "
+            "Put it back, or move it away to begin a new one"
+        )
+
+    def write(self, rows: Rows) -> dict[str, Any]:
+        """Appends every row, durably. Raises Refused where a row cannot be a line, Unavailable."""
+        from conduit_tasks.connectors.file_lines import lines
+
+        assert self._fd is not None, "open comes first"
+        try:
+            size = self._size
+            for data in lines(rows, self.format):
+                size += self._append(data, size)
+            os.fsync(self._fd)
+        except OSError as e:
+            self._cut_back()
+            raise self._unavailable(e) from e
+        except Refused:
+            self._cut_back()
+            raise
+        self._size = size
+        return {"path": str(self.settings["path"]), "size": size, "owner": self._owner}
+
+    def _append(self, data: memoryview, at: int) -> int:
+        assert self._fd is not None
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._fd, data[done:], at + done)
+        return done
+
+    def _cut_back(self) -> None:
+        """A torn line must not be seen by readers, nor fill a full disk further. Where even this fails, `open` cuts."""
+        assert self._fd is not None
+        try:
+            os.ftruncate(self._fd, self._size)
+        except OSError:
+            self.close()
+
+    def _unavailable(self, error: OSError) -> Unavailable:
+        todo = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the path"
+        return Unavailable(f"{self.path} cannot be written: {error.strerror}; {todo}, and delivery goes on")
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

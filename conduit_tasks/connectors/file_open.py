@@ -1,0 +1,119 @@
+"""A source file as it lies on disk: which there are, what guards a position in one, where its records begin."""
+
+from __future__ import annotations
+
+import glob
+import os
+import zlib
+from pathlib import Path
+from typing import Any, Self
+
+from conduit_tasks.connectors.file_framing import LineFraming
+from conduit_tasks.errors import SourceError
+from conduit_tasks.settings import settings
+
+GUARD = 4096
+"""Bytes before an offset whose checksum tells whether the file is still the one that was read."""
+
+MAX_RECORD = 64 << 20
+"""Bytes; nothing buffers without a bound (C13), and an unclosed quote would take the rest of the file."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def parts_of(pattern: str) -> list[str]:
+    """The files of a glob, in name order, as part names: relative to home where they lie below it, with `/`.
+
+    A path without wildcards is its own only match, whether it is there or not.
+    """
+    home = settings().home.resolve()
+    full = settings().path(pattern)
+    found = [p for p in glob.glob(full, recursive=True) if Path(p).is_file()] if glob.has_magic(full) else [full]
+    names = []
+    for name in found:
+        path = Path(name)
+        part = path.relative_to(home).as_posix() if path.is_relative_to(home) else path.as_posix()
+        try:
+            part.encode()
+        except UnicodeEncodeError:
+            raise SourceError(f"the name of {part!a} is not UTF-8; rename the file") from None
+        names.append(part)
+    return sorted(names)
+
+
+class SourceFile:
+    """An open file. Raises SourceError naming it, also where it is not what a position says."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+        try:
+            self.fd = os.open(settings().path(part), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as e:
+            raise self.error(f"cannot be opened: {e.strerror}; make it readable, or correct 'path'") from e
+        stat = os.fstat(self.fd)
+        self.size, self.modified = stat.st_size, stat.st_mtime
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    def error(self, what: str) -> SourceError:
+        return SourceError(f"{self.part} {what}")
+
+    def bytes_at(self, start: int, length: int) -> bytes:
+        """`length` bytes from `start`, fewer at the end of the file."""
+        chunks = []
+        while length > 0:
+            try:
+                chunk = os.pread(self.fd, length, start)
+            except OSError as e:
+                raise self.error(f"cannot be read at byte {start}: {e.strerror}") from e
+            if not chunk:
+                break
+            chunks.append(chunk)
+            start, length = start + len(chunk), length - len(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def token(self, offset: int) -> dict[str, int]:
+        """The position `offset`, with the checksum of what lies before it."""
+        before = self.bytes_at(max(0, offset - GUARD), min(offset, GUARD))
+        return {"offset": offset, "crc": zlib.crc32(before)}
+
+    def check(self, token: Any) -> int:
+        """The offset of a token that is (still) true of this file."""
+        offset = int(token["offset"])
+        if self.size < offset or self.token(offset) != token:
+            raise self.error(
+                f"was shortened or replaced after {offset} bytes of it were read, so that what is new in it cannot "
+                "be told. Put its former content back, or remove it and write new data to a file of a new name"
+            )
+        return offset
+
+    def first_record(self, framing: LineFraming, settled: bool) -> tuple[int, int] | None:
+        """Start and end of the file's first record; None where it is not whole yet."""
+        length = 64 << 10
+        start = self.beginning()
+        while True:
+            data = self.bytes_at(start, length)
+            whole = len(data) < length
+            bounds = framing.bounds(data, settled and whole)
+            if len(bounds.ends):
+                return start + int(bounds.starts[0]), start + int(bounds.ends[0])
+            if whole:
+                return None
+            length = self.grown(start, length)
+
+    def beginning(self) -> int:
+        """Where text begins: behind a byte order mark."""
+        return len(_BOM) if self.bytes_at(0, len(_BOM)) == _BOM else 0
+
+    def grown(self, start: int, length: int) -> int:
+        """The next length to try where `length` bytes from `start` hold no whole record."""
+        if length >= MAX_RECORD:
+            raise self.error(
+                f"has no end of a record within {MAX_RECORD >> 20} MiB from byte {start}; "
+                "is a quote not closed there, or is the file not what 'format' says?"
+            )
+        return min(2 * length, MAX_RECORD)

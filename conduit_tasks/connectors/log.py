@@ -1,0 +1,59 @@
+"""A destination that writes each record to the log, as OpenCDC JSON."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
+from conduit_tasks.errors import ConfigError, Refused
+
+LOGGER = "conduit.records"
+
+
+class LogDestination(BatchDestination):
+    """Records go to the logger `conduit.records`: the log is as durable as where it is sent."""
+
+    spec = Spec(
+        "log",
+        "Writes each record to the log.",
+        (
+            Option("level", "trace, debug, info, warn or error, in any case", default="info"),
+            Option("message", "in front of the record", default="record"),
+        ),
+    )
+    chunk = 1_000
+
+    _LEVELS = {  # noqa: RUF012  the class's own constant
+        "trace": logging.DEBUG,
+        "debug": logging.DEBUG,
+        "info": logging.INFO,
+        "warn": logging.WARNING,
+        "warning": logging.WARNING,
+        "error": logging.ERROR,
+    }
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        level = self.settings["level"].lower()
+        if level not in self._LEVELS:
+            raise ConfigError(f"log: option 'level' cannot be '{level}'; it is one of {', '.join(self._LEVELS)}")
+        self.level = self._LEVELS[level]
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        """Raises Refused where a structured payload is not JSON."""
+        import orjson
+
+        try:
+            records = rows.records()
+        except orjson.JSONDecodeError as e:
+            raise Refused(f"a structured payload is not JSON: {e}") from e
+        logger = logging.getLogger(LOGGER)
+        for record in records:
+            text = orjson.dumps(record.to_opencdc(), option=orjson.OPT_NON_STR_KEYS).decode()
+            logger.log(self.level, "%s %s", self.settings["message"], text)
+        return None
+
+
+DESTINATION = LogDestination

@@ -1,0 +1,124 @@
+"""Checking a plugin's settings: every message names the plugin, the option and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from conduit_tasks.connectors.base import Option, Spec
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.units import parse_duration, parse_size
+
+T = TypeVar("T")
+
+SDK = "sdk."
+"""Options of Conduit's connector SDK, which wraps every connector there: taken and passed on, so that an
+unmodified file loads; a connector for which one matters looks at it itself."""
+
+
+def check(spec: Spec, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings with defaults, all strings. Raises ConfigError on an unknown, missing or bad option.
+
+    An option with a default of None is left out where it is not set.
+    """
+    exact = {o.name: o for o in spec.options if not _any_suffix(o)}
+    prefixes = [o.name[:-1] for o in spec.options if _any_suffix(o)]
+    out: dict[str, str] = {}
+    for name, value in settings.items():
+        if name not in exact and not name.startswith((SDK, *prefixes)):
+            raise ConfigError(f"{spec.name}: unknown option '{name}'; {_nearest(name, spec.options)}")
+        out[name] = str(value)
+    for option in exact.values():
+        if option.required and not out.get(option.name, "").strip():
+            raise ConfigError(f"{spec.name}: option '{option.name}' is missing: {option.help}")
+        if option.default is not None:
+            out.setdefault(option.name, option.default)
+        chosen = out.get(option.name)
+        if option.choices and chosen is not None and chosen not in option.choices:
+            said = "what it is set to" if option.secret else f"'{chosen}'"
+            raise ConfigError(f"{spec.name}: option '{option.name}' cannot be {said}; {_one_of(option.choices)}")
+    return out
+
+
+def integer(settings: Mapping[str, str], name: str, *, least: int = 0) -> int:
+    """A whole number of at least `least`. Raises ConfigError naming the option, as the others here."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ConfigError(f"'{text}' is not a whole number") from None
+        return _at_least(value, least, str(least))
+
+    return _parsed(settings, name, parse)
+
+
+def number(settings: Mapping[str, str], name: str, *, least: float = 0.0) -> float:
+    """A finite number of at least `least`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ConfigError(f"'{text}' is not a number") from None
+        if not least <= value < float("inf"):
+            raise ConfigError(f"it must be a number of at least {least:g}")
+        return value
+
+    return _parsed(settings, name, parse)
+
+
+def boolean(settings: Mapping[str, str], name: str) -> bool:
+    """`true` or `false`, as YAML and Go write it."""
+
+    def parse(text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"'{text}' is neither true nor false")
+        return text.lower() == "true"
+
+    return _parsed(settings, name, parse)
+
+
+def duration(settings: Mapping[str, str], name: str) -> float:
+    """Seconds of a duration such as `200ms`."""
+    return _parsed(settings, name, parse_duration)
+
+
+def size(settings: Mapping[str, str], name: str, *, least: int = 1) -> int:
+    """Bytes of a size such as `32MiB`."""
+    return _parsed(settings, name, lambda text: _at_least(parse_size(text), least, f"{least} bytes"))
+
+
+def words(settings: Mapping[str, str], name: str) -> list[str]:
+    """The parts of a comma-separated list, without the empty ones."""
+    return [word.strip() for word in settings.get(name, "").split(",") if word.strip()]
+
+
+def _parsed(settings: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(settings[name].strip())
+    except ConfigError as error:
+        raise ConfigError(f"option '{name}': {error}") from None
+
+
+def _at_least(value: int, least: int, said: str) -> int:
+    if value < least:
+        raise ConfigError(f"it must be at least {said}")
+    return value
+
+
+def _any_suffix(option: Option) -> bool:
+    return option.name.endswith(".*")
+
+
+def _nearest(name: str, options: Sequence[Option]) -> str:
+    names = [o.name for o in options]
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"it takes {', '.join(names)}" if names else "it takes none"
+
+
+def _one_of(choices: Sequence[str]) -> str:
+    return f"it is one of {', '.join(choices)}"

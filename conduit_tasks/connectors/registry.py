@@ -1,0 +1,98 @@
+"""Connectors by name: this project's, and those that others add through the entry point `conduit.connectors`.
+
+Importing this imports no connector; asking for one imports that one's module.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from conduit_tasks.connectors.base import BatchDestination, Described, RecordDestination, Source
+from conduit_tasks.errors import ConfigError, UnknownPlugin
+from conduit_tasks.pipeline.plugins import parse_plugin
+
+BUILTIN = {name: f"conduit_tasks.connectors.{name}" for name in ("file", "generator", "http", "log", "sql")}
+"""name → module with `SOURCE`, `DESTINATION` or both."""
+
+GROUP = "conduit.connectors"
+"""An entry point of this group names such a module."""
+
+Destination = RecordDestination | BatchDestination
+
+
+@lru_cache(maxsize=1)
+def _added() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _names() -> list[str]:
+    return sorted({*BUILTIN, *_added()})
+
+
+def known() -> dict[str, Described]:
+    """Every connector there is, by name, sorted. One that cannot be loaded is there with its `error`."""
+    out = {}
+    for name in _names():
+        try:
+            out[name] = _load(name)
+        except ConfigError as error:
+            module = BUILTIN.get(name) or _added()[name].value
+            out[name] = Described(module=module, error=str(error))
+    return out
+
+
+def source_class(plugin: str) -> type[Source]:
+    """The source of a plugin. `builtin:` in front and `@version` behind are allowed, as in Conduit.
+
+    Raises UnknownPlugin where there is none (the nearest is named) or where it is only a destination, and
+    ConfigError where its module cannot be loaded.
+    """
+    name = parse_plugin(plugin).name
+    found = _described(name).source
+    if found is None:
+        raise UnknownPlugin(f"'{name}' is a destination only; {_these('source')}")
+    return found
+
+
+def destination_class(plugin: str) -> type[RecordDestination] | type[BatchDestination]:
+    """The destination of a plugin; otherwise as `source_class`."""
+    name = parse_plugin(plugin).name
+    found = _described(name).destination
+    if found is None:
+        raise UnknownPlugin(f"'{name}' is a source only; {_these('destination')}")
+    return found
+
+
+def _described(name: str) -> Described:
+    if name not in _names():
+        near = difflib.get_close_matches(name, _names(), n=2)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(_names())}"
+        raise UnknownPlugin(f"there is no connector '{name}'; {hint}")
+    return _load(name)
+
+
+@lru_cache(maxsize=256)
+def _load(name: str) -> Described:
+    where = BUILTIN.get(name) or _added()[name].value
+    try:
+        module: Any = import_module(where) if name in BUILTIN else _added()[name].load()
+    except Exception as error:
+        raise ConfigError(f"connector '{name}': {where} cannot be loaded: {error}; install what it needs") from error
+    source, destination = getattr(module, "SOURCE", None), getattr(module, "DESTINATION", None)
+    if not (_is(source, Source) and _is(destination, RecordDestination | BatchDestination)):
+        raise ConfigError(f"connector '{name}': SOURCE or DESTINATION of {where} is not a class of connectors.base")
+    if source is None and destination is None:
+        raise ConfigError(f"connector '{name}': {where} offers neither SOURCE nor DESTINATION")
+    return Described(source, destination, where)
+
+
+def _is(cls: Any, kind: Any) -> bool:
+    return cls is None or (isinstance(cls, type) and issubclass(cls, kind))
+
+
+def _these(side: str) -> str:
+    return f"as a {side} there are {', '.join(n for n, d in known().items() if getattr(d, side) is not None)}"
