@@ -28,36 +28,10 @@ _BATCH = 10_000
 _FIELD = "format.options."
 _TYPES = ("int", "string", "time", "bool", "duration")
 _EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
-_WORDS = [
-    "amber",
-    "brook",
-    "cedar",
-    "delta",
-    "ember",
-    "fjord",
-    "grove",
-    "heath",
-    "inlet",
-    "jetty",
-    "knoll",
-    "ledge",
-    "marsh",
-    "north",
-    "ocean",
-    "prairie",
-    "quarry",
-    "ridge",
-    "shoal",
-    "tundra",
-    "upland",
-    "valley",
-    "willow",
-    "yonder",
-    "zephyr",
-    "harbor",
-    "lagoon",
-    "meadow",
-]
+_WORDS = (
+    *("amber", "brook", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll", "ledge"),
+    *("marsh", "north", "ocean", "prairie", "quarry", "ridge", "shoal", "tundra", "upland", "valley", "willow"),
+)
 
 
 class GeneratorSource(Source):
@@ -96,7 +70,8 @@ class GeneratorSource(Source):
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         now = time.time()
-        token = position.get("") or {"next": 0, "at": now - 1.0}
+        one = 1 / self.rate if self.rate else 0.0
+        token = position.get("") or {"next": 0, "at": now - max(1.0, one)}
         at = float(token["at"])
         first = int(token["next"])
         take = UNBOUNDED if limit.records is None else limit.records
@@ -104,8 +79,8 @@ class GeneratorSource(Source):
             take = min(take, self.count - first)
         if self.rate:
             # What a run does not take is kept, but not hoarded: after a long pause one minute's worth at most.
-            at = max(at, now - 60.0, now - max(60.0, 1 / self.rate))
-            take = min(take, int((now - at) * self.rate))
+            at = max(at, now - max(60.0, one))
+            take = min(take, int((now - at) * self.rate + 1e-6))
         slices = []
         start: dict[str, Any] = token
         while take > 0:

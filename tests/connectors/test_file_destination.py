@@ -1,0 +1,248 @@
+"""The file destination: whole lines, and after any fault exactly what was confirmed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from conduit_tasks.connectors import file_lines
+from conduit_tasks.connectors.base import Rows
+from conduit_tasks.connectors.file import FileDestination
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.record.record import Data, Origin, Record
+from conduit_tasks.record.schema import spool_batch
+from tests.spool.disks import small_disk
+
+ORIGIN = Origin("p", "in", "", {"file.path": "a"})
+
+
+def rows(*payloads: Data) -> Rows:
+    records = [Record(b"%d" % n, after=p, origin=ORIGIN) for n, p in enumerate(payloads)]
+    return Rows(spool_batch([0] * len(records), list(range(len(records))), records), [ORIGIN])
+
+
+def destination(path: Path | str = "out/a.jsonl", format: str = "payload") -> FileDestination:
+    return FileDestination({"path": str(path), "format": format})
+
+
+def test_payloads_are_lines_structured_ones_as_json(home: Path) -> None:
+    out = destination()
+    out.open(None)
+    state = out.write(rows({"a": "x\ny"}, b"raw \xff", None, b""))
+    out.close()
+    assert (home / "out/a.jsonl").read_bytes() == b'{"a":"x\\ny"}\nraw \xff\n\n\n'
+    assert state["size"] == os.path.getsize(home / "out/a.jsonl")
+
+
+def test_opencdc_is_the_default_and_holds_whole_records(home: Path) -> None:
+    out = FileDestination({"path": "a.jsonl", "sdk.record.format": "opencdc/json"})
+    out.open(None)
+    given = rows({"a": 1}, b"two\nlines")
+    out.write(given)
+    out.close()
+    lines = (home / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [r.to_opencdc() for r in given.records()]
+    assert json.loads(lines[0])["metadata"] == {"file.path": "a"}
+
+
+def test_rows_cut_from_a_larger_batch_are_written_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_lines, "BYTES", 50)
+    given = rows(*[b"line %d" % n for n in range(100)])
+    out = destination()
+    out.open(None)
+    out.write(Rows(given.batch.slice(10, 80), given.origins))
+    out.write(Rows(given.batch.filter(pa.array(np.arange(100) % 50 == 0)), given.origins))
+    out.close()
+    expected = [*range(10, 90), 0, 50]
+    assert (home / "out/a.jsonl").read_text().splitlines() == [f"line {n}" for n in expected]
+
+
+@pytest.mark.parametrize(("format", "payload"), [("payload", b"two\nlines"), ("opencdc", b"{torn")])
+def test_a_row_that_cannot_be_a_line_is_refused_and_leaves_nothing(home: Path, format: str, payload: bytes) -> None:
+    out = destination(format=format)
+    out.open(None)
+    bad = rows({"a": 1}, payload)
+    if format == "opencdc":
+        shapes = bad.batch.schema.get_field_index("shape")
+        bad = Rows(bad.batch.set_column(shapes, "shape", pa.array([4, 4], pa.int8())), bad.origins)
+    with pytest.raises(Refused):
+        out.write(bad)
+    out.write(rows({"a": 2}))
+    out.close()
+    assert (home / "out/a.jsonl").read_text().count("\n") == 1
+
+
+@pytest.mark.proves("C10")
+def test_reopening_cuts_back_to_what_was_confirmed(home: Path) -> None:
+    # Given a confirmed write and one that was not, with a torn line behind it
+    out = destination()
+    out.open(None)
+    confirmed = out.write(rows(b"one"))
+    out.write(rows(b"two"))
+    out.close()
+    with (home / "out/a.jsonl").open("ab") as file:
+        file.write(b"tor")
+    # When it is opened with the confirmed state, here or by another process
+    other: FileDestination = pickle.loads(pickle.dumps(destination()))
+    other.open(json.loads(json.dumps(confirmed)))
+    # Then only the confirmed line is there, and the next follows it
+    assert (home / "out/a.jsonl").read_bytes() == b"one\n"
+    other.write(rows(b"three"))
+    other.close()
+    assert (home / "out/a.jsonl").read_bytes() == b"one\nthree\n"
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("before", [b"", b"kept\n"])
+def test_before_the_first_confirmation_only_what_was_there_before_is_kept(home: Path, before: bytes) -> None:
+    (home / "out").mkdir()
+    (home / "out/a.jsonl").write_bytes(before)
+    for _ in range(2):
+        out = destination()
+        out.open(None)
+        state = out.write(rows(b"unconfirmed"))
+        out.close()
+    out.open(None)
+    assert (home / "out/a.jsonl").read_bytes() == before
+    state = out.write(rows(b"one"))
+    out.open(state)
+    out.close()
+    assert (home / "out/a.jsonl").read_bytes() == before + b"one\n"
+
+
+def test_a_lost_state_keeps_what_was_confirmed(home: Path) -> None:
+    out = destination()
+    out.open(None)
+    out.open(out.write(rows(b"one")))
+    out.open(None)
+    out.write(rows(b"two"))
+    out.close()
+    assert (home / "out/a.jsonl").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_file_that_was_moved_away_is_begun_anew_and_a_shortened_one_is_left_alone(home: Path) -> None:
+    path = home / "out/a.jsonl"
+    out = destination()
+    out.open(None)
+    state = out.write(rows(b"one", b"two"))
+    out.close()
+    path.rename(home / "out/a.1")
+    # Twice, because nothing is confirmed in the new file at first
+    for _ in range(2):
+        out.open(state)
+        newer = out.write(rows(b"three"))
+        out.close()
+    assert path.read_bytes() == b"three\n"
+    out.open(newer)
+    assert path.read_bytes() == b"three\n"
+    out.close()
+    path.write_bytes(b"th")
+    with pytest.raises(ConfigError, match=r"a\.jsonl has 2 bytes, but 6 were written and confirmed"):
+        out.open(newer)
+    assert path.read_bytes() == b"th"
+
+
+def test_two_destinations_never_cut_each_others_lines(home: Path) -> None:
+    # Given one that confirmed, and another that was given the same path
+    first, second = destination(), destination()
+    first.open(None)
+    state = first.write(rows(b"first"))
+    first.open(state)
+    with pytest.raises(Unavailable, match="being written by another process"):
+        second.open(None)
+    first.close()
+    # When the other writes in between
+    second.open(None)
+    theirs = second.write(rows(b"second"))
+    second.open(theirs)
+    second.close()
+    # Then the first stops instead of cutting
+    with pytest.raises(ConfigError, match="another destination"):
+        first.open(state)
+    assert (home / "out/a.jsonl").read_bytes() == b"first\nsecond\n"
+
+
+@pytest.mark.proves("C10", "T6")
+def test_a_full_disk_leaves_whole_lines_and_goes_on_when_there_is_room(home: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path) as disk:
+        path = disk.path / "a.jsonl"
+        out = destination(path)
+        out.open(None)
+        state = out.write(rows(*[b"x" * 999] * 500))
+        # When the disk fills up in the middle of a write
+        with pytest.raises(Unavailable, match=r"a\.jsonl cannot be written: .*free space"):
+            out.write(rows(*[b"y" * 999] * 800))
+        # Then no torn line is there, even before the next open
+        assert path.read_bytes() == (b"x" * 999 + b"\n") * 500
+        disk.grow()
+        out.open(state)
+        out.write(rows(*[b"y" * 999] * 800))
+        out.close()
+        assert path.read_bytes() == (b"x" * 999 + b"\n") * 500 + (b"y" * 999 + b"\n") * 800
+
+
+KILLED = """
+import os, signal, sys
+from conduit_tasks.connectors import file_destination
+from tests.connectors.test_file_destination import destination, rows
+
+out = destination()
+out.open(None)
+print(__import__("json").dumps(out.write(rows(b"one"))), flush=True)
+kill = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "fsync":
+    file_destination.os.fsync = kill
+else:
+    write = os.pwrite
+    file_destination.os.pwrite = lambda fd, data, at: (write(fd, data[:3], at), kill())
+out.write(rows(b"two", b"three"))
+"""
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("moment", ["pwrite", "fsync"])
+def test_a_writer_killed_in_mid_write_leaves_no_trace_after_the_next_open(home: Path, moment: str) -> None:
+    died = subprocess.run([sys.executable, "-c", KILLED, moment], capture_output=True, check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    assert (home / "out/a.jsonl").read_bytes() != b"one\n", "the kill came in mid-write"
+    out = destination()
+    out.open(json.loads(died.stdout))
+    out.write(rows(b"two"))
+    out.close()
+    assert (home / "out/a.jsonl").read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (lambda: {"path": "a", "format": "xml"}, "format"),
+        (lambda: {"format": "payload"}, "path"),
+        (lambda: {"path": "a", "sdk.record.format": "template"}, r"sdk\.record\.format.*write format: payload"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: Callable[[], dict[str, str]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FileDestination(settings())
+
+
+def test_a_path_that_cannot_be_written_may_recover(home: Path) -> None:
+    (home / "out").write_text("in the way")
+    with pytest.raises(Unavailable, match=r"a\.jsonl cannot be written"):
+        destination().open(None)
+
+
+def test_a_damaged_ledger_is_named(home: Path) -> None:
+    (home / "out").mkdir()
+    (home / "out/.a.jsonl.conduit").write_text("{")
+    with pytest.raises(ConfigError, match=r"\.a\.jsonl\.conduit is damaged"):
+        destination().open(None)
