@@ -150,7 +150,7 @@ class DeliveryKeys(Keys):
     """How often a failed send is repeated within one attempt of the task."""
     backoff_policy: Literal["constant", "linear", "exponential"] = "exponential"
     backoff_delay: Duration = 0.2
-    timeout: Duration = 30.0
+    timeout: Duration = 10.0
     """Without a confirmation in this time a send has failed."""
     retry_after_max: Duration = 60.0
     """The longest `Retry-After` that is honoured."""

@@ -63,7 +63,7 @@ class Delivery:
     retry: int = 0
     backoff_policy: Literal["constant", "linear", "exponential"] = "exponential"
     backoff_delay: float = 0.2
-    timeout: float = 30.0
+    timeout: float = 10.0
     retry_after_max: float = 60.0
     on_unavailable: Literal["wait", "dead-letter"] = "wait"
     refused: Literal["nack", "complete"] = "nack"

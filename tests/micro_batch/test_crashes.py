@@ -64,6 +64,11 @@ def test_a_crash_at_any_operation_loses_nothing_and_repeats_nothing_in_files(
 ) -> None:
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.2")
     monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
+    quick = PROCESSED.replace("max-records: 1000", "max-records: 20")
+    quick = quick.replace(
+        "        plugin: file\n        settings: {path: out",
+        "        delivery: {timeout: 100ms}\n        plugin: file\n        settings: {path: out",
+    )
     number = 0
     while True:
         number += 1
@@ -74,7 +79,7 @@ def test_a_crash_at_any_operation_loses_nothing_and_repeats_nothing_in_files(
         from conduit_tasks.settings import forget
 
         forget()
-        write_pipeline(this, "p", PROCESSED.replace("max-records: 1000", "max-records: 20"))
+        write_pipeline(this, "p", quick)
         rows = events(this / "data", "a.jsonl", 0, 30)
         with monkeypatch.context() as patch:
             counted = crash_at(patch, number, after)
