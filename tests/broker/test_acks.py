@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conduit_tasks.broker import scripts
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.state import Ack, Stage
 from conduit_tasks.errors import Fenced, InvariantBroken
@@ -67,6 +68,29 @@ def test_after_a_crash_between_intent_and_commit_the_same_ack_is_given_again(fee
 def test_an_ack_that_was_never_begun_is_refused(feed: Feed) -> None:
     with pytest.raises(InvariantBroken, match="never begun"):
         feed.broker.commit_ack("a", Ack(1, 1, {"file": 10}))
+
+
+@pytest.mark.proves("I1")
+def test_an_ack_ahead_of_a_destination_is_refused_by_redis_itself(feed: Feed) -> None:
+    # Given a caller that computed wrongly how far everything is confirmed
+    m = feed.sealed()
+    feed.delivered(m, destinations=["x"])
+    keys = feed.broker.keys
+    with pytest.raises(InvariantBroken, match="Invariant 1"):
+        feed.broker.run(
+            scripts.BEGIN_ACK,
+            {
+                "pipeline": keys.pipeline,
+                "ack": keys.ack("a"),
+                "lease": keys.lease("acks.a"),
+                "intent": keys.intent("a"),
+                "cursors": [keys.destination(d) for d in DESTINATIONS],
+            },
+            **{"from": m},
+            to=m,
+            token=0,
+            position=["file", "10"],
+        )
 
 
 @pytest.mark.proves("T2", "I1")

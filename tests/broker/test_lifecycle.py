@@ -72,6 +72,15 @@ def test_the_deadline_of_a_stop_is_kept_and_reported_when_missed(feed: Feed) -> 
     assert feed.broker.status().overdue
 
 
+@pytest.mark.proves("C3", "C15")
+def test_an_unsealed_micro_batch_alone_keeps_a_graceful_stop_from_ending(feed: Feed) -> None:
+    m = feed.open()
+    feed.broker.stop(60)
+    assert not feed.broker.stopped()
+    feed.stage(m)
+    assert not feed.broker.stopped()
+
+
 def test_a_stopped_pipeline_without_a_stop_is_not_ended_by_draining(broker: Broker) -> None:
     assert not broker.stopped()
     assert broker.status().status == "running"
