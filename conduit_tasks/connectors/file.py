@@ -41,6 +41,13 @@ class FileSource(Source):
             ),
             Option("partition-by", "file: no order between files; by default they are one stream", choices=("file",)),
             Option("key", "field or column whose value is the record's key (jsonl, csv)"),
+            Option(
+                "validate",
+                "jsonl: full parses every line, so that a damaged one is nacked alone; edges only looks for { and }, "
+                "for files that are known to be sound: damage then fails the step that parses it",
+                default="full",
+                choices=("full", "edges"),
+            ),
             Option("slice-bytes", "what one task reads at a time", default="32MiB"),
             Option("settle", "a last line without an end is taken once the file has not changed so long", default="5s"),
             Option("delimiter", "between the cells of a CSV row; \\t is a tab", default=","),
@@ -94,7 +101,8 @@ class FileSource(Source):
         from conduit_tasks.connectors.file_read import read_slice
 
         nulls = tuple(word.encode() for word in options.words(self.settings, "null-values"))
-        return read_slice(slice, self._framing(), self.format, self.key, nulls)
+        parse = self.settings["validate"] == "full"
+        return read_slice(slice, self._framing(), self.format, key=self.key, null_values=nulls, parse=parse)
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"file.path": slice.part}

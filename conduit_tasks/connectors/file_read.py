@@ -27,9 +27,18 @@ Columns = tuple[pa.Array, pa.Array | None, dict[int, str]]
 
 
 def read_slice(
-    slice: Slice, framing: LineFraming, format: str, key: str | None, null_values: tuple[bytes, ...]
+    slice: Slice,
+    framing: LineFraming,
+    format: str,
+    *,
+    key: str | None,
+    null_values: tuple[bytes, ...],
+    parse: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Exactly the records of the slice, as READ_SCHEMA batches. Raises SourceError where the file changed since."""
+    """Exactly the records of the slice, as READ_SCHEMA batches. `parse`: see the option `validate`.
+
+    Raises SourceError where the file changed since it was planned.
+    """
     with SourceFile(slice.part) as file:
         file.check(slice.end)
         rows = None
@@ -42,7 +51,7 @@ def read_slice(
                 columns = rows.columns(data, bounds)
             else:
                 payloads = _payloads(data, bounds)
-                columns = (payloads, None, {}) if format == "text" else _json_objects(payloads, key)
+                columns = (payloads, None, {}) if format == "text" else _json_objects(payloads, key, parse)
             batch = _batch(slice.part, bounds.starts + at, columns, structured=format != "text")
             for start in range(0, batch.num_rows, ROWS):
                 yield batch.slice(start, ROWS)
@@ -93,36 +102,36 @@ def _payloads(data: bytes, bounds: Bounds) -> pa.Array:
     )
 
 
-def _json_objects(payloads: pa.Array, key: str | None) -> Columns:
-    """Checks first and last byte only (`{`, `}`): damage deeper inside surfaces where the payload is parsed first,
-    and nacks that record there. With a `key`, every line is parsed here."""
-    offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1)
-    values = np.frombuffer(payloads.buffers()[2] or b"", np.uint8)
-    starts, ends = offsets[:-1], offsets[1:]
-    sound = (values[starts] == ord("{")) & (values[ends - 1] == ord("}"))
+def _json_objects(payloads: pa.Array, key: str | None, parse: bool) -> Columns:
+    """Tells lines that are no JSON objects apart. Without `parse` (and `key`) by their first and last byte only."""
     errors: dict[int, str] = {}
-    for row in np.flatnonzero(~sound).tolist():
-        why = _why_no_object(payloads[row].as_py())
-        if why:
-            errors[row] = why
-    if key is None:
+    if not parse and key is None:
+        offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1)
+        values = np.frombuffer(payloads.buffers()[2] or b"", np.uint8)
+        sound = (values[offsets[:-1]] == ord("{")) & (values[offsets[1:] - 1] == ord("}"))
+        for row in np.flatnonzero(~sound).tolist():
+            _object(payloads[row].as_py(), row, errors)
         return payloads, None, errors
-    keys: list[bytes | None] = []
-    for row, payload in enumerate(payloads.to_pylist()):
-        try:
-            keys.append(None if row in errors else _key_bytes(orjson.loads(payload).get(key)))
-        except orjson.JSONDecodeError as e:
-            errors[row] = f"not JSON: {e}"
-            keys.append(None)
+    lines = payloads.to_pylist()
+    if key is None:
+        for row, line in enumerate(lines):
+            _object(line, row, errors)
+        return payloads, None, errors
+    keys = [_key_bytes(_object(line, row, errors).get(key)) for row, line in enumerate(lines)]
     return payloads, pa.array(keys, pa.binary()), errors
 
 
-def _why_no_object(payload: bytes) -> str:
+def _object(line: bytes, row: int, errors: dict[int, str]) -> dict[str, Any]:
+    """The object of a line; an empty one where it is none, and then `errors` says why."""
     try:
-        value = orjson.loads(payload)
+        value = orjson.loads(line)
     except orjson.JSONDecodeError as e:
-        return f"not JSON: {e}"
-    return "" if isinstance(value, dict) else "not a JSON object"
+        errors[row] = f"not JSON: {e}"
+        return {}
+    if not isinstance(value, dict):
+        errors[row] = "not a JSON object"
+        return {}
+    return value
 
 
 def _key_bytes(value: Any) -> bytes | None:

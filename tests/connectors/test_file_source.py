@@ -74,12 +74,11 @@ def test_the_key_is_the_value_of_a_field(home: Path) -> None:
 
 
 @pytest.mark.proves("C10")
-@pytest.mark.parametrize("key", [None, "a"])
-def test_a_corrupt_json_line_is_marked_and_the_others_pass(home: Path, key: str | None) -> None:
+@pytest.mark.parametrize("options", [{}, {"key": "a"}, {"validate": "edges"}])
+def test_a_corrupt_json_line_is_marked_and_the_others_pass(home: Path, options: dict[str, str]) -> None:
     lines = [b'{"a":1}', b"oops", b"[1]", b'{"a":2}', b'"text"', b'{"a":']
     (home / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    connector = source("a.jsonl", format="jsonl", **({"key": key} if key else {}))
-    records = everything(connector)
+    records = everything(source("a.jsonl", format="jsonl", **options))
     marked = {i: r.metadata["conduit.error"] for i, r in enumerate(records) if r.metadata}
     assert [r.after for r in records] == [{"a": 1}, b"oops", b"[1]", {"a": 2}, b'"text"', b'{"a":']
     assert set(marked) == {1, 2, 4, 5}
@@ -87,11 +86,17 @@ def test_a_corrupt_json_line_is_marked_and_the_others_pass(home: Path, key: str 
     assert "not JSON" in marked[5]
 
 
-def test_damage_within_a_json_line_is_found_at_once_where_the_key_is_read(home: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"key": "a"}])
+def test_damage_within_a_json_line_is_found_unless_only_its_edges_are_looked_at(
+    home: Path, options: dict[str, str]
+) -> None:
     (home / "a.jsonl").write_bytes(b'{"a": }\n{"a":1}\n')
-    first, second = everything(source("a.jsonl", format="jsonl", key="a"))
+    first, second = everything(source("a.jsonl", format="jsonl", **options))
     assert (first.after, "conduit.error" in first.metadata) == (b'{"a": }', True)
-    assert (second.after, second.key) == ({"a": 1}, b"1")
+    assert (second.after, second.metadata) == ({"a": 1}, {})
+    edges = source("a.jsonl", format="jsonl", validate="edges")
+    (batch,) = edges.read(edges.plan({}, ALL)[0])
+    assert batch.column("metadata").null_count == 2
 
 
 CSV = (
@@ -134,6 +139,12 @@ def test_the_slow_and_the_fast_way_through_csv_say_the_same(home: Path) -> None:
     (home / "fast.csv").write_text(CSV)
     (home / "slow.csv").write_text(CSV + "x\n")
     assert payloads(source("slow.csv", format="csv"))[:-1] == payloads(source("fast.csv", format="csv")) == ROWS
+
+
+def test_a_lone_return_in_a_csv_row_does_not_make_it_two(home: Path) -> None:
+    # Given sound rows only, where Arrow would take the return for the end of a row
+    (home / "a.csv").write_bytes(b"a\none\rtwo\nthree\n")
+    assert payloads(source("a.csv", format="csv")) == [{"a": "one\rtwo"}, {"a": "three"}]
 
 
 def test_other_delimiters_quotes_and_nulls(home: Path) -> None:

@@ -31,7 +31,8 @@ class SmallDisk:
 
     def remove(self) -> None:
         if self.mounted:
-            subprocess.run(["umount", str(self.path)], check=True)
+            # Lazy, because a test that failed may have left a file open there.
+            subprocess.run(["umount", "--lazy", str(self.path)], check=True)
         else:
             resource.setrlimit(resource.RLIMIT_FSIZE, self.before)
 
