@@ -203,12 +203,15 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             )
         return int(kind)
 
-    def redeliver(self, destination: str, run: str) -> list[tuple[int, RangeSet]]:
+    def redeliver(self, destination: str, run: str, epoch: int | None = None) -> list[tuple[int, RangeSet]]:
         """(micro-batch, ranges) that a redelivery of `run` is made of: what is left of one under way, else all of it.
 
-        Raises ConduitError where they are forgotten (past `spool.retention`), naming what to do instead.
+        `epoch`: of `reopen`; then only what is left of that one, [] once it is finished. Raises ConduitError where
+        the ranges are forgotten (past `spool.retention`), naming what to do instead.
         """
         under_way = self.hash(self.keys.redo(destination))
+        if epoch is not None and under_way.get("epoch") != str(epoch):
+            return []
         ranges = under_way if under_way.get("run") == run else self.hash(self.keys.run(destination, run))
         out = sorted((int(m), RangeSet.parse(text)) for m, text in ranges.items() if m.isdigit())
         here = self.read(*(("EXISTS", self.keys.micro_batch(m)) for m, _ in out))

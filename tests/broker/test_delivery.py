@@ -190,7 +190,9 @@ class TestRedelivery:
         assert feed.broker.redeliver("x", "one") == [(m, RangeSet.parse("0-1,8-9"))]
         with pytest.raises(InvariantBroken):
             feed.confirm("x", m, [(7, 8)], epoch=epoch)
+        assert feed.broker.redeliver("x", "one", epoch) == feed.broker.redeliver("x", "one")
         feed.confirm("x", m, [(0, 1), (8, 9)], epoch=epoch)
+        assert feed.broker.redeliver("x", "one", epoch) == [], "it is finished"
         after = feed.broker.delivery("x")
         assert (after.cursor, after.state) == (before.cursor, {"length": 7})
         assert after.counters == {**before.counters, "redelivered": 7}
