@@ -219,6 +219,17 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             raise self._forgotten(destination, run)
         return out
 
+    def finish(self, destination: str, run: str, retention: float) -> None:
+        """Notes that a run's task ended well after it delivered something: cleared from here on, it means "again".
+
+        Kept longer than the ranges (`retention` seconds), so that a task cleared too late is told so.
+        """
+        self.read(("SET", self.keys.finished(destination, run), "1", "EX", max(1, int(7 * retention))))
+
+    def finished(self, destination: str, run: str) -> bool:
+        """Whether `finish` was called for this run; a cleared task that had failed merely resumes."""
+        return bool(self.read(("EXISTS", self.keys.finished(destination, run)))[0])
+
     def _forgotten(self, destination: str, run: str) -> ConduitError:
         return ConduitError(
             f"what run {run} delivered to {destination} is past spool.retention and cannot be sent again: "

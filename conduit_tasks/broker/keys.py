@@ -89,6 +89,10 @@ class Keys:
         """hash: micro-batch → ranges one run confirmed. Expires after the retention."""
         return f"{self._tag}run:{destination}|{run}"
 
+    def finished(self, destination: str, run: str) -> str:
+        """string: a run's task has ended well after delivering something. Seven times the retention."""
+        return f"{self._tag}finished:{destination}|{run}"
+
     def redo(self, destination: str) -> str:
         """hash: epoch, run, micro-batch → ranges still to redeliver. Until nothing is left."""
         return f"{self._tag}redo:{destination}"

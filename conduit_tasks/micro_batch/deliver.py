@@ -47,7 +47,8 @@ def deliver_destination(
 ) -> str:
     """Delivers what is sealed, for at most `drain_limit` seconds after the first micro-batch; says what was done.
 
-    `cleared`: this run's task succeeded before and was cleared, so what it had confirmed is sent again first.
+    `cleared`: this run's task was cleared. If it had succeeded, what it confirmed is sent again first; if it had
+    failed, it merely resumes.
     `progress` is told of every micro-batch. Raises LeaseHeld after `wait` seconds, Unavailable (the destination is
     down and waits), PipelineStopped, Fenced.
     """
@@ -57,7 +58,7 @@ def deliver_destination(
     lease = context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
     with lease, keeping(lease):
         drain = Drain(context, destination, lease, run_all, run, progress)
-        if cleared:
+        if cleared and context.broker.finished(destination.id, run):
             drain.redeliver()
         return drain.until(time.monotonic() + drain_limit)
 
@@ -82,11 +83,13 @@ class Drain:
             sealed = broker.latest_sealed()
             cursor = broker.delivery(destination.id).cursor
             if cursor >= sealed:
+                self._finish()
                 # Looks once more: releasing fails if anything was sealed since, so no micro-batch is left behind.
                 if self.lease.release(expect_sealed=sealed):
                     return f"delivered {self.done} micro-batches up to {cursor}"
                 continue
             if self.done and time.monotonic() > hand_over:
+                self._finish()
                 return f"delivered {self.done} micro-batches up to {cursor}; {sealed - cursor} are left to the next run"
             self._deliver(cursor + 1)
 
@@ -94,8 +97,12 @@ class Drain:
         """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters do not move."""
         broker = self.context.broker
         epoch = broker.reopen(self.destination.id, self.run, self.lease.token)
-        for number, _ in broker.redeliver(self.destination.id, self.run):
+        for number, _ in broker.redeliver(self.destination.id, self.run, epoch):
             self._deliver(number, epoch)
+
+    def _finish(self) -> None:
+        if self.done:
+            self.context.broker.finish(self.destination.id, self.run, self.context.pipeline.spool_retention)
 
     def _deliver(self, number: int, epoch: int = 0) -> None:
         task = DeliverTask(
@@ -150,7 +157,7 @@ class DeliverTask:
         total = context.broker.micro_batch(self.number).total
         whole = RangeSet(((0, total - 1),)) if total else RangeSet(())
         if self.epoch:
-            left = dict(context.broker.redeliver(self.destination, self.run)).get(self.number, RangeSet(()))
+            left = dict(context.broker.redeliver(self.destination, self.run, self.epoch)).get(self.number, RangeSet(()))
             return whole.subtract(left)
         state = context.broker.delivery(self.destination)
         return whole if state.cursor >= self.number else state.confirmed

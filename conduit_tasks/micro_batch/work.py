@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
+from conduit_tasks.errors import LeaseHeld
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.seal import seal_if_complete
+
+POLL = 0.25
+"""Seconds between two looks at a lease that is held."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +23,27 @@ class WorkNeeded:
     done: bool = False
 
 
-def needed(pipeline_id: str, node: str, run_id: str) -> WorkNeeded:
-    """Looks at the broker for `sources.<id>`, `processors` or `destinations.<id>`."""
+def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False) -> WorkNeeded:
+    """Looks at the broker for `sources.<id>`, `processors` or `destinations.<id>`.
+
+    Where another run holds the node's lease, waits until that holder is done or its lease has lapsed, one lease time
+    at most: a JVM is not started only to wait. `cleared`: the task was cleared; if it had succeeded it delivers again.
+    """
     with opened(pipeline_id, run_id) as context:
-        kind, _, name = node.partition(".")
-        return _destination(context, name) if kind == "destinations" else _before_fan_out(context, node)
+        look = _destination if node.startswith("destinations.") else _before_fan_out
+        first = context.broker.held_for(node)
+        give_up = time.monotonic() + first
+        while True:
+            work = look(context, node, run_id, cleared)
+            left = context.broker.held_for(node) if work.submit else 0.0
+            if not left:
+                return work
+            if time.monotonic() >= give_up:
+                return WorkNeeded(False, f"another run works on {node}, and goes on with what is there")
+            time.sleep(min(POLL, left))
 
 
-def _before_fan_out(context: Context, node: str) -> WorkNeeded:
+def _before_fan_out(context: Context, node: str, run_id: str, cleared: bool) -> WorkNeeded:
     micro_batch = context.broker.unsealed()
     if micro_batch is None:
         return WorkNeeded(False, "nothing is unsealed")
@@ -39,12 +57,19 @@ def _before_fan_out(context: Context, node: str) -> WorkNeeded:
     return WorkNeeded(True, f"micro-batch {micro_batch.number}")
 
 
-def _destination(context: Context, destination: str) -> WorkNeeded:
-    broker = context.broker
+def _destination(context: Context, node: str, run_id: str, cleared: bool) -> WorkNeeded:
+    broker, destination = context.broker, node.partition(".")[2]
     status = broker.status().status
     if status in ("stopped", "degraded"):
         return WorkNeeded(False, f"the pipeline is {status}")
-    completed = broker.complete_unmatched(destination)
+    if broker.delivery(destination).status == "stopped":
+        return WorkNeeded(False, f"{destination} is stopped; `conduit start --destination {destination}` starts it")
+    if cleared and broker.finished(destination, run_id):
+        return WorkNeeded(True, "cleared after it had succeeded: what this run delivered goes again")
+    try:
+        completed = broker.complete_unmatched(destination)
+    except LeaseHeld:
+        completed = 0
     cursor, sealed = broker.delivery(destination).cursor, broker.latest_sealed()
     if cursor >= sealed:
         said = f"{completed} micro-batches had nothing for it" if completed else "nothing to deliver"

@@ -81,6 +81,27 @@ def _step(pipeline_id: str, node: str, run: str, step: Callable[[Any], str]) -> 
         return error
 
 
+def deliver_again(pipeline_id: str, destination: str, run: str) -> Any:
+    """What a destination's task does after it was cleared in Airflow."""
+
+    def step(context: Any) -> str:
+        return deliver_destination(
+            context,
+            destination,
+            here,
+            run=run,
+            wait=5.0,
+            drain_limit=60.0,
+            cleared=True,
+            progress=lambda **_: None,
+        )
+
+    if not (work := needed(pipeline_id, f"destinations.{destination}", run, cleared=True)).submit:
+        return work.reason
+    with opened(pipeline_id, run) as context:
+        return step(context)
+
+
 def run_until_quiet(pipeline_id: str, most: int = 20, **kwargs: Any) -> list[dict[str, Any]]:
     """Runs until `plan` finds nothing new; the last answer is that one."""
     runs = []

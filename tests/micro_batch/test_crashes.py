@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conduit_tasks.connectors.file import FileDestination
 
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.connectors.file import FileDestination
 from conduit_tasks.spool.spool import Spool
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import PROCESSED, events

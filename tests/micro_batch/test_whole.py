@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.micro_batch.harness import lines, payloads, run_once, run_until_quiet, state, write_pipeline
+from tests.micro_batch.harness import deliver_again, lines, payloads, run_once, run_until_quiet, state, write_pipeline
 
 TWO = """
 version: "2.2"
@@ -170,3 +170,24 @@ def test_an_undecodable_line_is_nacked_alone(home: Path) -> None:
     run_until_quiet("p")
     assert [r["n"] for r in payloads(home / "out/all.jsonl")] == [0, 1, 3, 4, 6]
     assert len(lines(home / "out/red.jsonl")) == 3
+
+
+@pytest.mark.proves("T8")
+def test_a_cleared_task_that_had_succeeded_sends_again_exactly_what_its_run_confirmed(home: Path) -> None:
+    # Given two runs that delivered 10 records each
+    write_pipeline(home, "p", TWO)
+    first = events(home / "data", "a.jsonl", 0, 10)
+    run_once("p", "one")
+    second = events(home / "data", "a.jsonl", 10, 10)
+    run_once("p", "two")
+    # When the first one's task is cleared
+    said = deliver_again("p", "all", "one")
+    # Then its records follow in the file once more, and nothing live has moved
+    assert payloads(home / "out/all.jsonl") == [*first, *second, *first], said
+    broker = state("p")
+    counters = broker.delivery("all").counters
+    assert (counters["delivered"], counters["redelivered"], broker.delivery("all").cursor) == (20, 10, 2)
+    broker.close()
+    # And a task that had not succeeded merely resumes
+    deliver_again("p", "all", "never")
+    assert len(payloads(home / "out/all.jsonl")) == 30
