@@ -1,0 +1,38 @@
+# Everything starts here; each target makes what it needs first. `make` alone lists them.
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+
+.PHONY: help env up down demo test check format bench clean
+
+help:     ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+env:      ## make .venv and install what is missing
+	@scripts/env.sh
+
+demo: env ## the main job on real data, under a real scheduler, accounted for to the last event
+	@$(BIN)/python -m conduit_tasks.demo
+
+up: env   ## start the embedded stack, with the UI
+	@$(BIN)/conduit stack up
+
+down: env ## stop it gracefully: what is in flight is delivered first
+	@$(BIN)/conduit stack down
+
+test: env ## all tests
+	@$(BIN)/pytest
+
+check: env ## format, lint and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: env ## put the code in form
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: env ## compare with hand-written jobs; tables
+	@$(BIN)/python -m benchmarks
+
+clean:    ## remove what was made (not .venv), the stack's state included
+	rm -rf .conduit out include/data/flights .pytest_cache .mypy_cache .ruff_cache

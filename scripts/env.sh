@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Makes .venv and everything it needs; quick where nothing is missing. Installs Java by apt where it may.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-python3}
+command -v "$python" >/dev/null || { echo "Python 3.11 or newer is needed: install python3, or set PYTHON" >&2; exit 1; }
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "Python 3.11 or newer is needed, $python is $("$python" -V 2>&1); set PYTHON to a newer one" >&2; exit 1; }
+
+# apt NAME…: installs Debian packages where this user may, else says what is missing.
+apt_install() {
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing $*"
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  else
+    echo "missing: $*. Install it (Debian: apt-get install $*), then call this again" >&2
+    exit 1
+  fi
+}
+
+java_version() {
+  "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1
+}
+found=$(java_version || true)
+[ -n "$found" ] && [ "$found" -ge 17 ] || apt_install openjdk-17-jre-headless
+
+if [ ! -x .venv/bin/python ]; then
+  echo "making .venv"
+  "$python" -m venv .venv || { apt_install python3-venv; "$python" -m venv .venv; }
+fi
+
+wanted=$(cat requirements.txt pyproject.toml | sha256sum | cut -d' ' -f1)
+if [ "$(cat .venv/.installed 2>/dev/null || true)" != "$wanted" ]; then
+  echo "installing the packages of requirements.txt"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+  echo "$wanted" > .venv/.installed
+fi
