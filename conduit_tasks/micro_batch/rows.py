@@ -19,11 +19,16 @@ from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.isolated import bisected
 from conduit_tasks.pipeline.topology import Destination, Processor
 from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
 
 if TYPE_CHECKING:
     from conduit_tasks.spool.spool import PartFile, Spool
+
+BLOCK = 512
+"""Rows that are Python objects at a time: few enough to stay in the processor's cache and to be freed before the cycle
+collector looks at them twice. Whole batches of 65,536 cost three times as much (docs/benchmarks.md)."""
 
 ERROR_KEY = "conduit.error"
 """Metadata of a record that its source could not decode: it is nacked before any processor sees it."""
@@ -85,9 +90,10 @@ class RowPass:
     def run(self, batches: Iterable[pa.RecordBatch]) -> PassResult:
         """Consumes SPOOL_SCHEMA batches in order; every file is durable when it returns."""
         try:
-            for batch in batches:
-                if batch.num_rows:
-                    self._take(batch)
+            with seldom_collecting():
+                for batch in batches:
+                    if batch.num_rows:
+                        self._take(batch)
         except BaseException:
             for writer in (self._out, self._nacked):
                 if writer is not None:
@@ -116,35 +122,43 @@ class RowPass:
             self._write(batch)
 
     def _process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The chain over one batch: derived rows share (slice, n); a failed input is nacked as it came in."""
-        assert self.chain is not None
-        records = to_records(batch, self.origins)
-        results = self._results(records)
-        slices, numbers = (batch.column(name).to_pylist() for name in ("slice", "n"))
-        failed = {(slices[i], numbers[i]) for i, r in enumerate(results) if r.error is not None}
-        if failed:
+        """The chain over one batch, block by block; what failed is nacked as it came in."""
+        nacked: list[pa.RecordBatch] = []
+        errors: list[dict[str, str]] = []
+        size = batch.num_rows if self.plan.careful else BLOCK
+        blocks = [self._process_block(block, nacked, errors) for block in _blocks(batch, size)]
+        if nacked:
+            self._nack(_joined(nacked), errors)
+        return _joined(blocks)
+
+    def _process_block(
+        self, batch: pa.RecordBatch, nacked: list[pa.RecordBatch], errors: list[dict[str, str]]
+    ) -> pa.RecordBatch:
+        """What goes on of some whole records; rows that failed, and why, are added to `nacked` and `errors`."""
+        results = self._results(to_records(batch, self.origins))
+        keys = _row_keys(batch).tolist()
+        culprits = {key: r for key, r in zip(keys, results) if r.error is not None}
+        if culprits:
             # Derived records are acked or nacked together: they share the position (issue: processors).
-            rows = [i for i in range(len(results)) if (slices[i], numbers[i]) in failed]
-            culprits = {(slices[i], numbers[i]): r for i, r in enumerate(results) if r.error is not None}
-            self._nack(
-                batch.take(pa.array(rows)), [_error(self.plan.node, culprits[slices[i], numbers[i]]) for i in rows]
-            )
-        out_slices: list[int] = []
-        out_numbers: list[int] = []
+            rows = [i for i, key in enumerate(keys) if key in culprits]
+            nacked.append(batch.take(pa.array(rows)))
+            errors.extend(_error(self.plan.node, culprits[keys[i]]) for i in rows)
+        kept: list[int] = []
         out: list[Record] = []
-        ordinals: Counter[tuple[int, int]] = Counter()
-        for i, r in enumerate(results):
-            key = (slices[i], numbers[i])
-            if key in failed:
+        last, ordinal = -1, 0
+        for i, (key, r) in enumerate(zip(keys, results)):
+            if key in culprits:
                 continue
+            if key != last:
+                last, ordinal = key, 0
             for record in r.records:
                 # Ordinals are dense over all derived records of one position, whichever node derived them.
-                record.ordinal = ordinals[key]
-                ordinals[key] += 1
-                out_slices.append(slices[i])
-                out_numbers.append(numbers[i])
+                record.ordinal = ordinal
+                ordinal += 1
+                kept.append(i)
                 out.append(record)
-        return spool_batch(out_slices, out_numbers, out)
+        slices, numbers = (batch.column(name).to_numpy()[kept] for name in ("slice", "n"))
+        return spool_batch(slices, numbers, out)
 
     def _results(self, records: list[Record]) -> list[Result]:
         assert self.chain is not None
@@ -220,6 +234,26 @@ def aligned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             held = batch
     if held is not None:
         yield held
+
+
+def _blocks(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """The rows in blocks of about `size`, cut between records."""
+    keys = _row_keys(batch)
+    start = 0
+    while start < batch.num_rows:
+        end = start + size
+        if end < batch.num_rows:
+            end = int(np.searchsorted(keys, keys[end]))
+            if end <= start:
+                end = int(np.searchsorted(keys, keys[start], side="right"))
+        block = batch.slice(start, end - start)
+        yield block
+        start += block.num_rows
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of them all: a batch that is written is a row group."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _row_keys(batch: pa.RecordBatch) -> np.ndarray:
