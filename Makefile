@@ -17,7 +17,7 @@ up: env   ## start the embedded stack, with the UI
 	@$(BIN)/conduit stack up
 
 down: env ## stop it gracefully: what is in flight is delivered first
-	@$(BIN)/conduit stack down
+	@$(BIN)/conduit stack down; code=$$?; $(BIN)/python -m conduit_tasks.demo stop; exit $$code
 
 test: env ## all tests
 	@$(BIN)/pytest

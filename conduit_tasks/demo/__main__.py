@@ -7,6 +7,7 @@ checked against what the destinations themselves hold.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -78,6 +79,7 @@ def start_receiver(home: Path) -> str:
     with (folder / "receiver.log").open("ab") as log:
         command = [sys.executable, "-m", "conduit_tasks.demo.receiver", "--port", str(PORT)]
         command += ["--db", str(folder / "receiver.db"), "--seed", "2013", "--refuse", "carrier=YV"]
+        command += ["--order", "carrier,moment"]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)  # noqa: S603
     (folder / "receiver.pid").write_text(str(process.pid))
     deadline = time.monotonic() + 20
@@ -138,8 +140,25 @@ def line(found: Account) -> str:
     return f"read {found.read:,}  " + "  ".join(f"{d.id} {d.delivered:,}" for d in found.destinations)
 
 
+def stop_receiver(home: Path) -> None:
+    """Ends the receiver that `start_receiver` left running, if any."""
+    pid_file = home / ".conduit" / "receiver.pid"
+    try:
+        pid = int(pid_file.read_text())
+        # The number may belong to another process by now.
+        if b"conduit_tasks.demo.receiver" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGTERM)
+            note("stopped the demo's receiver")
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        pass
+    pid_file.unlink(missing_ok=True)
+
+
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        if sys.argv[1:] == ["stop"]:
+            stop_receiver(settings().home.resolve())
+        else:
+            sys.exit(main())
     except ConduitError as error:
         sys.exit(f"demo: {error}")

@@ -60,6 +60,8 @@ def account(pipeline: str, receiver_url: str, *, contents: bool = True) -> Accou
         one.held, one.duplicates = CONTENTS[one.id](receiver_url)
         if one.held != one.delivered:
             result.faults.append(f"{one.id}: {one.delivered:,} delivered, but it holds {one.held:,}")
+    if disorder := _receiver(receiver_url)["out_of_order"]:
+        result.faults.append(f"the receiver saw {disorder:,} events out of order")
     return result
 
 
@@ -69,13 +71,18 @@ def _sizes(found: dict[str, Any], result: Account) -> None:
     for source in found["sources"]:
         for part, token in source["acked"].items():
             path = Path(settings().path(part))
-            offset = token["offset"] if isinstance(token, dict) else token
+            offset = _offset(token)
             if offset != path.stat().st_size:
                 result.faults.append(f"{part}: acked up to {offset:,} of {path.stat().st_size:,} bytes")
             with path.open("rb") as file:
                 rows += sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - 1
     if rows != result.read:
         result.faults.append(f"the files hold {rows:,} flights, but {result.read:,} were read")
+
+
+def _offset(token: dict[str, int]) -> int:
+    """The bytes of a file source's token."""
+    return token["offset"]
 
 
 def _archive(_: str) -> tuple[int, int]:
@@ -93,10 +100,15 @@ def _archive(_: str) -> tuple[int, int]:
     return count, count - len(seen)
 
 
-def _delays(url: str) -> tuple[int, int]:
+def _receiver(url: str) -> dict[str, Any]:
     import httpx
 
-    summary = httpx.get(f"{url}/summary", timeout=10).json()
+    found: dict[str, Any] = httpx.get(f"{url}/summary", timeout=10).json()
+    return found
+
+
+def _delays(url: str) -> tuple[int, int]:
+    summary = _receiver(url)
     return summary["accepted"], summary["duplicates"]
 
 
@@ -105,7 +117,10 @@ def _carriers(_: str) -> tuple[int, int]:
 
     import sqlalchemy
 
-    url = os.environ.get("DATABASE_URL") or f"sqlite:///{settings().path('out/flights.db')}"
+    path = Path(settings().path("out/flights.db"))
+    url = os.environ.get("DATABASE_URL") or f"sqlite:///{path}"
+    if url.startswith("sqlite") and not path.exists():
+        return 0, 0
     engine = sqlalchemy.create_engine(url)
     try:
         with engine.connect() as connection:
@@ -131,5 +146,7 @@ def print_account(found: Account) -> None:
         ],
     )
     print(f"\nread {found.read:,} events; dead letters before the fan-out: {found.dead_before_fan_out:,}\n")
-    rows = [(source, Path(part).name, str(token)) for source, at in found.acked.items() for part, token in at.items()]
-    print_table(("source", "partition", "acked position"), rows)
+    rows = [
+        (source, Path(part).name, _offset(token)) for source, at in found.acked.items() for part, token in at.items()
+    ]
+    print_table(("source", "partition", "acked up to byte"), rows)
