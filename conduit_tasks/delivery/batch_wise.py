@@ -28,7 +28,7 @@ from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.delivery.work import Reading, Report, Work, process
-from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.errors import ConfigError, PipelineStopped, Refused, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.schema import spool_batch, to_records
 
@@ -49,6 +49,7 @@ class BatchWise:
         self._bucket = TokenBucket(options.rate_limit) if options.rate_limit else None
         self._state = work.state
         self._reopen = True
+        self._torn = False
 
     def run(self) -> Report:
         """Delivers what is to be done. Raises Unavailable (down, with `on-unavailable: wait`: the cursor stays where
@@ -62,6 +63,10 @@ class BatchWise:
                 self._deliver(chunk)
             if not self._order.confirmed:
                 self._tell(self._order.rest())
+            self._undo()
+        except PipelineStopped:
+            self._undo()
+            raise
         finally:
             self._destination.close()
         return self._teller.report(time.monotonic() - began)
@@ -118,9 +123,9 @@ class BatchWise:
             self._may_send()
             if self._reopen:
                 self._destination.open(self._state)
-            self._reopen = True
+            self._reopen = self._torn = True
             state = self._destination.write(rows)
-            self._reopen = False
+            self._reopen = self._torn = False
             return state
 
         retrying = self._policy.calling(
@@ -130,6 +135,15 @@ class BatchWise:
             self._keeper.pause,
         )
         return retrying(attempt), int(retrying.statistics["attempt_number"])
+
+    def _undo(self) -> None:
+        """Where nothing was written after a failed write, what it left behind goes now, not at the next run."""
+        if self._torn:
+            self._keeper.check()
+            try:
+                self._destination.open(self._state)
+            except Unavailable as error:
+                log.warning("%s is undone when it is opened next: %s", self._work.node, error)
 
     def _may_send(self) -> None:
         self._keeper.check()

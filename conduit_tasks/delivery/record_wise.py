@@ -100,7 +100,7 @@ class RecordWise:
             senders: list[asyncio.Task[None]] = []
             try:
                 await self._open()
-                senders = [asyncio.create_task(self._guard(self._work_loop())) for _ in range(self._in_flight)]
+                senders = [asyncio.create_task(self._guard(self._work_loop())) for _ in range(self._in_flight + 1)]
                 senders.append(asyncio.create_task(self._guard(self._read_loop())))
                 await self._end
             except (Fenced, PipelineStopped, BrokerUnavailable, InvariantBroken):
@@ -150,8 +150,18 @@ class RecordWise:
     # -- sending ------------------------------------------------------------------------------------------------
 
     def _may_send(self) -> bool:
-        untold = self._progress.unconfirmed + self._telling + self._busy
-        return self._lanes.ready and untold < self._in_flight + UNTOLD
+        if not self._lanes.ready:
+            return False
+        progress = self._progress
+        # With all suspected one more is tried, to see who is at fault; none of them is on the wire then.
+        probe = self._busy == self._in_flight == len(self._suspects)
+        untold = progress.unconfirmed + self._telling + self._busy
+        if untold < self._in_flight + UNTOLD + probe:
+            return self._busy < self._in_flight or probe
+        # Only nacks wait, for a record before them that is still to be sent: no flush would make room for it.
+        return (
+            not self._busy and not self._telling and progress.unconfirmed == progress.waiting and not progress.votable
+        )
 
     async def _work_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -185,12 +195,13 @@ class RecordWise:
         if entry.letter is not None:
             self._progress.complete(seq, record.ordinal, "nacked", letters=[entry.letter])
             return True
-        began = time.monotonic()
         attempts = 1
+        first = time.monotonic()
         while True:
+            began = time.monotonic()
             outcome = await self._attempt(entry)
             if outcome.kind != "failed":
-                self._suspects.succeeded(time.monotonic())
+                self._suspects.succeeded(began, time.monotonic())
                 break
             delay = self._policy.delay(attempts, outcome)
             if delay is None:
@@ -205,8 +216,8 @@ class RecordWise:
             log.warning("%s refused record %s, which counts as complete: %s", self._work.node, seq, outcome.message)
             self._progress.complete(seq, record.ordinal, "completed", retried=retried)
             return False
-        if outcome.kind == "failed" and self._options.on_unavailable == "wait" and not self._suspects.own_fault(began):
-            verdict = self._suspects.wait()
+        if outcome.kind == "failed" and self._options.on_unavailable == "wait":
+            verdict = self._suspects.wait(outcome, first, began, time.monotonic())
             self._down = outcome
             self._judge()
             await verdict
@@ -298,10 +309,13 @@ class RecordWise:
         suspects = len(self._suspects)
         if not suspects or suspects < self._busy or self._telling or self._reading:
             return
-        if self._may_send() and self._busy < self._in_flight:
+        if self._may_send():
+            self._wake()
             return
         if self._lanes.ready and self._progress.unconfirmed > self._progress.waiting:
             return  # the next flush makes room for others to be tried
+        if self._end.done() or not self._suspects.judge():
+            return
         assert self._down is not None
         self._fail(
             Unavailable(
