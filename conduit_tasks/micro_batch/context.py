@@ -59,9 +59,10 @@ def open_spool(pipeline: Pipeline) -> Spool:
 
 
 @contextmanager
-def opened(pipeline_id: str, run: str) -> Iterator[Context]:
-    """Opens a pipeline for one step and registers its destinations' cursors; closes the connection after."""
-    pipeline = get_pipeline(pipeline_id)
+def opened(pipeline: str | Pipeline, run: str) -> Iterator[Context]:
+    """Opens a pipeline (by its id: as its file is now) for one step and registers its destinations' cursors; closes
+    the connection after."""
+    pipeline = get_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     broker = open_broker(pipeline.id)
     try:
         broker.register([s.id for s in pipeline.sources], [d.id for d in pipeline.destinations])

@@ -22,9 +22,8 @@ from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.stage import keeping
-from conduit_tasks.pipeline.topology import Destination
+from conduit_tasks.pipeline.topology import Destination, Pipeline
 from conduit_tasks.processors.chain import Chain
-from conduit_tasks.settings import Settings
 from conduit_tasks.spool.manifest import SealedManifest
 
 if TYPE_CHECKING:
@@ -106,8 +105,7 @@ class Drain:
 
     def _deliver(self, number: int, epoch: int = 0) -> None:
         task = DeliverTask(
-            settings=self.context.settings,
-            pipeline=self.context.pipeline.id,
+            pipeline=self.context.pipeline,
             destination=self.destination.id,
             number=number,
             token=self.lease.token,
@@ -127,8 +125,8 @@ class Drain:
 class DeliverTask:
     """One micro-batch at one destination, in an executor; picklable. Answers with a Report, or the project's error."""
 
-    settings: Settings
-    pipeline: str
+    pipeline: Pipeline
+    """As the driver loaded it: an executor may have neither the file nor the environment it names."""
     destination: str
     number: int
     token: int
@@ -137,7 +135,6 @@ class DeliverTask:
     careful: bool = False
 
     def __call__(self, _: Any) -> Report | ConduitError:
-        self.settings.use()
         try:
             if not self.careful:
                 return self._deliver(None, ())

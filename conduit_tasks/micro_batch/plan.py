@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conduit_tasks.connectors.base import Limit, Slice, Source
-from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.errors import Fenced, PipelineStopped
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.pipeline.topology import Limits, Pipeline
 
@@ -28,7 +28,12 @@ def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = N
     Raises PipelineStopped with the stored first error where the pipeline is degraded (C16).
     """
     with opened(pipeline_id, run_id) as context:
-        return plan(context, limits)
+        while True:
+            try:
+                return plan(context, limits)
+            except Fenced:
+                # Another run opened and sealed the next micro-batch meanwhile: what there is to do has changed.
+                continue
 
 
 def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResult:
@@ -107,10 +112,8 @@ def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | Non
         size = overrides.get("max-bytes") or size
     backlog = context.broker.backlog([d.id for d in pipeline.destinations])
     budget = pipeline.lag_budget
-    if backlog.micro_batches == 0:
-        return Limits(records, size)
     if budget is None:
-        return None
+        return None if backlog.micro_batches else Limits(records, size)
     if budget.age is not None and backlog.age(context.broker.now()) > budget.age:
         return None
     if budget.records is not None:

@@ -7,7 +7,10 @@ processor or a Spark-format connector needs it (it costs about two CPU seconds).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from conduit_tasks.settings import Settings, settings
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -39,4 +42,16 @@ def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
     if not pieces:
         return []
     items: list[Any] = list(pieces)
-    return context().parallelize(items, len(items)).map(function).collect()
+    return context().parallelize(items, len(items)).map(_InExecutor(settings(), function)).collect()
+
+
+@dataclass(frozen=True)
+class _InExecutor:
+    """A function that works with its driver's settings: an executor's environment is its worker's, not its driver's."""
+
+    settings: Settings
+    function: Callable[[Any], Any]
+
+    def __call__(self, piece: Any) -> Any:
+        self.settings.use()
+        return self.function(piece)

@@ -1,11 +1,8 @@
-"""What processor tests share: quick records, and one Spark session."""
+"""What processor tests share: quick records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors.chain import Chain, Result
@@ -34,20 +31,3 @@ def one(subject: Record, *steps: Processor) -> Record:
     assert result.error is None, result.error
     [out] = result.records
     return out
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("processors")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
