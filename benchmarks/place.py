@@ -1,0 +1,145 @@
+"""Where a benchmark works: a folder of its own with a pipeline file, and a real Redis that only it uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import redis
+
+from benchmarks.data import write_events
+from conduit_tasks.settings import forget
+from conduit_tasks.spark import cds
+from conduit_tasks.spark.submit import launch
+from conduit_tasks.stack.layout import Layout
+from conduit_tasks.stack.redis import command
+
+ROOT = Path(__file__).resolve().parents[1]
+APPS = Path(__file__).with_name("apps")
+PIPELINE = "bench"
+MASTER = "local[*]"
+
+
+@dataclass(frozen=True)
+class Place:
+    """`base` is kept from run to run (events, class-data archive); `home` is new for each benchmark."""
+
+    base: Path
+
+    @property
+    def home(self) -> Path:
+        return self.base / "home"
+
+    def events(self, count: int) -> Path:
+        return write_events(self.base / f"events-{count}.jsonl", count)
+
+    def pipeline(self, *connectors: dict[str, Any], **keys: Any) -> None:
+        """Writes the one pipeline file of the home (JSON is YAML)."""
+        shutil.rmtree(self.home, ignore_errors=True)
+        folder = self.home / "include" / "pipelines"
+        folder.mkdir(parents=True)
+        document = {"version": "2.2", "pipelines": [{"id": PIPELINE, "connectors": list(connectors), **keys}]}
+        (folder / "bench.yaml").write_text(json.dumps(document, indent=1))
+
+    @property
+    def log(self) -> Path:
+        """What the drivers wrote to stderr."""
+        return self.base / "stderr.log"
+
+    def out(self, name: str) -> Path:
+        return self.home / "out" / name
+
+    def archive(self) -> None:
+        """The class-data archive, built at the first need and kept."""
+        if cds.ensure(self.base) is None:
+            raise SystemExit("no class-data archive could be built; the log above says why")
+
+    def submit(
+        self, application: Path, *arguments: str, bare: bool = False, conf: Mapping[str, str] | None = None
+    ) -> Submitted:
+        """Starts a Spark driver: as our operator does, or (`bare`) as `spark-submit` does by itself."""
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+        if bare:
+            env |= {
+                "SPARK_HOME": str(cds.spark_home()),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            }
+            argv = [str(cds.spark_home() / "bin" / "spark-submit")]
+            options = {"spark.ui.enabled": "false", **(conf or {})}
+        else:
+            start = launch(self.base, MASTER, "client", conf)
+            env |= start.env
+            argv = list(start.command or [str(cds.spark_home() / "bin" / "spark-submit")])
+            options = start.conf
+        argv += ["--master", MASTER]
+        for key, value in options.items():
+            argv += ["--conf", f"{key}={value}"]
+        argv += [str(application), *arguments]
+        out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `Submitted.wait`
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(argv, env=env, cwd=self.base, stdout=out, stderr=log)
+        return Submitted(f"{application.name} {' '.join(arguments)}", process, out)
+
+
+@dataclass
+class Submitted:
+    """A running driver."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+
+    def wait(self) -> dict[str, Any]:
+        """What it printed as `bench {json}`; {} where it printed none. Raises SystemExit where it failed."""
+        status = self.process.wait()
+        self.out.seek(0)
+        said = self.out.read().decode()
+        self.out.close()
+        if status:
+            raise SystemExit(f"{self.name} ended with {status}; stderr.log in the work folder says why")
+        found = [line[6:] for line in said.splitlines() if line.startswith("bench {")]
+        return json.loads(found[-1]) if found else {}
+
+
+@contextmanager
+def serving(place: Place) -> Iterator[tuple[str, redis.Redis, int]]:
+    """A Redis for the block, empty, append-only: (url, client, process id). This process's settings point to it."""
+    layout = Layout(place.home)
+    layout.redis.mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen(command(layout), stdout=subprocess.DEVNULL)
+    client: redis.Redis = redis.Redis(unix_socket_path=str(layout.socket), decode_responses=True)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                client.ping()
+                break
+            except redis.RedisError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        url = f"unix://{layout.socket}"
+        kept = {k: os.environ.get(k) for k in ("CONDUIT_HOME", "CONDUIT_REDIS_URL")}
+        os.environ |= {"CONDUIT_HOME": str(place.home), "CONDUIT_REDIS_URL": url}
+        forget()
+        try:
+            yield url, client, process.pid
+        finally:
+            for key, value in kept.items():
+                os.environ.pop(key, None) if value is None else os.environ.update({key: value})
+            forget()
+    finally:
+        client.close()
+        process.terminate()
+        process.wait()
