@@ -21,6 +21,7 @@ nothing. Needs a table with a primary key or unique constraint on the id column.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -176,13 +177,20 @@ class SqlDestination(BatchDestination):
         return f"sql table {self.settings['table']}"
 
 
+def with_driver(url: URL) -> URL:
+    """`postgresql://` with the driver that is installed, psycopg2 before psycopg; SQLAlchemy's default changed."""
+    if url.drivername != "postgresql":
+        return url
+    return url.set(drivername="postgresql+psycopg2" if find_spec("psycopg2") else "postgresql+psycopg")
+
+
 def _url(text: str) -> URL:
     """Raises ConfigError; the text may hold a password and is not repeated."""
     # Heroku and others still write postgres://.
     text = f"postgresql://{text.removeprefix('postgres://')}" if text.startswith("postgres://") else text
     try:
-        url = sa.make_url(text)
-        url.get_dialect()
+        url = with_driver(sa.make_url(text))
+        url.get_dialect().import_dbapi()
     except (ArgumentError, NoSuchModuleError, ValueError, ImportError) as error:
         said = str(error) if isinstance(error, (NoSuchModuleError, ImportError)) else "it cannot be read"
         raise ConfigError(

@@ -54,7 +54,7 @@ class Faults:
 
 @dataclass
 class Seen:
-    """Everything that was received, as the log has it. `lane` and `sequence` are the JSON fields that tell order."""
+    """Everything that was received, as the log has it."""
 
     log: Path
     mode: str = "up"
@@ -178,7 +178,8 @@ class Receiver:
         if self._order is None or not isinstance(event, dict):
             return None
         lane, sequence = self._order
-        return str(event.get(lane, "")), event.get(sequence)
+        at = event.get(sequence)
+        return (str(event.get(lane, "")), at) if isinstance(at, int | float) else None
 
     async def _switch(self, request: web.BaseRequest) -> web.Response:
         try:
@@ -204,10 +205,11 @@ async def serve(seen: Seen, faults: Faults, order: tuple[str, str] | None, host:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    runner = web.ServerRunner(web.Server(Receiver(seen, faults, order), access_log=None), handle_signals=False)
+    server = web.Server(Receiver(seen, faults, order), access_log=None)
+    runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, shutdown_timeout=1.0, reuse_address=True).start()
+        await web.TCPSite(runner, host, port, reuse_address=True).start()
         await stop.wait()
     finally:
         await runner.cleanup()
@@ -224,7 +226,9 @@ def main() -> None:
     parser.add_argument("--limited", type=float, default=0.002, help="part of the requests answered 429")
     parser.add_argument("--retry-after", type=int, default=1, help="seconds that a 429 asks for")
     parser.add_argument("--refuse", metavar="FIELD=VALUE", help="events that are answered 400")
-    parser.add_argument("--order", metavar="LANE,SEQUENCE", help="JSON fields: SEQUENCE never falls within a LANE")
+    parser.add_argument(
+        "--order", metavar="LANE,SEQUENCE", help="JSON fields: the number SEQUENCE never falls within a LANE"
+    )
     args = parser.parse_args()
     refuse = order = None
     if args.refuse:

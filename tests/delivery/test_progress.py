@@ -79,7 +79,7 @@ def run(case: Case, port: FakePort) -> Progress:
 
 
 @pytest.mark.proves("C6", "C17", "I8", "I10")
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(cases())
 def test_every_seq_is_confirmed_once_and_a_nack_only_after_its_vote_and_letter(case: Case) -> None:
     # Given a micro-batch of which some records may be confirmed, none of them nacked
@@ -102,7 +102,7 @@ def test_every_seq_is_confirmed_once_and_a_nack_only_after_its_vote_and_letter(c
 
 
 @pytest.mark.proves("C6")
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(cases(), st.integers(1, 5), st.integers(0, 2))
 def test_a_nack_too_many_is_neither_stored_nor_confirmed(case: Case, size: int, threshold: int) -> None:
     # Given a window that may trip

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
@@ -34,6 +34,7 @@ def test_the_wait_follows_the_backoff_policy_but_for_its_jitter(policy: str, exp
 
 
 @pytest.mark.proves("T9")
+@settings(deadline=None)
 @given(st.integers(0, 40), st.sampled_from(["constant", "linear", "exponential"]), st.floats(0.001, 60))
 def test_a_send_is_tried_once_and_retried_as_often_as_said(retry: int, policy: str, delay: float) -> None:
     options = Delivery(retry=retry, backoff_policy=policy, backoff_delay=delay)  # type: ignore[arg-type]
@@ -75,6 +76,7 @@ def test_a_blocking_call_is_repeated_by_the_same_policy_and_raises_its_last_erro
     assert slept == [2.0, 2.0]
 
 
+@settings(deadline=None)
 @given(st.floats(0.5, 5000), st.lists(st.floats(0, 2), min_size=1, max_size=200))
 def test_a_rate_limit_is_never_passed_by_more_than_a_tenth_of_a_second(rate: float, pauses: list[float]) -> None:
     # Given a clock that a sender waits on as it is told
@@ -88,6 +90,5 @@ def test_a_rate_limit_is_never_passed_by_more_than_a_tenth_of_a_second(rate: flo
         sent.append(now)
     # Then every stretch of time holds at most its share, and the burst
     for at, start in enumerate(sent):
-        for end in sent[at:]:
-            count = sum(start <= s <= end for s in sent)
-            assert count <= (end - start) * rate + max(1.0, rate / 10) + 1.001
+        for to, end in enumerate(sent[at:], at):
+            assert to - at + 1 <= (end - start) * rate + max(1.0, rate / 10) + 1.001

@@ -1,0 +1,72 @@
+"""A real PostgreSQL of our own: Debian's binaries, a folder in /tmp, a free port of the loopback."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.connectors.receiving import free_port
+
+
+def binaries() -> Path:
+    """Where initdb is; raises with what to install."""
+    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
+        if (folder / "initdb").exists():
+            return folder
+    found = shutil.which("initdb")
+    if found is None:
+        raise RuntimeError("the tests of the sql destination need PostgreSQL's server: apt-get install postgresql")
+    return Path(found).parent
+
+
+@dataclass
+class PostgresServer:
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pg-")))
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg2://postgres@127.0.0.1:{self.port}/postgres"
+
+    def create(self) -> PostgresServer:
+        # PostgreSQL refuses to run as root.
+        if os.getuid() == 0:
+            shutil.chown(self.folder, "postgres")
+        data = self.folder / "data"
+        command = [str(binaries() / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync"]
+        subprocess.run(command, check=True, capture_output=True, user=self._user(), cwd=self.folder)
+        return self
+
+    def start(self) -> PostgresServer:
+        command = [str(binaries() / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
+        command += ["-k", str(self.folder), "-h", "127.0.0.1"]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, user=self._user(), cwd=self.folder)
+        ready = [str(binaries() / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-q"]
+        deadline = time.monotonic() + 30
+        while subprocess.run(ready, check=False).returncode != 0:
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return self
+
+    def stop(self) -> None:
+        if self.process is not None:
+            # SIGINT is its fast shutdown: transactions are rolled back.
+            self.process.send_signal(2)
+            self.process.wait(20)
+            self.process = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def _user(self) -> int | None:
+        return pwd.getpwnam("postgres").pw_uid if os.getuid() == 0 else None
