@@ -79,7 +79,7 @@ def start_receiver(home: Path) -> str:
     with (folder / "receiver.log").open("ab") as log:
         command = [sys.executable, "-m", "conduit_tasks.demo.receiver", "--port", str(PORT)]
         command += ["--db", str(folder / "receiver.db"), "--seed", "2013", "--refuse", "carrier=YV"]
-        command += ["--order", "carrier,moment"]
+        command += ["--order", "tailnum,moment"]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)  # noqa: S603
     (folder / "receiver.pid").write_text(str(process.pid))
     deadline = time.monotonic() + 20
