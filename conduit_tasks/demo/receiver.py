@@ -62,6 +62,7 @@ class Seen:
     accepted: dict[str, None] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
     newest: dict[str, Any] = field(default_factory=dict)
+    ordered: int = 0
     out_of_order: int = 0
 
     def open(self) -> None:
@@ -93,7 +94,7 @@ class Seen:
 
     def summary(self) -> dict[str, Any]:
         """`accepted`: distinct events; `duplicates`: acceptances beyond the first of each; `out_of_order`: first
-        acceptances that came after a later one of their lane."""
+        acceptances that came after a later one of their lane, out of the `ordered` ones, which had both fields."""
         counts = self.outcomes
         return {
             "received": sum(counts.values()),
@@ -102,6 +103,7 @@ class Seen:
             "refused": counts[REFUSED],
             "unavailable": counts[UNAVAILABLE],
             "limited": counts[LIMITED],
+            "ordered": self.ordered,
             "out_of_order": self.out_of_order,
             "most_attempts": max(self.attempts.values(), default=0),
             "mode": self.mode,
@@ -115,7 +117,10 @@ class Seen:
         self.accepted[key] = None
         if order is not None:
             lane, sequence = order
-            if lane in self.newest and sequence < self.newest[lane]:
+            self.ordered += 1
+            newest = self.newest.get(lane, sequence)
+            # A lane that mixes text and numbers has no order to keep: that is a fault of the feed, and counted as one.
+            if isinstance(newest, str) != isinstance(sequence, str) or sequence < newest:
                 self.out_of_order += 1
             else:
                 self.newest[lane] = sequence
@@ -179,7 +184,7 @@ class Receiver:
             return None
         lane, sequence = self._order
         at = event.get(sequence)
-        return (str(event.get(lane, "")), at) if isinstance(at, int | float) else None
+        return (str(event.get(lane, "")), at) if isinstance(at, int | float | str) else None
 
     async def _switch(self, request: web.BaseRequest) -> web.Response:
         try:
@@ -227,7 +232,7 @@ def main() -> None:
     parser.add_argument("--retry-after", type=int, default=1, help="seconds that a 429 asks for")
     parser.add_argument("--refuse", metavar="FIELD=VALUE", help="events that are answered 400")
     parser.add_argument(
-        "--order", metavar="LANE,SEQUENCE", help="JSON fields: the number SEQUENCE never falls within a LANE"
+        "--order", metavar="LANE,SEQUENCE", help="JSON fields: SEQUENCE, a number or text, never falls within a LANE"
     )
     args = parser.parse_args()
     refuse = order = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,3 +81,25 @@ def test_its_mode_can_be_switched_and_outlives_it(receiver: ReceiverProcess) -> 
     receiver.mode("clean")
     assert {post(receiver, f"k{n}", {}) for n in range(20)} == {204}
     assert receiver.summary()["mode"] == "clean"
+
+
+@pytest.mark.parametrize("of", [lambda n: n, lambda n: f"01-{n:02d} 0800"])
+def test_it_sees_a_lane_that_went_back_whether_it_counts_in_numbers_or_text(
+    receiver: ReceiverProcess, of: Callable[[int], object]
+) -> None:
+    # Given two lanes, of which one goes back once
+    receiver.mode("clean")
+    for key, lane, n in [
+        ("a1", "a", 1),
+        ("b9", "b", 9),
+        ("a3", "a", 3),
+        ("a2", "a", 2),
+        ("b9+", "b", 9),
+        ("a4", "a", 4),
+    ]:
+        assert post(receiver, key, {"lane": lane, "n": of(n)}) == 204
+    # When an event has no place in the order
+    assert post(receiver, "none", {"lane": "a"}) == 204
+    # Then that one alone is out of order, and what could not be compared is not counted as if it had been
+    summary = receiver.summary()
+    assert (summary["accepted"], summary["ordered"], summary["out_of_order"]) == (7, 6, 1)
