@@ -66,7 +66,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
         default_args={"owner": "conduit", "retries": RETRIES, "retry_delay": RETRY_DELAY},
         params=_params(pipeline),
         doc_md=_doc(pipeline),
-        tags=["conduit", *sorted({c.plugin for c in (*pipeline.sources, *pipeline.destinations)})],
+        tags=["conduit", *sorted({s.plugin for s in pipeline.sources} | {d.plugin for d in pipeline.destinations})],
     ) as dag:
         plan = ShortCircuitOperator(
             task_id="plan",

@@ -28,7 +28,14 @@ class ConduitSubmitHook(SparkSubmitHook):
     """
 
     def __init__(
-        self, home: Path, *, conn_id: str, conf: Mapping[str, str], name: str, application_args: list[str], quick_jit: bool
+        self,
+        home: Path,
+        *,
+        conn_id: str,
+        conf: Mapping[str, str],
+        name: str,
+        application_args: list[str],
+        quick_jit: bool,
     ) -> None:
         super().__init__(conn_id=conn_id, conf=dict(conf), name=name, application_args=application_args)
         start = launch(home, self._connection["master"], self._connection["deploy_mode"], conf, quick_jit=quick_jit)

@@ -1,4 +1,4 @@
-"""The submit operator: looks whether there is anything to do, starts one Spark application for one node, says how it ended.
+"""The submit operator: looks whether there is work, starts one Spark application for one node, says how it ended.
 
 Arguments are ids only; what the application works on it asks the broker. So a retry, a cleared task and a second run
 of the same DAG all do the right thing, and nothing secret stands in a command line.
@@ -11,7 +11,12 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.bases.hook import BaseHook
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.tasks import fail_without_retry
@@ -19,7 +24,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.spark.submit import APPLICATION
 
 WAITING, STOPPED, HELD = 3, 4, 5
-"""Exit codes of `spark/app.py`: an unavailable destination is waited for; the pipeline is stopped; another holds the lease."""
+"""Exit codes of `spark/app.py`: the destination is waited for; the pipeline is stopped; another holds the lease."""
 
 
 class ConduitSubmitOperator(SparkSubmitOperator):
@@ -56,9 +61,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             check_connection(self._conn_id)
             self._skip_unless_chosen(context["params"])
             cleared = self.node.startswith("destinations.") and was_cleared(context["ti"], self.retries)
-            # A cleared destination may send again what it confirmed, which its cursor does not tell: the application
-            # asks what the broker remembers of this run.
-            if not cleared and not self._work_needed(run_id):
+            if not self._work_needed(run_id, cleared):
                 return
             self.application_args = self._arguments(run_id, cleared)
             self._hook = self._get_hook()
@@ -96,11 +99,11 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         if kind == "destinations" and chosen and name not in chosen:
             raise AirflowSkipException(f"{name} is not among the destinations chosen for this run")
 
-    def _work_needed(self, run_id: str) -> bool:
+    def _work_needed(self, run_id: str, cleared: bool) -> bool:
         """False where it was cheap enough to be done here. Raises AirflowSkipException where there is nothing to do."""
         from conduit_tasks.micro_batch.work import needed
 
-        work = needed(self.pipeline_id, self.node, run_id)
+        work = needed(self.pipeline_id, self.node, run_id, cleared=cleared)
         if not work.submit and not work.done:
             raise AirflowSkipException(work.reason)
         self.log.info("%s", work.reason)
@@ -133,5 +136,5 @@ def check_connection(conn_id: str) -> None:
     except AirflowNotFoundException:
         raise ConfigError(
             f"the Airflow connection {conn_id!r} does not exist. Define it, for example "
-            f"AIRFLOW_CONN_{conn_id.upper()}='{{\"conn_type\": \"spark\", \"host\": \"local[*]\"}}'"
+            f'AIRFLOW_CONN_{conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
         ) from None

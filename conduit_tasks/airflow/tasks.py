@@ -1,4 +1,4 @@
-"""What the Python tasks of a DAG call. Brokers and connectors are imported when a task runs, never when a DAG is parsed."""
+"""What the Python tasks of a DAG call; brokers and connectors are imported when one runs, never at parsing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def fail_without_retry() -> Iterator[None]:
-    """Errors that a retry cannot mend fail the task at once: a wrong setting, a stopped pipeline, a broken invariant."""
+    """What a retry cannot mend fails the task at once: a wrong setting, a stopped pipeline, a broken invariant."""
     try:
         yield
     except (ConfigError, PipelineStopped, NotDurable, InvariantBroken) as error:

@@ -37,7 +37,7 @@ QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 
 
 UNWANTED = ("--add-modules=jdk.incubator.vector",)
-"""Only MLlib's linear algebra uses it, and a JVM with an added module cannot map its archived module graph: 0.4 CPU-s."""
+"""Only MLlib uses it, and a JVM with an added module cannot map its archived module graph: 0.4 CPU-s."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,9 @@ def build(home: Path, timeout: float) -> None:
         archive = Path(side) / target.name
         argv = [*command, *JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={archive}", *QUIET, SUBMIT_CLASS]
         argv += ["--master", "local[1]", "--conf", "spark.ui.enabled=false", __file__]
-        done = subprocess.run(argv, env=env, cwd=side, timeout=timeout, capture_output=True, text=True, check=False)
+        done = subprocess.run(  # noqa: S603  the launcher's own command line
+            argv, env=env, cwd=side, timeout=timeout, capture_output=True, text=True, check=False
+        )
         if done.returncode or not archive.exists():
             raise ValueError(f"the training run ended with {done.returncode}: {done.stderr[-500:]}")
         os.replace(archive, target)
@@ -158,7 +160,9 @@ def _launcher_command(java: Path, spark: Path, env: Mapping[str, str]) -> list[s
     script = '. "$SPARK_HOME/bin/load-spark-env.sh"; exec "$0" -cp "$SPARK_HOME/jars/*" "$@"'
     argv = ["bash", "-c", script, str(java), "org.apache.spark.launcher.Main", SUBMIT_CLASS]
     argv += ["--master", "local[1]", "app.py"]
-    done = subprocess.run(argv, env=dict(env), capture_output=True, timeout=60, check=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(  # noqa: S603  nothing in it comes from outside
+        argv, env=dict(env), capture_output=True, timeout=60, check=True, stdin=subprocess.DEVNULL
+    )
     words = [word for word in done.stdout.decode().split("\0") if word.strip()]
     if SUBMIT_CLASS not in words:
         raise ValueError("Spark's launcher gave no command line for a driver")

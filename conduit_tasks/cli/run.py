@@ -1,0 +1,89 @@
+"""`conduit run PIPELINE`: one Airflow run, now, watched until it ends."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Annotated, Any
+
+import typer
+
+from conduit_tasks.cli.output import note
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.settings import settings
+from conduit_tasks.stack.api import Api
+from conduit_tasks.stack.layout import Layout
+
+POLL = 0.5
+ENDED = ("success", "failed")
+SEEN_WITHIN = 60.0
+"""Seconds in which Airflow should have parsed a new pipeline file."""
+
+
+def run(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's id.")],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Watch the run until it ends.")] = True,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait at most; the run goes on.")] = 3600.0,
+    destination: Annotated[list[str] | None, typer.Option(help="Deliver only to these.")] = None,
+    max_records: Annotated[int | None, typer.Option(min=1, help="Read at most this many new records.")] = None,
+) -> None:
+    """Run a pipeline now. Exit code 0 where the run succeeded, 1 where it failed, 2 where it did not end in time."""
+    from conduit_tasks.pipeline.load import get_pipeline
+    from conduit_tasks.pipeline.names import dag_id
+
+    found = get_pipeline(pipeline)
+    unknown = set(destination or ()) - {d.id for d in found.destinations}
+    if unknown:
+        raise ConfigError(f"pipeline {pipeline} has no destination {', '.join(sorted(unknown))}")
+    conf: dict[str, Any] = {"destinations": destination} if destination else {}
+    if max_records:
+        conf["max-records"] = max_records
+    with Api.of(Layout(settings().home.resolve())) as api:
+        name, run_id = dag_id(found.id), f"conduit__{uuid.uuid4()}"
+        await_dag(api, name)
+        api.trigger(name, run_id, conf)
+        note(f"{pipeline}: run {run_id}, {api.url}/dags/{name}/runs/{run_id}")
+        if not wait:
+            return
+        state = watch(api, name, run_id, timeout)
+    if state not in ENDED:
+        note(f"{pipeline}: still {state} after {timeout:g} s; the run goes on")
+        raise typer.Exit(2)
+    if state == "failed":
+        raise typer.Exit(1)
+
+
+def await_dag(api: Api, dag_id: str, timeout: float = SEEN_WITHIN) -> None:
+    """Waits until Airflow has the DAG. Raises ConfigError where it does not come, or is paused: no run would start."""
+    deadline = time.monotonic() + timeout
+    while (about := api.dag(dag_id)) is None or about.get("is_stale"):
+        if time.monotonic() > deadline:
+            raise ConfigError(f"Airflow has no DAG {dag_id}; see its import errors, or `conduit validate`")
+        time.sleep(POLL)
+    if about["is_paused"]:
+        raise ConfigError(f"the DAG {dag_id} is paused; unpause it in the UI, or `airflow dags unpause {dag_id}`")
+
+
+def watch(api: Api, dag_id: str, run_id: str, timeout: float) -> str:
+    """Prints each task's changes of state until the run ends or `timeout` seconds are over; returns the run's state."""
+    seen: dict[str, tuple[str, int]] = {}
+    deadline = time.monotonic() + timeout
+    while True:
+        # Asked before the tasks, so that an ended run's last changes are still printed.
+        state = str(api.run(dag_id, run_id)["state"])
+        for task in sorted(api.tasks(dag_id, run_id), key=lambda t: t.get("start_date") or "~"):
+            now = (task["state"] or "", task["try_number"])
+            if now[0] and now[0] not in ("scheduled", "queued") and seen.get(task["task_id"]) != now:
+                seen[task["task_id"]] = now
+                note(describe(task))
+        if state in ENDED or time.monotonic() > deadline:
+            note(f"run {state}")
+            return state
+        time.sleep(POLL)
+
+
+def describe(task: dict[str, Any]) -> str:
+    """`  destinations.out    success   3.2 s`."""
+    took = f"{task['duration']:8.1f} s" if task.get("duration") else ""
+    again = f"  (try {task['try_number']})" if task["try_number"] > 1 else ""
+    return f"  {task['task_id']:<40} {task['state']:<15} {took}{again}".rstrip()

@@ -1,0 +1,155 @@
+"""Airflow's REST API, as far as it is needed: tokens, runs, tasks, pools."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from conduit_tasks.errors import ConduitError, ConfigError
+from conduit_tasks.stack.environment import USER, load_secrets
+from conduit_tasks.stack.layout import Layout, State
+
+URL, NAME, PASSWORD, TOKEN = (f"CONDUIT_AIRFLOW_{name}" for name in ("URL", "USER", "PASSWORD", "TOKEN"))
+TRIES, PAUSE = 8, 0.5
+"""SQLite answers "database error" now and then under load; eight tries half a second apart outlast it."""
+
+
+class ApiError(ConduitError):
+    """Airflow refused a request or could not be reached; the message has its answer."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Api:
+    """A client with a token of its own; requests that failed by no fault of theirs are sent again."""
+
+    def __init__(self, url: str, *, user: str = USER, password: str = "", token: str = "") -> None:
+        self.url, self._user, self._password = url.rstrip("/"), user, password
+        self._client = httpx.Client(base_url=self.url, timeout=30.0)
+        if token:
+            self._client.headers["Authorization"] = f"Bearer {token}"
+
+    @classmethod
+    def of(cls, layout: Layout) -> Api:
+        """The Airflow that `CONDUIT_AIRFLOW_URL` names, with its token or user and password; else the embedded stack's.
+
+        Raises ConfigError where there is neither.
+        """
+        url, environ = os.environ.get(URL), os.environ
+        if url:
+            return cls(
+                url, user=environ.get(NAME, USER), password=environ.get(PASSWORD, ""), token=environ.get(TOKEN, "")
+            )
+        state = State.load(layout)
+        if not state.api_url:
+            raise ConfigError(
+                f"no stack runs in {layout.home}: `conduit stack up`, or set {URL} to an Airflow's address"
+            )
+        return cls(state.api_url, password=load_secrets(layout)["password"])
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+
+    def health(self) -> dict[str, Any]:
+        """What each component's last heartbeat says; {} where the API does not answer. Asked once."""
+        try:
+            answer = self._client.get("/api/v2/monitor/health", timeout=5.0)
+            return answer.json() if answer.status_code == httpx.codes.OK else {}
+        except (httpx.HTTPError, ValueError):
+            return {}
+
+    def request(self, method: str, path: str, *, absent: bool = False, **options: Any) -> Any:
+        """The answer's JSON. `absent`: None instead of an error where there is no such thing (404).
+
+        Raises ApiError.
+        """
+        said = ""
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(PAUSE)
+            try:
+                self._login()
+                answer = self._client.request(method, f"/api/v2{path}", **options)
+            except httpx.TransportError as error:
+                said = f"{type(error).__name__}: {error}"
+                continue
+            if answer.status_code == httpx.codes.UNAUTHORIZED and self._password:
+                self._client.headers.pop("Authorization", None)
+            elif answer.status_code == httpx.codes.NOT_FOUND and absent:
+                return None
+            elif answer.status_code < httpx.codes.BAD_REQUEST:
+                return answer.json() if answer.content else None
+            elif answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                raise ApiError(f"{method} {path}: {_said(answer)}", answer.status_code)
+            said = _said(answer)
+        raise ApiError(f"Airflow at {self.url} did not answer {method} {path}, {TRIES} times: {said}")
+
+    def _login(self) -> None:
+        if "Authorization" in self._client.headers:
+            return
+        answer = self._client.post("/auth/token", json={"username": self._user, "password": self._password})
+        if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+            raise httpx.TransportError(_said(answer))
+        if answer.status_code >= httpx.codes.BAD_REQUEST:
+            raise ApiError(f"{self.url} refuses the user {self._user!r}; set {NAME} and {PASSWORD}", answer.status_code)
+        self._client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+
+    def dag(self, dag_id: str) -> dict[str, Any] | None:
+        """The DAG, or None where Airflow has not seen it (yet)."""
+        found: dict[str, Any] | None = self.request("GET", f"/dags/{dag_id}", absent=True)
+        return found
+
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
+        """Starts a run under an id of ours, so that a repeated request starts no second one."""
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
+        try:
+            self.request("POST", f"/dags/{dag_id}/dagRuns", json=body)
+        except ApiError as error:
+            if error.status != httpx.codes.CONFLICT:
+                raise
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}")
+        return found
+
+    def active_runs(self, dag_id: str) -> list[str]:
+        """Ids of the runs that are queued or running."""
+        found = self.request("GET", f"/dags/{dag_id}/dagRuns", params={"state": ["queued", "running"], "limit": 100})
+        return [run["dag_run_id"] for run in found["dag_runs"]]
+
+    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """The run's task instances."""
+        found = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", params={"limit": 200})
+        instances: list[dict[str, Any]] = found["task_instances"]
+        return instances
+
+    def log(self, dag_id: str, run_id: str, task_id: str, attempt: int) -> list[str]:
+        """The lines of a task's log."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{attempt}"
+        found = self.request("GET", path, params={"full_content": "true"}, headers={"Accept": "application/json"})
+        return [line["event"] if isinstance(line, dict) else str(line) for line in found["content"]]
+
+    def set_pool(self, name: str, slots: int) -> None:
+        """Makes a pool, or changes how many tasks it lets run at once."""
+        body = {"name": name, "slots": slots, "description": "Spark drivers at once", "include_deferred": False}
+        if self.request("GET", f"/pools/{name}", absent=True) is None:
+            self.request("POST", "/pools", json=body)
+        else:
+            self.request("PATCH", f"/pools/{name}", json=body)
+
+
+def _said(answer: httpx.Response) -> str:
+    try:
+        detail = answer.json().get("detail", answer.text)
+    except (ValueError, AttributeError):
+        detail = answer.text
+    return f"{answer.status_code} {str(detail)[:500]}"

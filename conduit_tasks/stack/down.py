@@ -1,0 +1,68 @@
+"""Stopping the embedded stack: pipelines first (C15), then Airflow, its scheduler before the rest, then Redis."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from conduit_tasks.errors import ConduitError
+from conduit_tasks.stack import processes
+from conduit_tasks.stack.api import Api
+from conduit_tasks.stack.environment import load_secrets
+from conduit_tasks.stack.layout import Layout, Process, State
+from conduit_tasks.stack.up import alone
+
+Say = Callable[[str], None]
+DEADLINE = 60.0
+"""Seconds in which pipelines are drained."""
+GRACE = {"scheduler": 30.0, "triggerer": 20.0, "dag-processor": 20.0, "api-server": 20.0, "redis": 30.0}
+"""Seconds from SIGTERM to SIGKILL. An idle triggerer takes ten."""
+ORDER = (("scheduler",), ("triggerer", "dag-processor", "api-server"), ("redis",))
+"""Stopped one group after the other: the scheduler waits for its tasks, and tasks need the API and Redis."""
+
+
+def down(layout: Layout, say: Say, *, deadline: float = DEADLINE) -> bool:
+    """Stops everything. False where something was not drained in time or had to be killed; nothing is lost by it."""
+    if not layout.root.exists():
+        return True
+    with alone(layout):
+        state = State.load(layout)
+        if not any(processes.find(p) for p in state.processes.values()):
+            state.processes.clear()
+            state.save(layout)
+            say("nothing runs")
+            return True
+        clean = _drain(layout, state, deadline, say)
+        for group in ORDER:
+            names = [name for name in group if name in state.processes]
+            with ThreadPoolExecutor(len(group)) as pool:
+                clean = all(pool.map(lambda name: _stop(state.processes[name], name, say), names)) and clean
+            for name in names:
+                del state.processes[name]
+            state.save(layout)
+        return clean
+
+
+def _stop(process: Process, name: str, say: Say) -> bool:
+    ended = processes.stop(process, timeout=GRACE[name])
+    say(f"stopped {name}" if ended else f"killed {name}: it did not end within {GRACE[name]:g} s of being asked")
+    return ended
+
+
+def _drain(layout: Layout, state: State, deadline: float, say: Say) -> bool:
+    redis = "CONDUIT_REDIS_URL" in os.environ or processes.find(state.processes.get("redis"))
+    if not redis or processes.find(state.processes.get("scheduler")) is None:
+        say("pipelines are not drained: Redis or the scheduler is not running; the next start goes on from the cursors")
+        return False
+    from conduit_tasks.stack.drain import drain
+
+    try:
+        with Api(state.api_url, password=load_secrets(layout)["password"]) as api:
+            stopped, left = drain(api, deadline, say)
+    except ConduitError as error:
+        say(f"pipelines are not drained: {error}")
+        return False
+    state.stopped_by_shutdown = sorted({*state.stopped_by_shutdown, *stopped})
+    state.save(layout)
+    return not left

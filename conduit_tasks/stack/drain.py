@@ -1,0 +1,97 @@
+"""Letting pipelines finish before a shutdown (C15), and starting again those that only the shutdown stopped.
+
+A stop lets nothing new be read; what is in flight goes on until every destination has it and it is acked. Runs do
+that; a pipeline without one under way gets one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+
+from conduit_tasks.errors import ConduitError
+from conduit_tasks.micro_batch.context import open_broker, opened
+from conduit_tasks.micro_batch.plan import outstanding
+from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.pipeline.names import dag_id
+from conduit_tasks.settings import settings
+from conduit_tasks.stack.api import Api
+
+Say = Callable[[str], None]
+POLL = 0.5
+
+
+def drain(api: Api, deadline: float, say: Say) -> tuple[list[str], list[str]]:
+    """Stops every running pipeline gracefully and waits up to `deadline` seconds.
+
+    Returns (stopped by this, of those the ones not drained in time). A pipeline whose broker cannot be reached, or
+    whose DAG is paused, is said and not waited for.
+    """
+    stopped, waiting = [], []
+    for pipeline in load_folder(settings().path(settings().pipelines)).pipelines:
+        try:
+            if _stop(pipeline.id, deadline):
+                stopped.append(pipeline.id)
+        except ConduitError as error:
+            say(f"{pipeline.id}: cannot be stopped gracefully: {error}")
+    until = time.monotonic() + deadline
+    for id in stopped:
+        left = in_flight(id)
+        if not left:
+            continue
+        say(f"{id}: draining ({left})")
+        waiting.append(id)
+        _see_to_a_run(api, id, say)
+    while waiting and time.monotonic() < until:
+        time.sleep(POLL)
+        waiting = [id for id in waiting if in_flight(id)]
+    for id in waiting:
+        say(f"{id}: not drained within {deadline:g} s ({in_flight(id)}); the next start goes on from its cursors")
+    return stopped, waiting
+
+
+def resume(ids: list[str], say: Say) -> None:
+    """Starts pipelines that the last shutdown stopped, unless something else stopped or started them since."""
+    for id in ids:
+        broker = open_broker(id)
+        try:
+            if broker.status().status in ("stopping", "stopped"):
+                broker.start()
+                say(f"{id}: running again")
+        finally:
+            broker.close()
+
+
+def in_flight(id: str) -> str:
+    """What is unsealed, undelivered or unacked, in words; "" where the pipeline is drained, which is then recorded."""
+    with opened(id, "shutdown") as context:
+        unsealed = context.broker.unsealed()
+        left = f"micro-batch {unsealed.number} is not sealed" if unsealed else outstanding(context)
+        if not left and context.broker.status().status == "stopping":
+            context.broker.stopped()
+        return left
+
+
+def _stop(id: str, deadline: float) -> bool:
+    """True where it was running and is stopping now."""
+    broker = open_broker(id)
+    try:
+        if broker.status().status not in ("running", "recovering"):
+            return False
+        broker.stop(deadline)
+        return True
+    finally:
+        broker.close()
+
+
+def _see_to_a_run(api: Api, id: str, say: Say) -> None:
+    name = dag_id(id)
+    try:
+        about = api.dag(name)
+        if about is None or about["is_paused"]:
+            say(f"{id}: its DAG is {'paused' if about else 'unknown to Airflow'}, so nothing drains it")
+        elif not api.active_runs(name):
+            api.trigger(name, f"drain__{uuid.uuid4()}", {})
+    except ConduitError as error:
+        say(f"{id}: no run could be started to drain it: {error}")

@@ -1,0 +1,182 @@
+"""Starting the embedded stack: what already runs is left alone, what is missing is started, then all is waited for."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from conduit_tasks.cli.starter import FILES
+from conduit_tasks.settings import forget
+from conduit_tasks.spark import cds
+from conduit_tasks.stack import processes, redis
+from conduit_tasks.stack.api import Api
+from conduit_tasks.stack.environment import POOL, component_environment, load_secrets
+from conduit_tasks.stack.layout import Layout, State
+from conduit_tasks.stack.processes import StackError
+
+COMPONENTS = {
+    "api-server": ["api-server"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+    "triggerer": ["triggerer", "--skip-serve-logs"],
+}
+"""Airflow's processes and their arguments. Logs are read from this machine's files, so nobody serves them."""
+HEALTH = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
+API_PORT = 8080
+START_TIMEOUT = 180.0
+"""Seconds; with two busy cores and a first start, Airflow has been seen to take 60."""
+
+Say = Callable[[str], None]
+
+
+def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
+    """Starts what does not run yet and waits until everything answers. Safe to call again at any time.
+
+    Raises StackError naming the log of the part that did not come up, ConfigError where Redis' server is missing.
+    """
+    layout.prepare()
+    with alone(layout):
+        state = State.load(layout)
+        _redis(layout, state, say)
+        state.api_url = _api_url(state)
+        env = component_environment(layout, state.api_url, state.redis_url)
+        _dag_files(layout, say)
+        missing = [name for name in COMPONENTS if processes.find(state.processes.get(name)) is None]
+        # In parallel to Airflow's start: it takes a minute of one core, once per JDK and pyspark.
+        archive = threading.Thread(target=_archive, args=(layout, say), daemon=True)
+        archive.start()
+        if missing:
+            _migrate(layout, env, say)
+            say(f"starting {', '.join(missing)}")
+        for name in missing:
+            argv = [sys.executable, "-m", "airflow", *COMPONENTS[name]]
+            state.processes[name] = processes.start(argv, env=env, cwd=layout.home, log=layout.log(name))
+            state.save(layout)
+        _await_health(layout, state, timeout)
+        with Api(state.api_url, password=load_secrets(layout)["password"]) as api:
+            api.set_pool(POOL, slots())
+        if state.stopped_by_shutdown:
+            from conduit_tasks.stack.drain import resume
+
+            forget()  # read before there was a Redis to find
+            resume(state.stopped_by_shutdown, say)
+            state.stopped_by_shutdown = []
+            state.save(layout)
+        archive.join()
+        return state
+
+
+def slots() -> int:
+    """How many Spark drivers run at once: `CONDUIT_SPARK_SLOTS`, else one per core, at least two."""
+    return int(os.environ.get("CONDUIT_SPARK_SLOTS") or max(2, os.cpu_count() or 1))
+
+
+def _redis(layout: Layout, state: State, say: Say) -> None:
+    outside = os.environ.get("CONDUIT_REDIS_URL")
+    state.redis_url = outside or redis.url(layout)
+    if outside or processes.find(state.processes.get("redis")) is not None:
+        return
+    say("starting redis")
+    log = layout.log("redis")
+    process = processes.start(redis.command(layout), env=dict(os.environ), cwd=layout.redis, log=log)
+    state.processes["redis"] = process
+    state.save(layout)
+    processes.wait_for(
+        "redis",
+        lambda: redis.answers(layout),
+        alive=lambda: processes.find(process) is not None,
+        timeout=60,
+        log=log,
+    )
+
+
+def _api_url(state: State) -> str:
+    """Where the API listens: as before while it runs, else port 8080 (or `CONDUIT_API_PORT`), else any free one."""
+    if state.api_url and processes.find(state.processes.get("api-server")) is not None:
+        return state.api_url
+    wanted = int(os.environ.get("CONDUIT_API_PORT") or API_PORT)
+    return f"http://127.0.0.1:{wanted if _free(wanted) else _any_port()}"
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        # Airflow's server sets this too; without it a port counts as taken for a minute after every stop.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _any_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _dag_files(layout: Layout, say: Say) -> None:
+    """Puts the thin DAG files into a home that has none."""
+    for name in ("dags/conduit.py", "dags/conduit_errors.py"):
+        target = layout.home / name
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(FILES[name])
+            say(f"wrote {target}")
+
+
+def _migrate(layout: Layout, env: dict[str, str], say: Say) -> None:
+    """Creates or migrates Airflow's database; once per Airflow version."""
+    from importlib.metadata import version
+
+    marker = layout.airflow / f"migrated-{version('apache-airflow-core')}"
+    if marker.exists() and "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in os.environ:
+        return
+    say("preparing Airflow's database")
+    log = layout.log("migrate")
+    with log.open("ab") as out:
+        argv = [sys.executable, "-m", "airflow", "db", "migrate"]
+        done = subprocess.run(  # noqa: S603  our own Airflow
+            argv, env=env, cwd=layout.home, stdout=out, stderr=out, check=False
+        )
+    if done.returncode:
+        raise StackError(f"`airflow db migrate` ended with {done.returncode}; see {log}:\n{processes.tail(log, 12)}")
+    marker.touch()
+
+
+def _archive(layout: Layout, say: Say) -> None:
+    if cds.find(layout.home) is None:
+        say("building the class-data archive for Spark drivers (once)")
+        cds.ensure(layout.home)
+
+
+def _await_health(layout: Layout, state: State, timeout: float) -> None:
+    with Api(state.api_url) as api:
+        for name in COMPONENTS:
+            process, part = state.processes[name], HEALTH.get(name)
+
+            def healthy(part: str | None = part) -> bool:
+                said = api.health()
+                return bool(said) if part is None else (said.get(part) or {}).get("status") == "healthy"
+
+            processes.wait_for(
+                name,
+                healthy,
+                alive=lambda process=process: processes.find(process) is not None,  # type: ignore[misc]
+                timeout=timeout,
+                log=layout.log(name),
+            )
+
+
+@contextmanager
+def alone(layout: Layout) -> Iterator[None]:
+    """One `up` or `down` of a stack at a time; a second one waits."""
+    with (layout.root / "stack.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
