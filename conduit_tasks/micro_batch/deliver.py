@@ -140,6 +140,9 @@ class DeliverTask:
                 return self._deliver(None, ())
             with opened(self.pipeline, self.run) as context:
                 total = context.broker.micro_batch(self.number).total
+                connect(context.pipeline.destination(self.destination))
+            # What is loaded here is not loaded again by every child; Arrow brings pandas along with its first array.
+            pa.array([0])
             # Children must not share a connection: each opens its own.
             return deliver_carefully(self._deliver, self._confirmed, (0, total - 1))
         except ConduitError as error:

@@ -167,7 +167,7 @@ class RowPass:
         return bisected(
             self.chain.run,
             records,
-            lambda _, how: Result.failure(f"killed its worker: {how}", "killed its worker", self.plan.node),
+            lambda _, how: Result.failure(f"killed its worker: {how}", "killed its worker"),
         )
 
     def _write(self, batch: pa.RecordBatch) -> None:
