@@ -12,14 +12,15 @@ from collections.abc import Callable
 
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import open_broker, opened
-from conduit_tasks.micro_batch.plan import outstanding
+from conduit_tasks.micro_batch.plan import in_flight
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import dag_id
 from conduit_tasks.settings import settings
 from conduit_tasks.stack.api import Api
 
 Say = Callable[[str], None]
-POLL = 0.5
+POLL, WAKE = 0.5, 5.0
+"""Seconds between two looks at what is left, and between two at whether a run is under way."""
 
 
 def drain(api: Api, deadline: float, say: Say) -> tuple[list[str], list[str]]:
@@ -28,7 +29,7 @@ def drain(api: Api, deadline: float, say: Say) -> tuple[list[str], list[str]]:
     Returns (stopped by this, of those the ones not drained in time). A pipeline whose broker cannot be reached, or
     whose DAG is paused, is said and not waited for.
     """
-    stopped, waiting = [], []
+    stopped = []
     for pipeline in load_folder(settings().path(settings().pipelines)).pipelines:
         try:
             if _stop(pipeline.id, deadline):
@@ -36,19 +37,21 @@ def drain(api: Api, deadline: float, say: Say) -> tuple[list[str], list[str]]:
         except ConduitError as error:
             say(f"{pipeline.id}: cannot be stopped gracefully: {error}")
     until = time.monotonic() + deadline
-    for id in stopped:
-        left = in_flight(id)
-        if not left:
-            continue
-        say(f"{id}: draining ({left})")
-        waiting.append(id)
-        _see_to_a_run(api, id, say)
-    while waiting and time.monotonic() < until:
+    left = {id: what for id in stopped if (what := _left(id))}
+    for id, what in left.items():
+        say(f"{id}: draining ({what})")
+    woken = -WAKE
+    while left and time.monotonic() < until:
+        # Again and again: a run may end with a destination skipped that was down for the moment.
+        if time.monotonic() - woken >= WAKE:
+            woken = time.monotonic()
+            for id in left:
+                see_to_a_run(api, id, say)
         time.sleep(POLL)
-        waiting = [id for id in waiting if in_flight(id)]
-    for id in waiting:
-        say(f"{id}: not drained within {deadline:g} s ({in_flight(id)}); the next start goes on from its cursors")
-    return stopped, waiting
+        left = {id: what for id in left if (what := _left(id))}
+    for id, what in left.items():
+        say(f"{id}: not drained within {deadline:g} s ({what}); the next start goes on from its cursors")
+    return stopped, list(left)
 
 
 def resume(ids: list[str], say: Say) -> None:
@@ -63,14 +66,9 @@ def resume(ids: list[str], say: Say) -> None:
             broker.close()
 
 
-def in_flight(id: str) -> str:
-    """What is unsealed, undelivered or unacked, in words; "" where the pipeline is drained, which is then recorded."""
+def _left(id: str) -> str:
     with opened(id, "shutdown") as context:
-        unsealed = context.broker.unsealed()
-        left = f"micro-batch {unsealed.number} is not sealed" if unsealed else outstanding(context)
-        if not left and context.broker.status().status == "stopping":
-            context.broker.stopped()
-        return left
+        return in_flight(context)
 
 
 def _stop(id: str, deadline: float) -> bool:
@@ -85,7 +83,8 @@ def _stop(id: str, deadline: float) -> bool:
         broker.close()
 
 
-def _see_to_a_run(api: Api, id: str, say: Say) -> None:
+def see_to_a_run(api: Api, id: str, say: Say) -> None:
+    """Starts a run that drains a stopping pipeline, where none is under way; says why where none can."""
     name = dag_id(id)
     try:
         about = api.dag(name)
