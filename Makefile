@@ -19,7 +19,8 @@ up: env   ## start the embedded stack, with the UI
 down: env ## stop it gracefully: what is in flight is delivered first
 	@$(BIN)/conduit stack down; code=$$?; $(BIN)/python -m conduit_tasks.demo stop; exit $$code
 
-test: env ## all tests
+test:     ## all tests
+	@scripts/env.sh --tests
 	@$(BIN)/pytest
 
 check: env ## format, lint and types

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv and everything it needs; quick where nothing is missing. Installs Java by apt where it may.
+# `env.sh --tests` also installs the servers that only the tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,4 +37,8 @@ if [ "$(cat .venv/.installed 2>/dev/null || true)" != "$wanted" ]; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
   echo "$wanted" > .venv/.installed
+fi
+
+if [ "${1:-}" = --tests ]; then
+  ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || apt_install postgresql
 fi

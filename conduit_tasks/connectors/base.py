@@ -147,8 +147,7 @@ class RecordDestination:
 class Rows:
     """Some rows for a batch-wise destination, in order, with what is needed to see them as records.
 
-    `batch`: SPOOL_SCHEMA columns. `origins`: per slice number. `seqs`: int64 per row, the record's number in
-    the micro-batch. A destination that needs ids or whole records calls `records()`.
+    `batch`: SPOOL_SCHEMA columns. `origins`: per slice number. `first`, `last`: seqs of the outermost rows. A destination that needs ids or whole records calls `records()`.
     """
 
     batch: pa.RecordBatch

@@ -60,8 +60,12 @@ def account(pipeline: str, receiver_url: str, *, contents: bool = True) -> Accou
         one.held, one.duplicates = CONTENTS[one.id](receiver_url)
         if one.held != one.delivered:
             result.faults.append(f"{one.id}: {one.delivered:,} delivered, but it holds {one.held:,}")
-    if disorder := _receiver(receiver_url)["out_of_order"]:
-        result.faults.append(f"the receiver saw {disorder:,} events out of order")
+    seen = _receiver(receiver_url)
+    if seen["out_of_order"] or seen["ordered"] != seen["accepted"]:
+        result.faults.append(
+            f"the receiver saw {seen['out_of_order']:,} events out of order, and could tell the order of "
+            f"{seen['ordered']:,} of {seen['accepted']:,}"
+        )
     return result
 
 
@@ -117,11 +121,13 @@ def _carriers(_: str) -> tuple[int, int]:
 
     import sqlalchemy
 
+    from conduit_tasks.connectors.sql import with_driver
+
     path = Path(settings().path("out/flights.db"))
     url = os.environ.get("DATABASE_URL") or f"sqlite:///{path}"
     if url.startswith("sqlite") and not path.exists():
         return 0, 0
-    engine = sqlalchemy.create_engine(url)
+    engine = sqlalchemy.create_engine(with_driver(sqlalchemy.make_url(url)))
     try:
         with engine.connect() as connection:
             if not sqlalchemy.inspect(connection).has_table("carriers"):
