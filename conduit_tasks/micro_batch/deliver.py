@@ -217,8 +217,10 @@ def rows_of(
     """(seqs, rows) of a sealed micro-batch that this destination's trigger matched, in order."""
     from conduit_tasks.record.schema import SPOOL_SCHEMA
 
-    row_filter = f"to.{destination.id}" if destination.filters else None
+    wanted = f"to.{destination.id}"
     for file in manifest.files:
+        # Whether it had filters when this was sealed: the pipeline file may say otherwise by now.
+        row_filter = wanted if wanted in context.spool.columns(file) else None
         for batch in context.spool.read(file, columns=SPOOL_SCHEMA.names, row_filter=row_filter):
             yield manifest.seqs(batch), batch
 

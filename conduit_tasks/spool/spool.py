@@ -106,6 +106,15 @@ class Spool:
             except KeyError as e:
                 raise SpoolError(f"{self.uri(file.path)} has no column {e}") from e
 
+    def columns(self, file: PartFile) -> list[str]:
+        """The names of a part file's columns."""
+        with self._open(file, verify=False) as source:
+            try:
+                names: list[str] = pq.read_schema(source).names
+            except (OSError, pa.ArrowException) as e:
+                raise SpoolError(f"{self.uri(file.path)} cannot be read: {e}") from e
+            return names
+
     def _open(self, file: PartFile, verify: bool) -> pa.NativeFile:
         where = self.uri(file.path)
         gone = f"{where} is missing; restore it, or replay its micro-batch from the source"
