@@ -132,7 +132,7 @@ class RecordDestination:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
 
-    async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - given to the client, which keeps it per send
+    async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - the client keeps it per send
         """Connects; raises Unavailable."""
 
     async def send(self, record: Record) -> Outcome:
@@ -147,7 +147,8 @@ class RecordDestination:
 class Rows:
     """Some rows for a batch-wise destination, in order, with what is needed to see them as records.
 
-    `batch`: SPOOL_SCHEMA columns. `origins`: per slice number. `first`, `last`: seqs of the outermost rows. A destination that needs ids or whole records calls `records()`.
+    `batch`: SPOOL_SCHEMA columns. `origins`: per slice number. `first`, `last`: seqs of the
+    outermost rows. A destination that needs ids or whole records calls `records()`.
     """
 
     batch: pa.RecordBatch

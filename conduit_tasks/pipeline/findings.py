@@ -38,6 +38,7 @@ CODES = {
     "E210": "the nack window can never trip as written",
     "E211": "the guarantee cannot be given by this destination",
     "E212": "a field reference or a handler is written wrongly",
+    "E213": "a promise that this version cannot keep yet",
     "W101": "a deprecated name",
     "W102": "the version is missing or unknown",
     "W103": "a key is newer than the version of the file",
@@ -47,6 +48,7 @@ CODES = {
     "W201": "the lag budget is below one micro-batch",
     "W202": "an option has no effect as written",
     "W203": "failed records are dropped",
+    "W204": "understood, but this version does not act on it yet",
 }
 """Code → what it stands for. Codes are stable: scripts and editors may rely on them. E = error, W = warning."""
 

@@ -17,6 +17,8 @@ from conduit_tasks.record.fields import parse as field_reference
 
 STRICT_PIPES = frozenset({"sequential", "monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"})
 """Pipes whose promise is an order (SEMANTICS O4–O6r)."""
+INDEX_PIPES = STRICT_PIPES - {"sequential"}
+"""Pipes whose receiver keeps an index."""
 _SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
 _DESTINATION_ONLY = {"trigger": "trigger", "delivery": "delivery", "dead_letter_queue": "dead-letter-queue"}
 _UPDATE = 'set version: "2.2"'
@@ -120,6 +122,9 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
         if not _CALL.fullmatch(handler.call):
             hint = "write module:function, for example include.handlers:notify"
             report.add("E212", (*base, "handlers", n, "call"), f"'{handler.call}' is not a function", hint)
+        else:
+            hint = "watch `conduit status` and `conduit dead-letters list` meanwhile"
+            report.add("W204", (*base, "handlers", n, "call"), "handlers are not called yet", hint)
     budget, batch = keys.lag_budget, keys.micro_batch
     for key, limit, one in (
         ("records", budget and budget.records, batch.max_records),
@@ -142,6 +147,13 @@ def _check_delivery(delivery: DeliveryKeys, report: Report, path: Path) -> None:
             f"the pipe {delivery.pipe} promises an order, order-by: none gives it up",
             "write order-by: partition or key, or a pipe without an order (resend-multi, stream)",
         )
+    elif delivery.pipe in INDEX_PIPES:
+        report.add(
+            "E213",
+            (*path, "pipe"),
+            f"the pipe {delivery.pipe} is not used between broker and destination yet",
+            "write pipe: stream, resend, resend-multi or sequential",
+        )
     if delivery.pipe == "resend" and delivery.order_by == "none" and delivery.max_unconfirmed > 1:
         report.add(
             "E209",
@@ -156,10 +168,20 @@ def _check_delivery(delivery: DeliveryKeys, report: Report, path: Path) -> None:
             "at-most-once never sends twice, retry does",
             "remove retry, or write guarantee: at-least-once",
         )
+    elif delivery.guarantee == "at-most-once":
+        report.add(
+            "E213",
+            (*path, "guarantee"),
+            "after a crash a record may still be sent twice: at-most-once is not built yet",
+            "write guarantee: at-least-once; with dead-letter-queue {plugin: builtin:log} failed records are dropped",
+        )
     if delivery.park_keys and delivery.order_by != "key":
         report.add(
             "E209", (*path, "park-keys"), "parking keeps the order of a key", "write order-by: key, or remove park-keys"
         )
+    elif delivery.park_keys:
+        hint = "after a dead letter the later records of its key go on; remove park-keys to say so"
+        report.add("W204", (*path, "park-keys"), "keys are not parked yet", hint)
     if delivery.timeout <= 0:
         report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
     if delivery.order_by == "partition" and delivery.max_unconfirmed > 1:
