@@ -1,0 +1,197 @@
+"""The real parts that faults are tried on: receivers and Spark applications as processes; what to check after."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+import conduit_tasks.spark.app
+from conduit_tasks.errors import ConduitError
+from conduit_tasks.micro_batch.progress import snapshot
+from tests.micro_batch.harness import run_once
+
+ROOT = Path(__file__).parents[2]
+UNTOLD = 1_000
+"""The documented bound of HTTP duplicates after one kill: this many completed and untold, and what is in flight."""
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    """Waits until `condition` is true and returns it; fails with `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(0.02)
+    return found
+
+
+def events(folder: Path, count: int, start: int = 0, name: str = "a.jsonl", **more: Any) -> list[dict[str, Any]]:
+    """Appends events {"n": …, "k": n % 7}; `more` are fields of all. Returns them."""
+    rows = [{"n": n, "k": n % 7, **more} for n in range(start, start + count)]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    return rows
+
+
+@dataclass
+class Receiver:
+    """The demo's HTTP receiver as a process."""
+
+    folder: Path
+    arguments: tuple[str, ...] = ("--unavailable", "0", "--limited", "0", "--order", "k,n")
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.port:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "conduit_tasks.demo.receiver", "--port", str(self.port)]
+        with (self.folder / "receiver.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--db", str(self.folder / "receiver.db"), *self.arguments], stdout=log, stderr=log
+            )
+        until(self._answers, f"the receiver; see {self.folder}/receiver.log")
+
+    def _answers(self) -> bool:
+        try:
+            httpx.get(f"{self.url}/summary", timeout=2)
+        except httpx.HTTPError:
+            return False
+        return True
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def mode(self, mode: str) -> None:
+        httpx.put(f"{self.url}/mode", json={"mode": mode}, timeout=10).raise_for_status()
+
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = httpx.get(f"{self.url}/summary", timeout=10).json()
+        return found
+
+    def accepted(self) -> int:
+        return int(self.summary()["accepted"])
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass
+class Application:
+    """The Spark application of one node, in a session of its own, as Airflow's worker starts it."""
+
+    folder: Path
+    pipeline: str
+    node: str
+    run: str = "app"
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> Application:
+        environment = {
+            **os.environ,
+            "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 pyspark-shell",
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [sys.executable, conduit_tasks.spark.app.__file__]
+        command += ["--pipeline", self.pipeline, "--node", self.node, "--run", self.run]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, cwd=ROOT, start_new_session=True
+            )
+        return self
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.node}.log"
+
+    def kill(self) -> None:
+        """SIGKILL to the whole process group; fails where the application had ended before."""
+        assert self.process.poll() is None, f"{self.node} ended before it was killed: {self.log.read_text()[-2000:]}"
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def wait(self, seconds: float = 60.0) -> int:
+        return self.process.wait(seconds)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def events(self) -> list[dict[str, Any]]:
+        """The application's structured lines."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [json.loads(line.removeprefix("conduit ")) for line in lines if line.startswith("conduit {")]
+
+
+def drive(pipeline: str = "p", most: int = 60, seconds: float = 60.0, **more: Any) -> list[dict[str, Any]]:
+    """Runs until `plan` finds nothing new, as a schedule would: a run that fails by the machinery (Redis, the spool)
+    is followed by the next. Returns what each said; a failed one {"failed": error}."""
+    runs: list[dict[str, Any]] = []
+    deadline = time.monotonic() + seconds
+    while len(runs) < most:
+        try:
+            runs.append(run_once(pipeline, f"run-{len(runs)}", **more))
+        except ConduitError as error:
+            runs.append({"failed": error})
+        if len(runs[-1]) == 1 and isinstance(runs[-1].get("plan"), str):
+            return runs
+        assert time.monotonic() < deadline, f"not quiet after {seconds:g} s: {runs[-1]}"
+    raise AssertionError(f"not quiet after {most} runs: {runs[-1]}")
+
+
+def account(pipeline: str = "p") -> dict[str, Any]:
+    """The pipeline's snapshot, after checking that all of it adds up: everything read is handled by every destination
+    and acked. Destinations are a map by id."""
+    found = snapshot(pipeline)
+    assert found["unsealed"] is None
+    for source in found["sources"]:
+        assert source["acked"] == source["planned"], f"{source['id']} is not acked up to what was read"
+    for d in found["destinations"]:
+        assert d["cursor"] == found["sealed"], f"{d['id']} is behind"
+        assert d["matched"] == d["delivered"] + d["filtered"] + d["nacked"] + d["completed"], d
+        assert d["dead"] == d["nacked"], d
+    found["destinations"] = {d["id"]: d for d in found["destinations"]}
+    return found
+
+
+def table(path: Path, column: str = "n") -> list[Any]:
+    """A column of the table `events`, in the order of insertion; [] where there is none yet."""
+    if not path.exists():
+        return []
+    connection = sqlite3.connect(path, timeout=10)
+    try:
+        return [row[0] for row in connection.execute(f"SELECT {column} FROM events ORDER BY rowid")]
+    except sqlite3.OperationalError:
+        return []
+    finally:
+        connection.close()
+
+
+def dead_letters(pipeline: str = "p", destination: str | None = None) -> list[dict[str, Any]]:
+    """The project's own store of dead letters."""
+    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+    from conduit_tasks.settings import settings
+
+    store = DeadLetterStore(settings().path(settings().dead_letters), pipeline)
+    return store.list(destination)

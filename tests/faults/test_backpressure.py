@@ -1,0 +1,155 @@
+"""Bursts and slow destinations: everything is kept, and nothing grows beyond the lag budget."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.micro_batch.acks import ack_source
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.deliver import deliver_destination
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.read import read_source
+from tests.faults.parts import Receiver, account, drive, events
+from tests.micro_batch.harness import here, payloads, run_once, state, write_pipeline
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    micro-batch: {max-records: 500}
+    lag-budget: {records: 1000}
+    spool: {retention: 0s}
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s}}
+      - {id: fast, type: destination, plugin: file, settings: {path: out/fast.jsonl, format: payload}}
+      - {id: slow, type: destination, plugin: file, settings: {path: out/slow.jsonl, format: payload},
+         delivery: {timeout: 1s}}
+"""
+
+
+def planned(home: Path) -> int:
+    """Bytes that were read, or will be by the open micro-batch."""
+    broker = state("p")
+    try:
+        return sum(token["offset"] for token in broker.position("in").values())
+    finally:
+        broker.close()
+
+
+@pytest.mark.proves("C13", "I7", "I10")
+def test_a_burst_of_50_000_is_kept_whole_and_read_within_the_lag_budget(quick: Path, receiver: Receiver) -> None:
+    # Given a lag budget of 1,000 records, less than a micro-batch may hold, and a target that is down
+    text = PIPELINE.replace("max-records: 500", "max-records: 20000")
+    text += f'      - {{id: web, type: destination, plugin: http, settings: {{url: "{receiver.url}"}}}}\n'
+    write_pipeline(quick, "p", text)
+    receiver.mode("down")
+    # When 50,000 events come at once
+    rows = events(quick / "data", 50_000)
+    for n in range(3):
+        run_once("p", f"down-{n}")
+    # Then no more than the budget is read, and all the rest stays in the source
+    broker = state("p")
+    assert broker.backlog(["web"]).records == 1_000
+    assert (broker.unsealed(), broker.totals()["read"]) == (None, 1_000)
+    broker.close()
+    # When the target wants none of it any more, and the pipeline goes on with the others
+    write_pipeline(
+        quick, "p", text.replace("settings: {url", "trigger: {filters: [{exact: {type: never}}]}, settings: {url")
+    )
+    receiver.mode("up")
+    drive(most=200)
+    # Then every event is where it belongs, none was dropped
+    assert payloads(quick / "out/fast.jsonl") == rows
+    assert payloads(quick / "out/slow.jsonl") == rows
+    assert account()["destinations"]["fast"]["delivered"] == 50_000
+
+
+@dataclass
+class Most:
+    """The largest of what was seen while a pipeline ran."""
+
+    spool: int = 0
+    redis: int = 0
+    ahead: int = 0
+
+    def look(self, home: Path) -> None:
+        broker = state("p")
+        try:
+            # The slower one is asked first: what is confirmed since only makes the difference smaller.
+            delivered = broker.delivery("slow").counters["delivered"]
+            unsealed = broker.unsealed()
+            opened_now = sum(s.records or 0 for of in unsealed.slices.values() for s in of) if unsealed else 0
+            self.ahead = max(self.ahead, broker.totals().get("read", 0) + opened_now - delivered)
+            keys = broker.redis.keys("{conduit:p}*")
+            sizes: list[Any] = [broker.redis.memory_usage(key, samples=0) for key in keys]  # type: ignore[union-attr]
+            self.redis = max(self.redis, sum(n or 0 for n in sizes))
+        finally:
+            broker.close()
+        files = [path for path in (home / ".conduit/spool").rglob("*") if path.is_file()]
+        self.spool = max(self.spool, sum(_size(path) for path in files))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+@pytest.mark.proves("C13", "I7", "I6")
+def test_a_destination_100_times_slower_than_the_source_bounds_spool_redis_and_read_ahead(quick: Path) -> None:
+    # Given a slow destination and a source that could be read at once
+    write_pipeline(quick, "p", PIPELINE.replace("timeout: 1s}", "timeout: 1s, rate-limit: 1000}"))
+    rows = events(quick / "data", 6_000)
+    most, ended = Most(), threading.Event()
+
+    def read_on() -> None:
+        while not ended.is_set():
+            plan_run("p", "reader")
+            with opened("p", "reader") as context:
+                read_source(context, "in", here, 5.0)
+            ack_source("p", "in", "reader")
+            most.look(quick)
+            time.sleep(0.01)
+
+    def deliver(destination: str) -> None:
+        while len(payloads(quick / f"out/{destination}.jsonl")) < len(rows):
+            with opened("p", destination) as context:
+                deliver_destination(
+                    context,
+                    destination,
+                    here,
+                    run=destination,
+                    wait=5.0,
+                    drain_limit=0.5,
+                    cleared=False,
+                    progress=lambda **_: None,
+                )
+            time.sleep(0.01)
+
+    # When it is read, delivered and acked by runs side by side
+    with ThreadPoolExecutor(3) as pool:
+        reading = pool.submit(read_on)
+        try:
+            for future in [pool.submit(deliver, name) for name in ("fast", "slow")]:
+                future.result(60)
+        finally:
+            ended.set()
+        reading.result(10)
+    drive()
+    # Then what was read and not yet delivered stayed within the budget all the time
+    assert 500 < most.ahead <= 1_000
+    # And so did what is kept of it: three micro-batches in the spool, whatever the number of events
+    one = most.spool / 3
+    assert one < 60_000
+    assert most.redis < 40_000
+    # And everything arrived
+    assert payloads(quick / "out/slow.jsonl") == payloads(quick / "out/fast.jsonl") == rows
+    account()
