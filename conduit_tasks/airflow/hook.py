@@ -49,6 +49,14 @@ class ConduitSubmitHook(SparkSubmitHook):
         """What the submit process ended with; None where it was not started or still runs."""
         return self._submit_sp.returncode if self._submit_sp else None
 
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """As the provider's, which leaves the pipe of the process open."""
+        try:
+            return super().submit(application, **kwargs)
+        finally:
+            if self._submit_sp is not None and self._submit_sp.stdout is not None:
+                self._submit_sp.stdout.close()
+
     def _get_spark_binary_path(self) -> list[str]:
         return list(self._command) if self._command else super()._get_spark_binary_path()
 

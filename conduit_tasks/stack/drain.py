@@ -40,18 +40,18 @@ def drain(api: Api, deadline: float, say: Say) -> tuple[list[str], list[str]]:
     left = {id: what for id in stopped if (what := _left(id))}
     for id, what in left.items():
         say(f"{id}: draining ({what})")
-    woken = -WAKE
+    woken, hopeless = -WAKE, list[str]()
     while left and time.monotonic() < until:
         # Again and again: a run may end with a destination skipped that was down for the moment.
         if time.monotonic() - woken >= WAKE:
             woken = time.monotonic()
-            for id in left:
-                see_to_a_run(api, id, say)
+            hopeless += [id for id in left if not see_to_a_run(api, id, say)]
+            left = {id: what for id, what in left.items() if id not in hopeless}
         time.sleep(POLL)
         left = {id: what for id in left if (what := _left(id))}
     for id, what in left.items():
         say(f"{id}: not drained within {deadline:g} s ({what}); the next start goes on from its cursors")
-    return stopped, list(left)
+    return stopped, [*left, *hopeless]
 
 
 def resume(ids: list[str], say: Say) -> None:
@@ -83,14 +83,16 @@ def _stop(id: str, deadline: float) -> bool:
         broker.close()
 
 
-def see_to_a_run(api: Api, id: str, say: Say) -> None:
-    """Starts a run that drains a stopping pipeline, where none is under way; says why where none can."""
+def see_to_a_run(api: Api, id: str, say: Say) -> bool:
+    """Starts a run that drains a stopping pipeline, where none is under way. False, and said, where none can be."""
     name = dag_id(id)
     try:
         about = api.dag(name)
         if about is None or about["is_paused"]:
             say(f"{id}: its DAG is {'paused' if about else 'unknown to Airflow'}, so nothing drains it")
-        elif not api.active_runs(name):
+            return False
+        if not api.active_runs(name):
             api.trigger(name, f"drain__{uuid.uuid4()}", {})
     except ConduitError as error:
         say(f"{id}: no run could be started to drain it: {error}")
+    return True

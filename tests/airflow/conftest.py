@@ -1,0 +1,71 @@
+"""An Airflow without a database: DAGs are built, operators executed by hand; its home is a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+# Airflow writes a configuration file at its first import.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="conduit-airflow-")
+
+with warnings.catch_warnings():
+    # Airflow's own imports warn of its dependencies' futures; none of that is ours to mend.
+    warnings.simplefilter("ignore")
+    import airflow.sdk
+    import airflow.timetables.trigger  # noqa: F401
+    from airflow.providers.apache.spark.operators import spark_submit  # noqa: F401
+
+    import conduit_tasks.airflow.factory  # noqa: F401
+
+PIPELINE = """\
+version: "2.2"
+pipelines:
+  - id: toy
+    description: Lines to two places.
+    schedule: {schedule}
+    status: {status}
+    connectors:
+      - {{id: one, type: source, plugin: builtin:file, settings: {{path: "in/*.jsonl"}}}}
+      - {{id: two, type: source, plugin: builtin:file, settings: {{path: "more/*.jsonl"}}}}
+      - {{id: out, type: destination, plugin: builtin:file, settings: {{path: out/out.jsonl}}}}
+      - {{id: "log:b", type: destination, plugin: builtin:log}}
+{processors}"""
+PROCESSORS = """\
+    processors:
+      - {id: tidy, plugin: sql, settings: {query: "SELECT * FROM records"}}
+"""
+
+
+def write_pipeline(home: Path, *, schedule: str = "30s", status: str = "running", processors: str = "") -> Path:
+    """A pipeline of two sources and two destinations, in the home's folder."""
+    path = home / "include" / "pipelines" / "toy.yaml"
+    path.write_text(PIPELINE.format(schedule=f'"{schedule}"', status=status, processors=processors))
+    return path
+
+
+@pytest.fixture
+def spark_connection(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The Airflow connection of submits, as the embedded stack defines it."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
+    return "spark_default"
+
+
+@pytest.fixture
+def context() -> dict[str, Any]:
+    """What a task is executed with: a first try of run `r1` with the default params."""
+    ti = SimpleNamespace(try_number=1, max_tries=2)
+    return {"run_id": "r1", "ti": ti, "params": {"destinations": [], "max-records": None}}
+
+
+@pytest.fixture
+def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The Spark application, replaced by a script that the test writes."""
+    path = tmp_path / "application.py"
+    monkeypatch.setattr("conduit_tasks.airflow.operator.APPLICATION", path)
+    return path

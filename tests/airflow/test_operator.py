@@ -1,0 +1,205 @@
+"""The submit operator on the real provider and the real `spark-submit`; only the application is the test's."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from conduit_tasks.airflow.hook import describe_event, parse_event
+from conduit_tasks.airflow.operator import ConduitSubmitOperator, was_cleared
+from conduit_tasks.micro_batch.work import WorkNeeded
+from tests.airflow.conftest import write_pipeline
+
+
+@pytest.fixture
+def operator(home: Path, spark_connection: str, application: Path) -> Callable[..., ConduitSubmitOperator]:
+    def build(node: str = "destinations.out", **options: Any) -> ConduitSubmitOperator:
+        return ConduitSubmitOperator(task_id="t", pipeline_id="toy", node=node, **options)
+
+    write_pipeline(home)
+    return build
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """There is always work to do; what was asked is kept."""
+    asked: list[tuple[Any, ...]] = []
+
+    def needed(*arguments: Any, cleared: bool = False) -> WorkNeeded:
+        asked.append((*arguments, cleared))
+        return WorkNeeded(True, "micro-batch 1")
+
+    monkeypatch.setattr("conduit_tasks.micro_batch.work.needed", needed)
+    return asked
+
+
+def said(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def test_the_application_gets_ids_and_the_environment(
+    operator: Callable[..., ConduitSubmitOperator], work: list[Any], application: Path, tmp_path: Path, context: Any
+) -> None:
+    told = tmp_path / "told.json"
+    application.write_text(
+        "import json, os, sys\n"
+        f"json.dump([sys.argv[1:], dict(os.environ), sys.executable, os.getpgid(0)], open({str(told)!r}, 'w'))\n"
+    )
+
+    operator(drain_limit=30.0).execute(context)
+
+    arguments, environment, python, group = json.loads(told.read_text())
+    assert arguments == ["--pipeline", "toy", "--node", "destinations.out", "--run", "r1", "--drain-limit", "30"]
+    assert environment["CONDUIT_HOME"] == os.environ["CONDUIT_HOME"]
+    assert environment["CONDUIT_REDIS_URL"] == os.environ["CONDUIT_REDIS_URL"]
+    assert python == sys.executable
+    # Never a session or group of its own: a kill of the task's group must reach the driver.
+    assert group == os.getpgid(0)
+    assert work == [("toy", "destinations.out", "r1", False)]
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "state"),
+    [
+        ("waiting", 3, AirflowSkipException),
+        ("stopped", 4, AirflowFailException),
+        ("held", 5, AirflowSkipException),
+        ("failed", 1, AirflowException),
+    ],
+)
+def test_an_exit_code_becomes_a_state_with_the_reason(
+    operator: Callable[..., ConduitSubmitOperator],
+    work: list[Any],
+    application: Path,
+    context: Any,
+    event: str,
+    code: int,
+    state: type[Exception],
+) -> None:
+    line = json.dumps({"event": event, "reason": "port 9000 refuses"})
+    application.write_text(
+        f"import os, sys\nsys.stderr.write('conduit {line}\\n')\nsys.stderr.flush()\nos._exit({code})\n"
+    )
+
+    with pytest.raises(AirflowException, match="port 9000 refuses") as raised:
+        operator().execute(context)
+
+    assert type(raised.value) is state
+
+
+def test_a_kill_takes_the_driver_and_its_workers_along(
+    operator: Callable[..., ConduitSubmitOperator], work: list[Any], application: Path, tmp_path: Path, context: Any
+) -> None:
+    """A driver that lived on could go on sending. The workers here left the group, as Spark's do."""
+    pids = tmp_path / "pids"
+    application.write_text(
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "worker = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'], process_group=0)\n"
+        f"open({str(pids) + '.side'!r}, 'w').write(f'{{os.getpid()}} {{worker.pid}}')\n"
+        f"os.rename({str(pids) + '.side'!r}, {str(pids)!r})\n"
+        "time.sleep(300)\n"
+    )
+    task = operator()
+    ended: list[BaseException] = []
+
+    def execute() -> None:
+        try:
+            task.execute(context)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the test looks at it
+            ended.append(error)
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    wait_until(pids.exists, 60)
+    left = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+
+    task.on_kill()
+
+    thread.join(20)
+    assert psutil.wait_procs(left, timeout=5)[1] == []
+    assert isinstance(ended[0], AirflowException)
+
+
+def test_a_missing_connection_is_named_and_nothing_goes_to_yarn(
+    operator: Callable[..., ConduitSubmitOperator], work: list[Any], context: Any
+) -> None:
+    with pytest.raises(AirflowFailException, match="'spark_elsewhere' does not exist"):
+        operator(conn_id="spark_elsewhere").execute(context)
+
+    assert work == []
+
+
+def test_nothing_to_do_ends_skipped_without_a_jvm(
+    operator: Callable[..., ConduitSubmitOperator], context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real look at a real broker: nothing was ever planned."""
+    monkeypatch.setattr(
+        "conduit_tasks.airflow.hook.SparkSubmitHook.submit", lambda *_: pytest.fail("a JVM was started")
+    )
+
+    for node in ("sources.one", "destinations.out"):
+        with pytest.raises(AirflowSkipException):
+            operator(node).execute(context)
+
+
+def test_a_degraded_pipeline_fails_at_once_with_its_first_error(home: Path, context: Any) -> None:
+    from conduit_tasks.airflow.tasks import plan
+    from conduit_tasks.micro_batch.context import open_broker
+
+    write_pipeline(home)
+    broker = open_broker("toy")
+    broker.fail("destinations.out", "disk on fire", "OSError")
+    broker.fail("destinations.out", "no room", "OSError")
+    broker.close()
+
+    with pytest.raises(AirflowFailException, match="disk on fire"):
+        plan("toy", "r1", context["params"])
+
+
+def test_a_destination_that_was_not_chosen_is_skipped(
+    operator: Callable[..., ConduitSubmitOperator], work: list[Any], context: Any
+) -> None:
+    context["params"]["destinations"] = ["log:b"]
+
+    with pytest.raises(AirflowSkipException, match="not among"):
+        operator().execute(context)
+
+    assert work == []
+
+
+@pytest.mark.parametrize(
+    ("try_number", "max_tries", "cleared"),
+    [(1, 2, False), (2, 2, False), (3, 2, False), (2, 3, True), (3, 3, False), (4, 5, True)],
+)
+def test_a_cleared_task_is_told_from_a_retried_one(try_number: int, max_tries: int, cleared: bool) -> None:
+    assert was_cleared(SimpleNamespace(try_number=try_number, max_tries=max_tries), 2) is cleared
+
+
+def test_lines_of_ours_are_read_and_others_left_alone() -> None:
+    assert parse_event('conduit {"event": "progress", "n": 1}\n') == {"event": "progress", "n": 1}
+    for line in ("WARN something", 'conduit {"event": "pro', "conduit [1]", 'say conduit {"a": 1}', ""):
+        assert parse_event(line) is None
+
+
+def test_an_event_reads_as_one_line() -> None:
+    event = {"event": "progress", "node": "destinations.out", "delivered": 12000, "of": None}
+    assert describe_event(event) == "progress: node destinations.out, delivered 12,000"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)

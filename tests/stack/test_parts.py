@@ -1,0 +1,206 @@
+"""The parts of the embedded stack by themselves: processes, Redis, files, environment."""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis as client
+from conduit_tasks.broker.connection import check_durability
+
+from conduit_tasks.cli.starter import FILES
+from conduit_tasks.settings import Settings
+from conduit_tasks.stack import processes, redis
+from conduit_tasks.stack.environment import component_environment, load_secrets
+from conduit_tasks.stack.layout import Layout, Process, State
+from conduit_tasks.stack.processes import StackError
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    found = Layout(tmp_path)
+    found.prepare()
+    return found
+
+
+@pytest.fixture
+def run(layout: Layout) -> Iterator[Callable[[str], Process]]:
+    """Starts Python programs; whatever is left of them is ended."""
+    started: list[Process] = []
+
+    def start(program: str) -> Process:
+        argv = [sys.executable, "-c", program]
+        process = processes.start(argv, env={}, cwd=layout.home, log=layout.log("program"))
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        processes.stop(process, timeout=0)
+
+
+def test_a_process_ends_by_itself_when_asked(run: Callable[[str], Process]) -> None:
+    process = run("import time; time.sleep(300)")
+
+    assert processes.stop(process, timeout=10)
+
+    assert processes.find(process) is None
+
+
+def test_one_that_does_not_listen_is_killed_with_all_it_had_started(
+    run: Callable[[str], Process], layout: Layout
+) -> None:
+    child = layout.home / "child"
+    process = run(
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'], start_new_session=True)\n"
+        f"open({str(child)!r}, 'w').write(str(p.pid) + ' ')\n"
+        "time.sleep(300)\n"
+    )
+    until(lambda: child.exists() and child.read_text().endswith(" "))
+    below = psutil.Process(int(child.read_text()))
+
+    assert not processes.stop(process, timeout=0.5)
+
+    assert processes.find(process) is None
+    assert psutil.wait_procs([below], timeout=5)[1] == []
+
+
+def test_a_number_used_again_is_not_taken_for_ours(run: Callable[[str], Process]) -> None:
+    process = run("import time; time.sleep(300)")
+
+    assert processes.find(Process(process.pid, process.created - 100)) is None
+    assert processes.find(process) is not None
+
+
+def test_a_part_that_dies_while_starting_is_named_with_its_last_words(
+    run: Callable[[str], Process], layout: Layout
+) -> None:
+    process = run("raise SystemExit('port taken')")
+    log = layout.log("program")
+
+    with pytest.raises(StackError, match=r"scheduler ended.*program\.log[\s\S]*port taken"):
+        processes.wait_for(
+            "scheduler", lambda: False, alive=lambda: processes.find(process) is not None, timeout=20, log=log
+        )
+
+
+def test_a_part_that_never_answers_is_named_with_its_log(layout: Layout) -> None:
+    with pytest.raises(StackError, match=r"api-server did not answer within 0\.2 s; see .*api\.log"):
+        processes.wait_for("api-server", lambda: False, alive=lambda: True, timeout=0.2, log=layout.log("api"))
+
+
+@pytest.fixture
+def embedded(layout: Layout) -> Iterator[Callable[[], Process]]:
+    """Starts the embedded Redis, as often as asked."""
+    started: list[Process] = []
+
+    def start() -> Process:
+        started.append(processes.start(redis.command(layout), env={}, cwd=layout.redis, log=layout.log("redis")))
+        until(lambda: redis.answers(layout))
+        return started[-1]
+
+    yield start
+    for process in started:
+        processes.stop(process, timeout=5)
+
+
+@pytest.mark.proves("T1")
+def test_the_embedded_redis_is_durable_private_and_survives_a_kill(
+    layout: Layout, embedded: Callable[[], Process]
+) -> None:
+    # Given the embedded server, which the broker's own check accepts
+    process = embedded()
+    with client.Redis.from_url(redis.url(layout)) as connection:
+        check_durability(connection, "check")
+        connection.set("kept", "1")
+        synced = connection.info("persistence")["aof_last_write_status"]
+    assert synced == "ok"
+    assert stat.S_IMODE(layout.socket.stat().st_mode) == 0o700
+
+    # When it is killed and started again (what the kernel has of the file survives the process)
+    psutil.Process(process.pid).send_signal(signal.SIGKILL)
+    until(lambda: processes.find(process) is None)
+    assert not redis.answers(layout)
+    embedded()
+
+    # Then it still knows
+    with client.Redis.from_url(redis.url(layout)) as connection:
+        assert connection.get("kept") == b"1"
+
+
+def test_a_socket_path_that_is_too_long_moves_to_the_temporary_folder(tmp_path: Path) -> None:
+    near, far = Layout(Path("/srv/conduit")), Layout(tmp_path / ("deep" * 30))
+
+    assert near.socket == Path("/srv/conduit/.conduit/redis/redis.sock")
+    assert len(str(far.socket)) < 100
+    assert far.socket != Layout(tmp_path / ("deeq" * 30)).socket
+
+
+def test_secrets_are_made_up_once_and_readable_by_their_owner_only(layout: Layout) -> None:
+    first = load_secrets(layout)
+
+    assert load_secrets(layout) == first
+    assert json.loads(layout.passwords_file.read_text()) == {"admin": first["password"]}
+    for path in (layout.secrets_file, layout.passwords_file):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(layout.root.stat().st_mode) == 0o700
+
+
+def test_the_state_is_kept_private_and_whole(layout: Layout) -> None:
+    state = State("unix:///x", "http://127.0.0.1:8080", {"redis": Process(1, 2.5)}, ["flights"])
+
+    state.save(layout)
+
+    assert State.load(layout) == state
+    assert stat.S_IMODE(layout.state_file.stat().st_mode) == 0o600
+    assert State.load(Layout(layout.home / "elsewhere")) == State()
+
+
+def test_what_the_user_set_of_airflow_wins_where_we_do_not_rely_on_it(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "3")
+    monkeypatch.setenv("AIRFLOW_HOME", "/somewhere/else")
+    monkeypatch.setenv("CONDUIT_SPOOL", "s3://bucket")
+
+    env = component_environment(layout, "http://127.0.0.1:8099", "unix:///x")
+
+    assert env["AIRFLOW__CORE__PARALLELISM"] == "3"
+    assert env["AIRFLOW_HOME"] == str(layout.airflow)
+    assert env["AIRFLOW__API__PORT"] == "8099"
+    assert env["CONDUIT_SPOOL"] == "s3://bucket"
+    assert env["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] == "False"
+
+
+def test_commands_find_the_redis_of_the_stack_in_their_home(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDUIT_HOME", str(layout.home))
+    monkeypatch.delenv("CONDUIT_REDIS_URL", raising=False)
+    State(redis_url="unix:///run/r.sock?db=0").save(layout)
+
+    assert Settings().redis_url == "unix:///run/r.sock?db=0"
+
+    monkeypatch.setenv("CONDUIT_REDIS_URL", "redis://other:6379/0")
+    assert Settings().redis_url == "redis://other:6379/0"
+
+
+@pytest.mark.parametrize("name", ["dags/conduit.py", "dags/conduit_errors.py"])
+def test_a_new_home_gets_the_dag_files_of_this_project(name: str) -> None:
+    assert (REPOSITORY / name).read_text() == FILES[name]
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
