@@ -57,7 +57,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, number: int, after: bool) -> Calla
     return lambda: count
 
 
-@pytest.mark.proves("C10", "C11", "C12", "T1", "I1", "I5", "I6")
+@pytest.mark.proves("C10", "C11", "C12", "O3", "T1", "I1", "I5", "I6")
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_any_operation_loses_nothing_and_repeats_nothing_in_files(
     home: Path, redis_server: Any, monkeypatch: pytest.MonkeyPatch, after: bool
