@@ -25,6 +25,8 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) 
         child = subprocess.Popen(  # noqa: S603  our own components
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
+    # It is meant to outlive this object, which would otherwise complain of it when it goes.
+    child.returncode = 0
     return Process(child.pid, psutil.Process(child.pid).create_time())
 
 

@@ -97,11 +97,11 @@ def _redis(layout: Layout, state: State, say: Say) -> None:
 
 
 def _api_url(state: State) -> str:
-    """Where the API listens: as before while it runs, else port 8080 (or `CONDUIT_API_PORT`), else any free one."""
+    """Where the API listens: as before while it runs, else 8080 (or `CONDUIT_API_PORT`), else (or for 0) a free one."""
     if state.api_url and processes.find(state.processes.get("api-server")) is not None:
         return state.api_url
-    wanted = int(os.environ.get("CONDUIT_API_PORT") or API_PORT)
-    return f"http://127.0.0.1:{wanted if _free(wanted) else _any_port()}"
+    wanted = int(os.environ.get("CONDUIT_API_PORT", API_PORT))
+    return f"http://127.0.0.1:{wanted if wanted and _free(wanted) else _any_port()}"
 
 
 def _free(port: int) -> bool:

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 import redis as client
-from conduit_tasks.broker.connection import check_durability
 
+from conduit_tasks.broker.connection import check_durability
 from conduit_tasks.cli.starter import FILES
 from conduit_tasks.settings import Settings
 from conduit_tasks.stack import processes, redis

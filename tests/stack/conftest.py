@@ -1,0 +1,160 @@
+"""The real embedded stack, once for all tests that want it: Redis, Airflow's four components, Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.stack.api import Api
+from conduit_tasks.stack.environment import load_secrets
+from conduit_tasks.stack.layout import Layout, State
+
+CONDUIT = str(Path(sys.executable).parent / "conduit")
+PATIENCE = 300.0
+"""Seconds any one step may take on a busy machine."""
+
+
+@dataclass
+class Stack:
+    """A stack of the tests' own, in a home of its own."""
+
+    home: Path
+    environment: dict[str, str]
+
+    def conduit(self, *arguments: str, code: int | None = 0) -> str:
+        """Runs the command; returns all it said."""
+        done = subprocess.run(
+            [CONDUIT, *arguments], env=self.environment, cwd=self.home, capture_output=True, text=True, check=False
+        )
+        said = done.stdout + done.stderr
+        assert code is None or done.returncode == code, said
+        return said
+
+    @property
+    def state(self) -> State:
+        return State.load(Layout(self.home))
+
+    def api(self) -> Api:
+        return Api(self.state.api_url, password=load_secrets(Layout(self.home))["password"])
+
+    def pipeline(self, id: str, destination: str) -> None:
+        """Adds a pipeline from `in/<id>/*.jsonl` to one destination (YAML, no id, no type); waits for its DAG."""
+        (self.home / "in" / id).mkdir(parents=True)
+        # Yearly: nothing runs but what a test starts.
+        text = (
+            f'version: "2.2"\npipelines:\n  - id: {id}\n    schedule: "0 0 1 1 *"\n    connectors:\n'
+            f'      - {{id: lines, type: source, plugin: file, settings: {{path: "in/{id}/*.jsonl"}}}}\n'
+            f"      - {{id: out, type: destination, {destination}}}\n"
+        )
+        side = self.home / f"{id}.side"
+        side.write_text(text)
+        side.rename(self.home / "include" / "pipelines" / f"{id}.yaml")
+        # Airflow makes up for the last time it was due before it knew of the DAG; then nothing is left but the tests.
+        with self.api() as api:
+            until(lambda: api.dag(id) and api.request("GET", f"/dags/{id}/dagRuns")["total_entries"])
+            until(lambda: not api.active_runs(id))
+
+    def write(self, id: str, name: str, first: int, last: int) -> None:
+        """Adds a file of records {"n": first} … {"n": last} to a pipeline's source."""
+        side = self.home / "in" / id / f"{name}.side"
+        side.write_text("".join(f'{{"n": {n}}}\n' for n in range(first, last + 1)))
+        side.rename(self.home / "in" / id / f"{name}.jsonl")
+
+    def run(self, id: str, *options: str, code: int = 0) -> str:
+        return self.conduit("run", id, "--timeout", str(PATIENCE), *options, code=code)
+
+    def last_run(self, id: str) -> str:
+        with self.api() as api:
+            found = api.request("GET", f"/dags/{id}/dagRuns", params={"order_by": "-run_after", "limit": 1})
+        return str(found["dag_runs"][0]["dag_run_id"])
+
+    def states(self, id: str) -> dict[str, str]:
+        """Task → state, of the last run."""
+        with self.api() as api:
+            return {task["task_id"]: task["state"] for task in api.tasks(id, self.last_run(id))}
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    home = Path(tempfile.mkdtemp(prefix="conduit-stack-"))
+    (home / "include" / "pipelines").mkdir(parents=True)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
+    environment |= {"CONDUIT_HOME": str(home), "CONDUIT_API_PORT": "0", "CONDUIT_LEASE_TTL": "5"}
+    own = Stack(home, environment)
+    try:
+        own.conduit("stack", "up", "--timeout", str(PATIENCE))
+        yield own
+    finally:
+        own.conduit("stack", "down", "--deadline", "1", code=None)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@dataclass
+class Receiver:
+    """Counts what it gets by record; `pause` seconds before each answer; closed `gate` = no answer at all."""
+
+    got: list[int] = field(default_factory=list)
+    pause: float = 0.0
+    gate: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    about = Receiver()
+    about.gate.set()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            about.got.append(find_n(body))
+            about.gate.wait(PATIENCE)
+            time.sleep(about.pause)
+            self.send_response(204)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    about.url = f"http://127.0.0.1:{server.server_port}/"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield about
+    about.gate.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def find_n(body: Any) -> int:
+    """The `n` of a record, wherever the body has its payload."""
+    if isinstance(body, str):
+        body = json.loads(body)
+    if "n" in body:
+        return int(body["n"])
+    return find_n(body.get("payload", {}).get("after") or body["data"])
+
+
+def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.1)

@@ -1,0 +1,176 @@
+"""The embedded stack as a user has it: real scheduler, real Spark, real Redis. Every test has a pipeline of its own."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from conduit_tasks.stack.layout import Layout
+from tests.stack.conftest import Receiver, Stack, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+
+def http(receiver: Receiver, more: str = "") -> str:
+    return f'plugin: http, settings: {{url: "{receiver.url}"}}, delivery: {{timeout: 20s{more}}}'
+
+
+def test_up_again_changes_nothing(stack: Stack) -> None:
+    before = stack.state
+
+    said = stack.conduit("stack", "up")
+
+    assert stack.state == before
+    assert "starting" not in said
+    assert stack.conduit("stack", "status").count("running") == 5
+    for path in (Layout(stack.home).state_file, Layout(stack.home).secrets_file, Layout(stack.home).passwords_file):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.proves("C10", "C11")
+def test_a_run_delivers_everything_and_the_next_one_starts_no_jvm(stack: Stack) -> None:
+    stack.pipeline("whole", "plugin: file, settings: {path: out/whole.jsonl, format: payload}")
+    stack.write("whole", "a", 1, 500)
+
+    said = stack.run("whole")
+
+    assert (stack.home / "out" / "whole.jsonl").read_text() == "".join(f'{{"n": {n}}}\n' for n in range(1, 501))
+    assert "destinations.out" in said
+    assert "success" in said
+
+    stack.run("whole")
+
+    assert stack.states("whole") == {
+        "plan": "success",
+        **dict.fromkeys(("sources.lines", "fan_in", "fan_out", "destinations.out", "acks.lines", "end"), "skipped"),
+    }
+
+
+def test_a_broken_file_shows_as_an_import_error_and_breaks_nothing_else(stack: Stack) -> None:
+    stack.pipeline("sound", "plugin: log")
+    broken = stack.home / "include" / "pipelines" / "broken.yaml"
+    broken.write_text('version: "2.2"\npipelines:\n  - id: broken\n    shedule: 30s\n')
+
+    with stack.api() as api:
+        until(lambda: api.request("GET", "/importErrors")["total_entries"])
+        said = api.request("GET", "/importErrors")["import_errors"]
+        assert "broken.yaml:4" in str(said)
+        assert "shedule" in str(said)
+        until(lambda: (api.dag("sound") or {}).get("is_stale") is False)
+
+        broken.unlink()
+        until(lambda: not api.request("GET", "/importErrors")["total_entries"])
+
+
+@pytest.mark.proves("C3")
+def test_a_run_marked_failed_takes_its_driver_along_and_the_next_one_goes_on(stack: Stack, receiver: Receiver) -> None:
+    # Given a destination that holds its sender up
+    receiver.gate.clear()
+    stack.pipeline("held", http(receiver))
+    stack.write("held", "a", 1, 20)
+    stack.run("held", "--no-wait")
+    until(lambda: receiver.got)
+    assert drivers("held")
+
+    # When the run is marked failed
+    with stack.api() as api:
+        api.request("PATCH", f"/dags/held/dagRuns/{stack.last_run('held')}", json={"state": "failed"})
+
+    # Then nothing of it goes on sending, and the next run delivers everything, in order
+    until(lambda: not drivers("held"))
+    sent = len(receiver.got)
+    receiver.gate.set()
+    stack.run("held")
+    assert receiver.got[sent:] == list(range(1, 21))
+
+
+def test_clearing_a_destination_that_had_succeeded_sends_again(stack: Stack, receiver: Receiver) -> None:
+    stack.pipeline("again", http(receiver))
+    stack.write("again", "a", 1, 20)
+    stack.run("again")
+    assert receiver.got == list(range(1, 21))
+
+    run = stack.last_run("again")
+    with stack.api() as api:
+        body = {"dry_run": False, "dag_run_id": run, "task_ids": ["destinations.out"], "include_downstream": True}
+        api.request("POST", "/dags/again/clearTaskInstances", json={**body, "only_failed": False})
+        until(lambda: len(receiver.got) >= 40)
+        until(lambda: api.run("again", run)["state"] == "success")
+
+    assert receiver.got == [*range(1, 21), *range(1, 21)]
+
+
+@pytest.mark.proves("C15", "C3")
+def test_a_shutdown_delivers_what_is_in_flight_and_the_next_start_goes_on(stack: Stack, receiver: Receiver) -> None:
+    # Given a run in the middle of its delivery
+    receiver.pause = 0.02
+    stack.pipeline("drained", http(receiver))
+    stack.write("drained", "a", 1, 300)
+    stack.run("drained", "--no-wait")
+    until(lambda: len(receiver.got) > 5)
+
+    # When the stack is stopped
+    said = stack.conduit("stack", "down", "--deadline", "240")
+
+    # Then it waited for the rest, and nothing runs any more
+    assert "drained: draining" in said
+    assert receiver.got == list(range(1, 301))
+    assert left_of(stack.home) == []
+    assert stack.conduit("stack", "status", code=1).count("stopped") == 5
+
+    # And after the next start the pipeline runs again
+    stack.write("drained", "b", 301, 310)
+    assert "drained: running again" in stack.conduit("stack", "up")
+    stack.run("drained")
+    assert receiver.got == list(range(1, 311))
+
+
+def test_the_status_of_a_pipeline_is_for_those_who_may_see_its_dag(stack: Stack) -> None:
+    stack.pipeline("seen", "plugin: file, settings: {path: out/seen.jsonl}")
+    stack.write("seen", "a", 1, 10)
+    stack.run("seen")
+    url = f"{stack.state.api_url}/conduit/dags/seen"
+
+    assert httpx.get(url).status_code == 401
+    password = stack.home / ".conduit" / "airflow" / "passwords.json"
+    said = httpx.get(url, headers={"Authorization": f"Bearer {token(stack, password)}"})
+
+    assert said.status_code == 200
+    assert said.json()["status"] == "running"
+    assert said.json()["sealed"] == said.json()["destinations"]["out"]["cursor"] == 1
+    assert said.json()["destinations"]["out"]["counters"]["delivered"] == 10
+
+
+def token(stack: Stack, password: Path) -> str:
+    import json
+
+    body = {"username": "admin", "password": json.loads(password.read_text())["admin"]}
+    return str(httpx.post(f"{stack.state.api_url}/auth/token", json=body).json()["access_token"])
+
+
+def drivers(pipeline: str) -> list[int]:
+    """Processes of Spark applications of this pipeline."""
+    return [p.pid for p in psutil.process_iter() if pipeline in _command(p) and "--node" in _command(p)]
+
+
+def left_of(home: Path) -> list[list[str]]:
+    """Processes that still work in this home."""
+    return [_command(p) for p in psutil.process_iter() if _environment(p).get("CONDUIT_HOME") == str(home)]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
