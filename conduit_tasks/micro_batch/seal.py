@@ -6,8 +6,9 @@ Pure Python, no Spark: whoever finds everything staged does it, whether a Spark 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import orjson
@@ -72,26 +73,26 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
 
     queue = pipeline.dead_letters
     if queue.window_size:
-        # 1. vote: every seq in order; only nacks need naming.
-        tripped = broker.vote(
-            "",
-            number,
-            token,
-            0,
-            run_lengths(total, [letter.seq for letter in letters]),
-            size=queue.window_size,
-            threshold=queue.window_nack_threshold,
-            node=letters[0].node if letters else NODE,
-            error=letters[0].error if letters else "",
-            error_class=letters[0].error_class if letters else "",
-        )
-        if tripped is not None:
-            first = next(letter for letter in letters if letter.seq >= tripped)
-            raise PipelineStopped(
-                f"{first.node} failed a record and the nack window ({queue.window_nack_threshold} of the last "
-                f"{queue.window_size}) is used up: {first.error}. The pipeline is degraded; mend the cause or widen "
-                f"`dead-letter-queue`, then `conduit start {pipeline.id}`."
+        # 1. vote: every seq in order, at most one nack a call, so that the error stored is its own (invariant 9).
+        for at, votes, letter in ballots(total, letters):
+            tripped = broker.vote(
+                "",
+                number,
+                token,
+                at,
+                votes,
+                size=queue.window_size,
+                threshold=queue.window_nack_threshold,
+                node=letter.node if letter else NODE,
+                error=letter.error if letter else "",
+                error_class=letter.error_class if letter else "",
             )
+            if tripped is not None and letter is not None:
+                raise PipelineStopped(
+                    f"{letter.node} failed a record and the nack window ({queue.window_nack_threshold} of the last "
+                    f"{queue.window_size}) is used up: {letter.error}. The pipeline is degraded; mend the cause or "
+                    f"widen `dead-letter-queue`, then `conduit start {pipeline.id}`."
+                )
     # 2. store the dead letters (invariant 8), 3. write the manifest, 4. seal.
     if letters:
         context.dead_letters(queue, None).store(letters)
@@ -154,18 +155,17 @@ def _nacked(
     return sorted(letters, key=lambda letter: (letter.seq, letter.record.ordinal))
 
 
-def run_lengths(total: int, nacked: Sequence[int]) -> list[tuple[str, int]]:
-    """Votes for seqs 0 … total-1, run-length encoded: ("a", 499), ("n", 1), …; `nacked` sorted, repeats count once."""
-    votes: list[tuple[str, int]] = []
+def ballots(
+    total: int, letters: Sequence[DeadLetter]
+) -> Iterator[tuple[int, list[tuple[str, int]], DeadLetter | None]]:
+    """Votes for seqs 0 … total-1, run-length encoded, each with its first seq and the letter of the nack it ends with.
+
+    `letters` are sorted; records derived from one position vote once.
+    """
     at = 0
-    for seq in dict.fromkeys(nacked):
-        if seq > at:
-            votes.append(("a", seq - at))
-        if votes and votes[-1][0] == "n":
-            votes[-1] = ("n", votes[-1][1] + 1)
-        else:
-            votes.append(("n", 1))
+    for seq, of_seq in groupby(letters, key=lambda letter: letter.seq):
+        acks = [("a", seq - at)] if seq > at else []
+        yield at, [*acks, ("n", 1)], next(of_seq)
         at = seq + 1
     if total > at:
-        votes.append(("a", total - at))
-    return votes
+        yield at, [("a", total - at)], None

@@ -88,7 +88,7 @@ class Most:
             opened_now = sum(s.records or 0 for of in unsealed.slices.values() for s in of) if unsealed else 0
             self.ahead = max(self.ahead, broker.totals().get("read", 0) + opened_now - delivered)
             keys = broker.redis.keys("{conduit:p}*")
-            sizes: list[Any] = [broker.redis.memory_usage(key, samples=0) for key in keys]  # type: ignore[union-attr]
+            sizes: list[Any] = [broker.redis.memory_usage(key, samples=0) for key in keys]
             self.redis = max(self.redis, sum(n or 0 for n in sizes))
         finally:
             broker.close()

@@ -169,3 +169,23 @@ def test_the_first_error_is_kept_whatever_fails_after_it(quick: Path, receivers:
     drive()
     found = account()["destinations"]
     assert [(d["delivered"], d["nacked"]) for d in found.values()] == [(9, 1), (9, 1), (10, 0)]
+
+
+@pytest.mark.proves("C6", "C16", "I9")
+def test_the_stored_error_is_that_of_the_record_that_used_up_the_window(quick: Path) -> None:
+    # Given a window that tolerates one nack, and two records that fail for different reasons
+    text = PIPELINE.partition("      - id: web")[0] + PIPELINE[PIPELINE.index("      - {id: file") :]
+    window = "    dead-letter-queue: {window-size: 10, window-nack-threshold: 1}\n"
+    failing = "      - {id: no-N, plugin: error, settings: {message: no N}, condition: '{{ eq .Payload.After.n N }}'}\n"
+    text = text.partition("    processors")[0].replace("    micro-batch", f"{window}    micro-batch")
+    write_pipeline(quick, "p", text + "    processors:\n" + failing.replace("N", "3") + failing.replace("N", "5"))
+    events(quick / "data", 10)
+    # When both fail
+    said = run_once("p")
+    # Then the one that was too many is told of, and stored
+    assert "no 5" in str(said["processors"])
+    broker = state("p")
+    error = broker.status().error
+    broker.close()
+    assert error is not None
+    assert (error.node, error.error) == ("processors/no-5", "no 5")
