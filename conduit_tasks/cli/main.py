@@ -29,6 +29,7 @@ COMMANDS = {
     "validate": Lazy("validate", "Check pipeline files; every finding with its place and what to do."),
     "explain": Lazy("explain", "Say what a pipeline guarantees on each edge, and what it does not tolerate."),
     "schema": Lazy("schema", "Print the JSON Schema of the pipeline file, for editors."),
+    "filters": Lazy("filters", "Try trigger filters on events."),
     "run": Lazy("run", "Run a pipeline now and wait for it."),
     "status": Lazy("status", "Show how far each destination is."),
     "start": Lazy("status", "Start a stopped or degraded pipeline again."),

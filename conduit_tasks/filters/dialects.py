@@ -1,8 +1,9 @@
-"""The dialects of the CloudEvents Subscriptions API: exact, prefix, suffix, all, any, not.
+"""The dialects of the CloudEvents Subscriptions API: exact, prefix, suffix, all, any, not, sql.
 
 A filter is a map with one key, the dialect. `exact`, `prefix` and `suffix` take attribute → text; with several
 attributes all must match, and an attribute that the event does not have never does. `all` and `any` take lists of
-filters, `not` one filter. A list of filters matches where all of them do; an empty one matches everything.
+filters, `not` one filter, `sql` a CloudEvents SQL expression (`filters.cesql`). A list of filters matches where all
+of them do; an empty one matches everything.
 """
 
 from __future__ import annotations
@@ -106,6 +107,19 @@ def _not(content: Any, place: str) -> Matcher:
     return Matcher(inner.attributes, lambda view: not test(view))
 
 
+def _sql(content: Any, place: str) -> Matcher:
+    # The parser is loaded only where the dialect is used: DAG files import this module.
+    from conduit_tasks.filters.cesql import ParseError, compile_filter
+
+    if not isinstance(content, str):
+        raise ConfigError(f"{place}: an expression was expected, a text such as \"type = 'flight'\"; quote it in YAML")
+    try:
+        expression = compile_filter(content)
+    except ParseError as error:
+        raise ConfigError(f"{place}: {error}") from None
+    return Matcher(expression.attributes, expression.matches)
+
+
 DIALECTS: dict[str, Dialect] = {
     "exact": _by_attribute(lambda value, wanted: value == wanted),
     "prefix": _by_attribute(str.startswith),
@@ -113,5 +127,6 @@ DIALECTS: dict[str, Dialect] = {
     "all": _several(_all),
     "any": _several(_any),
     "not": _not,
+    "sql": _sql,
 }
 """name → compiler; another dialect is one more line here."""

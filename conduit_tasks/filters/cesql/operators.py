@@ -1,0 +1,301 @@
+"""The operators as closures (CloudEvents SQL 1.0.0, section 3.4).
+
+An operator casts its operands. One whose operand failed, or cannot be cast, gives the zero value of its own type:
+errors end an evaluation ("fail fast", section 4.1), which is what a filter needs. The exception is NOT: an operand
+that cannot be cast counts as false there, so the result is true, and an Integer is one of these (the conformance
+suite says both of `NOT 10`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from conduit_tasks.filters.cesql.errors import Fault, Kind
+from conduit_tasks.filters.cesql.like import compile_like
+from conduit_tasks.filters.cesql.values import (
+    MAX,
+    MIN,
+    CastFailed,
+    Faults,
+    Run,
+    Value,
+    View,
+    cast,
+    primitive,
+    to_boolean,
+    to_integer,
+    to_text,
+)
+
+
+def constant(value: Value) -> Run:
+    """A literal."""
+    return lambda view, faults: value
+
+
+def attribute(name: str) -> Run:
+    """An attribute's value; alone, a missing one is false, as the type assumed for it is Boolean (section 3.2)."""
+    fault = missing(name)
+
+    def run(view: View, faults: Faults) -> Any:
+        value = view.get(name)
+        if value.__class__ is str:
+            return value
+        if value is None:
+            faults.append(fault)
+            return False
+        return primitive(value)
+
+    return run
+
+
+def missing(name: str) -> Fault:
+    """The fault of an event without this attribute."""
+    return Fault(Kind.missing_attribute, f"the event has no attribute {name}")
+
+
+def equals_constant(name: str, wanted: Value, positive: bool) -> Run:
+    """`attribute = literal` and `attribute != literal`, the most frequent operation, in one step."""
+    fault, kind = missing(name), wanted.__class__
+
+    def run(view: View, faults: Faults) -> bool:
+        value = view.get(name)
+        if value.__class__ is kind:
+            return (value == wanted) is positive
+        if value is None:
+            faults.append(fault)
+            return False
+        try:
+            return (cast(primitive(value), kind) == wanted) is positive
+        except CastFailed as failed:
+            faults.append(failed.fault)
+            return False
+
+    return run
+
+
+def equals(left: Run, right: Run, positive: bool) -> Run:
+    """`=` (positive) and `!=`: the left operand is cast to the right one's type."""
+
+    def run(view: View, faults: Faults) -> bool:
+        x, y = left(view, faults), right(view, faults)
+        if faults:
+            return False
+        try:
+            return (cast(x, y.__class__) == y) is positive
+        except CastFailed as failed:
+            faults.append(failed.fault)
+            return False
+
+    return run
+
+
+ORDER: dict[str, Callable[[int, int], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def ordered(left: Run, right: Run, test: Callable[[int, int], bool]) -> Run:
+    """`<`, `<=`, `>`, `>=`, which are defined for integers only."""
+
+    def run(view: View, faults: Faults) -> bool:
+        x, y = left(view, faults), right(view, faults)
+        if faults:
+            return False
+        try:
+            return test(
+                x if x.__class__ is int else to_integer(x),
+                y if y.__class__ is int else to_integer(y),
+            )
+        except CastFailed as failed:
+            faults.append(failed.fault)
+            return False
+
+    return run
+
+
+def _truncated(x: int, y: int) -> int:
+    quotient = abs(x) // abs(y)
+    return quotient if (x < 0) == (y < 0) else -quotient
+
+
+ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _truncated,
+    "%": lambda x, y: x - y * _truncated(x, y),
+}
+
+
+def arithmetic(left: Run, right: Run, symbol: str) -> Run:
+    """`+ - * / %` of 32 bit integers; division rounds towards 0, the remainder has the sign of the dividend."""
+    compute = ARITHMETIC[symbol]
+
+    def run(view: View, faults: Faults) -> int:
+        x, y = left(view, faults), right(view, faults)
+        if faults:
+            return 0
+        try:
+            x, y = to_integer(x), to_integer(y)
+            result = compute(x, y)
+        except CastFailed as failed:
+            faults.append(failed.fault)
+            return 0
+        except ZeroDivisionError:
+            faults.append(Fault(Kind.math, f"{x} {symbol} 0: division by zero"))
+            return 0
+        return within_32_bits(result, f"{x} {symbol} {y}", faults)
+
+    return run
+
+
+def within_32_bits(result: int, shown: str, faults: Faults) -> int:
+    """The result, or 0 with a math fault where it is no 32 bit integer."""
+    if MIN <= result <= MAX:
+        return result
+    faults.append(Fault(Kind.math, f"{shown}: the result is no 32 bit integer"))
+    return 0
+
+
+def negative(operand: Run) -> Run:
+    """Unary minus."""
+
+    def run(view: View, faults: Faults) -> int:
+        x = operand(view, faults)
+        if faults:
+            return 0
+        try:
+            x = to_integer(x)
+        except CastFailed as failed:
+            faults.append(failed.fault)
+            return 0
+        return within_32_bits(-x, f"-({x})", faults)
+
+    return run
+
+
+def negation(operand: Run) -> Run:
+    """NOT."""
+
+    def run(view: View, faults: Faults) -> bool:
+        x = operand(view, faults)
+        if faults:
+            return False
+        if x.__class__ is bool:
+            return not x
+        try:
+            if x.__class__ is int:
+                raise CastFailed(x, bool)
+            return not to_boolean(x)
+        except CastFailed as failed:
+            faults.append(failed.fault)
+            return True
+
+    return run
+
+
+def logic(first: Run, rest: Sequence[tuple[str, Run]]) -> Run:
+    """AND, OR, XOR from left to right; AND and OR look at their right operand only where it decides."""
+    names = {name for name, _ in rest}
+    if names == {"AND"}:
+        return _chain([first, *(run for _, run in rest)], until=False)
+    if names == {"OR"}:
+        return _chain([first, *(run for _, run in rest)], until=True)
+
+    def run(view: View, faults: Faults) -> bool:
+        x = _boolean(first(view, faults), faults)
+        for name, operand in rest:
+            if faults:
+                return False
+            if name == "XOR":
+                x = x is not _boolean(operand(view, faults), faults)
+            elif x is (name == "AND"):
+                x = _boolean(operand(view, faults), faults)
+        return x and not faults
+
+    return run
+
+
+def _chain(operands: list[Run], until: bool) -> Run:
+    """Operands of AND until one is false, of OR until one is true."""
+
+    def run(view: View, faults: Faults) -> bool:
+        for operand in operands:
+            x = operand(view, faults)
+            if x.__class__ is not bool:
+                x = _boolean(x, faults)
+            if faults:
+                return False
+            if x is until:
+                return until
+        return not until
+
+    return run
+
+
+def _boolean(x: Any, faults: Faults) -> bool:
+    """The operand of AND, OR, XOR as Boolean."""
+    if x.__class__ is bool:
+        return x
+    try:
+        return to_boolean(x)
+    except CastFailed as failed:
+        faults.append(failed.fault)
+        return False
+
+
+def like(operand: Run, pattern: str, positive: bool) -> Run:
+    """LIKE and NOT LIKE."""
+    test = compile_like(pattern)
+
+    def run(view: View, faults: Faults) -> bool:
+        x = operand(view, faults)
+        if faults:
+            return False
+        return test(x if x.__class__ is str else to_text(x)) is positive
+
+    return run
+
+
+def exists(name: str) -> Run:
+    """EXISTS."""
+    return lambda view, faults: view.get(name) is not None
+
+
+def within(operand: Run, elements: Sequence[Run], positive: bool) -> Run:
+    """IN and NOT IN: the elements are cast to the left operand's type."""
+
+    def run(view: View, faults: Faults) -> bool:
+        x = operand(view, faults)
+        found = False
+        for element in elements:
+            y = element(view, faults)
+            if faults:
+                return False
+            try:
+                found = found or cast(y, x.__class__) == x
+            except CastFailed as failed:
+                faults.append(failed.fault)
+                return False
+        return not faults and found is positive
+
+    return run
+
+
+def within_constants(operand: Run, texts: frozenset[str], positive: bool) -> Run:
+    """IN and NOT IN with text literals only, which is one look-up where the left operand is a text."""
+    slow = within(operand, [constant(text) for text in sorted(texts)], positive)
+
+    def run(view: View, faults: Faults) -> bool:
+        x = operand(view, faults)
+        if faults:
+            return False
+        return (x in texts) is positive if x.__class__ is str else slow(view, faults)
+
+    return run
