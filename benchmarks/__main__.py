@@ -6,10 +6,12 @@ Sizes: full (as DESIGN's figures are meant), `--moderate` (a shared machine), `-
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import chain, growth, over_http, over_redis, submits, three, two
@@ -21,25 +23,25 @@ Sizes = tuple[int, ...]
 RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "three": (
         lambda place, n: three.run(place, *n),
-        {"full": (1_000_000,), "moderate": (500_000,), "quick": (20_000,)},
+        {"full": (1_000_000,), "moderate": (500_000,), "quick": (1_000,)},
     ),
-    "two": (lambda place, n: two.run(place, *n), {"full": (1_000_000,), "moderate": (1_000_000,), "quick": (20_000,)}),
+    "two": (lambda place, n: two.run(place, *n), {"full": (1_000_000,), "moderate": (1_000_000,), "quick": (1_000,)}),
     "submit": (lambda place, n: submits.run(place, *n), {"full": (5,), "moderate": (3,), "quick": (1,)}),
     "http": (
         lambda place, n: over_http.run(place, *n),
-        {"full": (100_000,), "moderate": (100_000,), "quick": (5_000,)},
+        {"full": (100_000,), "moderate": (100_000,), "quick": (1_000,)},
     ),
     "redis": (
         lambda place, n: over_redis.run(place, *n),
-        {"full": (200_000, 4_000), "moderate": (100_000, 2_000), "quick": (10_000, 1_000)},
+        {"full": (200_000, 4_000), "moderate": (100_000, 2_000), "quick": (1_000, 400)},
     ),
     "growth": (
         growth.run,
-        {"full": (100_000, 1_000_000, 5_000_000), "moderate": (100_000, 1_000_000), "quick": (2_000, 20_000)},
+        {"full": (100_000, 1_000_000, 5_000_000), "moderate": (100_000, 1_000_000), "quick": (200, 1_000)},
     ),
     "chain": (
         lambda place, n: chain.run(place, *n),
-        {"full": (1_000_000,), "moderate": (500_000,), "quick": (20_000,)},
+        {"full": (1_000_000,), "moderate": (500_000,), "quick": (1_000,)},
     ),
 }
 """Name → how to run it, and its numbers of events (`submit`: rounds)."""
@@ -51,6 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(RUN)}; default all")
     parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="small sizes")
     parser.add_argument("--moderate", dest="size", action="store_const", const="moderate", help="for a shared machine")
+    parser.add_argument("--json", action="store_true", help="a JSON object per benchmark instead of tables")
     parser.add_argument("--work", type=Path, default=ROOT / ".conduit" / "bench", help="a folder for events and output")
     options = parser.parse_args(argv)
     unknown = [name for name in options.names if name not in RUN]
@@ -60,12 +63,14 @@ def main(argv: list[str] | None = None) -> int:
     adopt()
     options.work.mkdir(parents=True, exist_ok=True)
     place = Place(options.work.resolve())
-    print(f"{os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}, size {size}\n")
+    if not options.json:
+        load = os.getloadavg()[0]
+        print(f"{os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}, size {size}\n")
     met = True
     for name in options.names or RUN:
         run, sizes = RUN[name]
         result = run(place, sizes[size])
-        print(result.text(), flush=True)
+        print(json.dumps({"name": name, **asdict(result)}) if options.json else result.text(), flush=True)
         met = met and all(figure.met is not False for figure in result.figures)
     return 0 if met or size == "quick" else 1
 

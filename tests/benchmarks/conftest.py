@@ -1,0 +1,31 @@
+"""Benchmarks run in processes of their own: they wait for every child that they have, and pytest has others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+Run = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs one benchmark at its smallest size; they share a folder, and so one class-data archive."""
+    work = tmp_path_factory.mktemp("bench")
+
+    def run(name: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "benchmarks", "--quick", "--json", "--work", str(work), name]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+        log = work / "stderr.log"
+        assert done.returncode == 0, done.stderr[-2000:] + (log.read_text()[-2000:] if log.exists() else "")
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result
+
+    return run

@@ -1,0 +1,113 @@
+"""Every benchmark runs with a thousand events, and its numbers add up; none is asked how fast it was."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import RUN
+from benchmarks.data import count_of, write_events
+from benchmarks.receiver import receiving, summary
+from benchmarks.tables import Figure, number, table
+from tests.benchmarks.conftest import Run
+
+EVENTS = 1_000
+
+
+def check_three(facts: dict[str, Any]) -> None:
+    assert facts["lines.all"] == facts["lines.added"] == EVENTS
+    assert 0 < facts["lines.filtered"] < EVENTS
+    assert facts["submits"] == 4
+
+
+def check_two(facts: dict[str, Any]) -> None:
+    assert facts["lines.all"] == EVENTS
+    assert 0 < facts["lines.filtered"] < EVENTS
+
+
+def check_submit(facts: dict[str, Any]) -> None:
+    assert facts["submits"] == 3 * facts["rounds"]
+
+
+def check_http(facts: dict[str, Any]) -> None:
+    assert facts["delivered"] == facts["distinct"] == EVENTS
+
+
+def check_redis(facts: dict[str, Any]) -> None:
+    assert 0 < facts["nacked"] < facts["nacked"] + facts["delivered"] == 400
+
+
+def check_growth(facts: dict[str, Any]) -> None:
+    assert facts["events"] == 200 + EVENTS
+    assert facts["state.200"] > 0
+
+
+def check_chain(facts: dict[str, Any]) -> None:
+    assert facts["rows"] == EVENTS
+
+
+@pytest.mark.parametrize("name", list(RUN))
+def test_each_benchmark_runs_and_its_numbers_add_up(name: str, quick: Run) -> None:
+    # When a benchmark runs at its smallest size (it counts what each destination holds by itself)
+    result = quick(name)
+    # Then it made a table, its figures are numbers, and its counts are those of the events
+    assert result["name"] == name
+    assert result["rows"]
+    assert all(math.isfinite(figure["got"]) for figure in result["figures"])
+    globals()[f"check_{name}"](result["facts"])
+
+
+def test_events_have_their_size_and_are_the_same_at_each_writing(tmp_path: Path) -> None:
+    first, second = write_events(tmp_path / "a", 500), write_events(tmp_path / "b", 500)
+    assert first.read_bytes() == second.read_bytes()
+    lines = first.read_bytes().splitlines(keepends=True)
+    assert {len(line) for line in lines} == {225}
+    assert [json.loads(line)["id"] for line in lines] == list(range(500))
+    assert count_of(first, b'"kind":"buy"') == sum(json.loads(line)["kind"] == "buy" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("figure", "met"),
+    [
+        (Figure("rate", 150_000, "≥", 150_000), True),
+        (Figure("rate", 149_999, "≥", 150_000), False),
+        (Figure("CPU", 12.1, "≤", 12), False),
+        (Figure("CPU", 12.0, "≤", 12), True),
+        (Figure("ratio", 3.0), None),
+    ],
+)
+def test_a_figure_is_met_exactly_from_its_bound_on(figure: Figure, met: bool | None) -> None:
+    assert figure.met is met
+    assert ("NOT MET" in figure.row()) is (met is False)
+
+
+def test_tables_part_thousands_and_align_numbers() -> None:
+    assert [number(n) for n in (1234567, 12.345, 0.1234, 3)] == ["1,234,567", "12.3", "0.12", "3"]
+    head, rule, *rows = table(("who", "events"), [["ours", 1000], ["theirs", 5]]).splitlines()
+    assert rows == ["| ours   |  1,000 |", "| theirs |      5 |"]
+    assert len({len(line) for line in (head, rule, *rows)}) == 1
+
+
+def test_the_receiver_answers_requests_sent_together_and_counts_their_keys() -> None:
+    import socket
+    from urllib.parse import urlsplit
+
+    def request(key: str, body: bytes) -> bytes:
+        return f"POST / HTTP/1.1\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+    with receiving() as (url, _):
+        # Given three requests, two with one key, whose bytes arrive together and torn
+        sent = request("a", b"{}") + request("b", b"") + request("a", b"\r\n\r\n")
+        where = urlsplit(url)
+        with socket.create_connection((where.hostname, where.port), timeout=10) as connection:
+            connection.sendall(sent[:50])
+            connection.sendall(sent[50:])
+            answers = b""
+            while answers.count(b"204") < 3:
+                answers += connection.recv(1024)
+        # Then each is answered and two keys were seen
+        assert summary(url) == {"requests": 3, "distinct": 2}
