@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.stack import processes
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
@@ -87,8 +88,16 @@ class Stack:
             return {task["task_id"]: task["state"] for task in api.tasks(id, self.last_run(id))}
 
 
+@pytest.fixture
+def stack(only_stack: Stack) -> Stack:
+    """The one stack, running: a test that stopped it leaves it to the next one to start it."""
+    if not all(processes.find(p) for p in only_stack.state.processes.values()) or not only_stack.state.processes:
+        only_stack.conduit("stack", "up", "--timeout", str(PATIENCE))
+    return only_stack
+
+
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
+def only_stack() -> Iterator[Stack]:
     home = Path(tempfile.mkdtemp(prefix="conduit-stack-"))
     (home / "include" / "pipelines").mkdir(parents=True)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
