@@ -36,11 +36,11 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any
     return found
 
 
-def events(folder: Path, count: int, start: int = 0, name: str = "a.jsonl", **more: Any) -> list[dict[str, Any]]:
-    """Appends events {"n": …, "k": n % 7}; `more` are fields of all. Returns them."""
-    rows = [{"n": n, "k": n % 7, **more} for n in range(start, start + count)]
+def events(folder: Path, count: int, start: int = 0, lane: str = "", **more: Any) -> list[dict[str, Any]]:
+    """Appends events {"n": …, "k": n % 7} to a file; `lane` goes before k, `more` are fields of all. Returns them."""
+    rows = [{"n": n, "k": f"{lane}{n % 7}", **more} for n in range(start, start + count)]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("a") as file:
+    with (folder / "a.jsonl").open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     return rows
 
