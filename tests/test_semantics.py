@@ -58,9 +58,9 @@ def test_a_row_that_is_not_true_is_a_fault(
     # Given a page that says something else of one number
     wrong = _changed(page, number, place=place)
     # Then exactly that is found
-    found = semantics.faults(wrong, semantics.markers(semantics.TESTS))
-    assert len(found) == 1
-    assert said in found[0]
+    proved = semantics.markers(semantics.TESTS)
+    (found,) = set(semantics.faults(wrong, proved)) - set(semantics.faults(page, proved))
+    assert said in found
 
 
 def test_a_promise_without_a_row_without_a_test_or_unknown_is_a_fault(semantics: ModuleType, page: str) -> None:
@@ -70,8 +70,8 @@ def test_a_promise_without_a_row_without_a_test_or_unknown_is_a_fault(semantics:
     proofs = {number: paths for number, paths in proved.items() if number != "T4"}
     proofs["Z9"] = [semantics.TESTS / "test_semantics.py"]
     # Then each is found
-    found = semantics.faults("\n".join(lines), proofs)
-    assert [fault.split(":")[0] for fault in found] == ["C9 has no row", "Z9 is no promise", "T4 has no test"]
+    found = set(semantics.faults("\n".join(lines), proofs)) - set(semantics.faults(page, proved))
+    assert {fault.split(":")[0] for fault in found} == {"C9 has no row", "Z9 is no promise", "T4 has no test"}
 
 
 def test_only_markers_count_and_their_numbers_are_written_out(semantics: ModuleType, tmp_path: Path) -> None:
