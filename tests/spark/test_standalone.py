@@ -1,0 +1,118 @@
+"""A pipeline on a standalone Spark cluster: real master, two real workers; only the connection's master differs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import conduit_tasks
+from conduit_tasks.micro_batch.acks import ack_source
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.spark import cds
+from conduit_tasks.spark.submit import APPLICATION, launch
+from tests.faults.parts import account, events, until
+from tests.micro_batch.harness import payloads, write_pipeline
+
+ROOT = Path(conduit_tasks.__file__).parents[1]
+
+PIPELINE = """\
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {{id: numbers, type: source, plugin: file, settings: {{path: "{home}/in/*.jsonl", format: jsonl, settle: 0s}}}}
+      - id: all
+        type: destination
+        plugin: file
+        settings: {{path: "{home}/out/all.jsonl", format: payload}}
+        processors: [{{id: mark, plugin: field.set, settings: {{field: .Payload.After.seen, value: "yes"}}}}]
+    processors:
+      - {{id: even, plugin: sql, settings: {{schema: n INT, query: SELECT * FROM records WHERE after.n % 2 = 0}}}}
+"""
+
+
+@dataclass
+class Cluster:
+    master: str
+    workers: list[subprocess.Popen[bytes]]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A master and two workers with a core each, as the compose stack has them."""
+    port, processes = _free_port(), []
+    home = cds.spark_home()
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+    }
+
+    def start(name: str, *arguments: str) -> None:
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            command = [str(home / "bin" / "spark-class"), *arguments]
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+
+    master = f"spark://127.0.0.1:{port}"
+    start("master", "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1", "-p", str(port), "--webui-port", "0")
+    until(lambda: _listens(port), "the master to listen")
+    for number in (1, 2):
+        folder = ("-d", str(tmp_path / f"worker-{number}-work"), "--webui-port", "0")
+        start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g", *folder, master)
+    log = tmp_path / "master.log"
+    until(lambda: log.read_text().count("Registering worker") == 2, "both workers to register", 60)
+    yield Cluster(master, processes[1:])
+    for process in reversed(processes):
+        process.terminate()
+    for process in processes:
+        process.wait(20)
+
+
+def submit(home: Path, master: str, node: str) -> str:
+    """One node's application, started the way the operator starts it; its output."""
+    start = launch(home, master, "client", {"spark.executor.memory": "512m", "spark.cores.max": "2"})
+    options = [word for key, value in start.conf.items() for word in ("--conf", f"{key}={value}")]
+    ids = ["--pipeline", "p", "--node", node, "--run", "r"]
+    command = [*(start.command or ["spark-submit"]), "--master", master, *options, str(APPLICATION), *ids]
+    environment = {**os.environ, **start.env, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    return done.stdout
+
+
+@pytest.mark.proves("C2", "C9", "C10")
+def test_a_pipeline_runs_on_a_cluster_and_loses_nothing_with_a_worker(home: Path, cluster: Cluster) -> None:
+    rows = events(home / "in", 1_000)
+    write_pipeline(home, "p", PIPELINE.format(home=home))
+
+    assert plan_run("p", "r").work
+    assert '"event":"done"' in submit(home, cluster.master, "sources.numbers")
+    cluster.workers[1].kill()
+    assert '"event":"done"' in submit(home, cluster.master, "processors")
+    assert '"event":"done"' in submit(home, cluster.master, "destinations.all")
+    ack_source("p", "numbers", "r")
+
+    assert payloads(home / "out" / "all.jsonl") == [{**row, "seen": "yes"} for row in rows if row["n"] % 2 == 0]
+    assert account()["destinations"]["all"]["matched"] == 500
