@@ -36,6 +36,8 @@ class Settings(BaseSettings):
     """What a successor waits past expiry."""
     retention: float = 86_400.0
     """Default of `spool.retention`."""
+    ledger_retention: float = 30 * 86_400.0
+    """How long the delivery ledger is kept."""
 
     @model_validator(mode="after")
     def _embedded_redis(self) -> Settings:

@@ -66,20 +66,21 @@ class MicroBatches(BrokerBase):
         number = self.numbers("unsealed")[0]
         if not number:
             return None
-        found = self._micro_batch(number)
+        found = self.find_micro_batch(number)
         # It may have been sealed, even collected, between the two looks.
         return found if found is not None and found.state == "open" else None
 
     def micro_batch(self, m: int) -> MicroBatch:
         """One micro-batch. Raises ConduitError where it was collected or never opened."""
-        found = self._micro_batch(m)
+        found = self.find_micro_batch(m)
         if found is None:
             raise ConduitError(
                 f"pipeline {self.pipeline} has no micro-batch {m}: it was collected (spool.retention) or never opened"
             )
         return found
 
-    def _micro_batch(self, m: int) -> MicroBatch | None:
+    def find_micro_batch(self, m: int) -> MicroBatch | None:
+        """One micro-batch; None where it was collected or never opened."""
         from conduit_tasks.connectors.base import Slice
 
         data = self.hash(self.keys.micro_batch(m))
@@ -134,7 +135,7 @@ class MicroBatches(BrokerBase):
         Slices and indexes of the others stay. Holders of leases on its nodes are fenced.
         """
         m = self.numbers("unsealed")[0]
-        found = self._micro_batch(m) if m else None
+        found = self.find_micro_batch(m) if m else None
         if found is None:
             return
         stay = [s for s in found.slices if s in sources]
@@ -169,7 +170,7 @@ class MicroBatches(BrokerBase):
     def drop_unsealed(self) -> None:
         """Drops what was staged of the unsealed micro-batch: it is asked for again from its sources (C16)."""
         m = self.numbers("unsealed")[0]
-        found = self._micro_batch(m) if m else None
+        found = self.find_micro_batch(m) if m else None
         if found is not None:
             self.restage(list(found.slices), found.config, processors="processors" in found.nodes)
 

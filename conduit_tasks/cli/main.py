@@ -35,6 +35,7 @@ COMMANDS = {
     "start": Lazy("status", "Start a stopped or degraded pipeline again."),
     "stop": Lazy("status", "Stop a pipeline, gracefully unless told otherwise."),
     "dead-letters": Lazy("dead_letters", "List what could not be delivered."),
+    "ledger": Lazy("ledger", "Print what became of which records, where, when and in which attempt."),
     "broker": Lazy("broker", "Look after the broker."),
     "stack": Lazy("stack", "Start and stop the embedded stack."),
 }

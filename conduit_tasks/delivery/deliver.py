@@ -15,6 +15,8 @@ from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.dead_letters import Handler
+    from conduit_tasks.delivery.handlers import Changes
+    from conduit_tasks.ledger.entry import Tally
 
 
 def deliver(
@@ -23,14 +25,18 @@ def deliver(
     port: DeliveryPort,
     options: Delivery,
     dlq: Handler | None = None,
+    *,
+    changes: Changes | None = None,
+    tally: Tally | None = None,
 ) -> Report:
     """Delivers what of `work` is not confirmed; everything it returns for is confirmed in the broker.
 
-    `dlq` takes the nacks that the window accepted; None leaves them to `port.store_dead`. The destination is closed.
+    `dlq` takes the nacks that the window accepted; None leaves them to `port.store_dead`. `changes` is told what is
+    about to be confirmed (C7), `tally` what was (X5). The destination is closed.
     Raises Unavailable (the target is down and `on-unavailable` is `wait`), PipelineStopped (the nack window tripped, or
     a dead letter cannot be stored), Fenced, BrokerUnavailable.
     """
-    teller = Teller(work, port, dlq)
+    teller = Teller(work, port, dlq, changes=changes, tally=tally)
     renew_every = settings().lease_ttl / 3
     if isinstance(destination, RecordDestination):
         return record_wise.deliver(destination, options, teller, renew_every)

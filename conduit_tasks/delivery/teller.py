@@ -1,10 +1,11 @@
-"""Tells the broker what a flush holds, in the one order that loses nothing: vote, store, confirm (SEMANTICS C6)."""
+"""Tells the broker what a flush holds, in the one order that loses nothing: vote, store, handlers, confirm (C6, C7)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.delivery.handlers import ERROR_CLASS, Changes, HandlerFailed
 from conduit_tasks.delivery.port import Counts, DeadLetter, DeliveryPort
 from conduit_tasks.delivery.progress import Flush, Progress, Settled
 from conduit_tasks.delivery.work import Report, Work, add
@@ -12,21 +13,35 @@ from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.dead_letters import Handler
+    from conduit_tasks.ledger.entry import Tally
 
 
 class Teller:
-    """One destination's word to the broker about one micro-batch. `tell` may run in another thread, one at a time."""
+    """One destination's word to the broker about one micro-batch. `tell` may run in another thread, one at a time.
 
-    def __init__(self, work: Work, port: DeliveryPort, handler: Handler | None = None) -> None:
+    `changes` is told before every confirm, `tally` after it.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        port: DeliveryPort,
+        handler: Handler | None = None,
+        *,
+        changes: Changes | None = None,
+        tally: Tally | None = None,
+    ) -> None:
         self.work, self.port = work, port
+        self._changes, self._tally = changes, tally
         self._store = handler.store if handler is not None else port.store_dead
         self.counts, self.flushes = Counts(), 0
 
     def tell(self, flush: Flush, state: dict[str, Any] | None = None) -> tuple[int | None, Settled]:
-        """1. vote, 2. store the dead letters of accepted nacks (Invariant 8), 3. confirm.
+        """1. vote, 2. store the dead letters of accepted nacks (Invariant 8), 3. tell the handlers (C7), 4. confirm.
 
         Returns how many votes were accepted before a nack that tripped the window (None: all), and what was told.
-        Raises PipelineStopped where a dead letter cannot be stored: its record is not confirmed (T7), the acks are.
+        Raises PipelineStopped where a dead letter cannot be stored: its record is not confirmed (T7), the acks are;
+        and where a handler raises: nothing of the flush is confirmed.
         """
         accepted = self._vote(flush)
         settled = flush.settled(accepted)
@@ -38,15 +53,25 @@ class Teller:
             except Exception as error:
                 self._only_acks(flush, state)
                 raise self._not_stored(error) from error
-        if settled.ranges:
-            self.port.confirm(settled.ranges.ranges, settled.counts, state=state, dead=settled.letters)
+        self._confirm(settled, state)
         self.counts, self.flushes = add(self.counts, settled.counts), self.flushes + 1
         return accepted, settled
 
     def _only_acks(self, flush: Flush, state: dict[str, Any] | None) -> None:
-        settled = flush.settled(0)
-        if settled.ranges:
-            self.port.confirm(settled.ranges.ranges, settled.counts, state=state)
+        self._confirm(flush.settled(0), state)
+
+    def _confirm(self, settled: Settled, state: dict[str, Any] | None) -> None:
+        if not settled.ranges:
+            return
+        if self._changes is not None:
+            try:
+                self._changes.announce(settled)
+            except HandlerFailed as error:
+                self.port.fail(str(error), ERROR_CLASS)
+                raise PipelineStopped(str(error)) from error
+        self.port.confirm(settled.ranges.ranges, settled.counts, state=state, dead=settled.letters)
+        if self._tally is not None:
+            self._tally.told(settled)
 
     def _not_stored(self, error: Exception) -> PipelineStopped:
         """Stops the pipeline (C5, C8): the handler failed."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import in_flight, source_connector
+from conduit_tasks.micro_batch.recorded import collect_ledger
 
 
 def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
@@ -51,4 +52,5 @@ def collect(context: Context) -> list[int]:
         context.spool.collect(context.pipeline.id, number)
         context.broker.end_collect(number)
         done.append(number)
+    collect_ledger(context)
     return done

@@ -17,9 +17,11 @@ from conduit_tasks.broker.port import BrokerPort
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.careful import deliver_carefully
 from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.handlers import Changes, Handlers
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.stage import keeping
 from conduit_tasks.pipeline.topology import Destination, Pipeline
@@ -57,6 +59,7 @@ def deliver_destination(
     lease = context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
     with lease, keeping(lease):
         drain = Drain(context, destination, lease, run_all, run, progress)
+        note_unrecorded(context, destination.id)
         if cleared and context.broker.finished(destination.id, run):
             drain.redeliver()
         return drain.until(time.monotonic() + drain_limit)
@@ -193,12 +196,16 @@ class DeliverTask:
                 state=broker.delivery(destination.id).state,
                 chain=chain,
                 epoch=self.epoch,
-                index=index_of(manifest),
+                index=manifest.index_of(),
                 span=span,
                 culprits=culprits,
             )
+            changes = Changes(Handlers(pipeline.id, pipeline.handlers), work) if pipeline.handlers else None
             try:
-                return deliver(work, connect(destination), port, destination.delivery, handler)
+                with recording(context, self, work) as tally:
+                    return deliver(
+                        work, connect(destination), port, destination.delivery, handler, changes=changes, tally=tally
+                    )
             finally:
                 if chain is not None:
                     chain.close()
@@ -223,14 +230,3 @@ def rows_of(
         row_filter = wanted if wanted in context.spool.columns(file) else None
         for batch in context.spool.read(file, columns=SPOOL_SCHEMA.names, row_filter=row_filter):
             yield manifest.seqs(batch), batch
-
-
-def index_of(manifest: SealedManifest) -> Callable[[int], int | None]:
-    """From a seq to the record's index in its source partition, where the manifest knows it."""
-    bases = np.asarray(manifest.bases, np.int64)
-
-    def index(seq: int) -> int | None:
-        entry = manifest.slices[number := int(np.searchsorted(bases, seq, side="right")) - 1]
-        return None if entry.first_index is None else entry.first_index + seq - int(bases[number])
-
-    return index

@@ -11,7 +11,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import numpy as np
 import orjson
+import pyarrow as pa
 
 from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import PipelineStopped
@@ -22,6 +24,7 @@ from conduit_tasks.spool.manifest import SealedManifest, SliceEntry, StageManife
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
+    from conduit_tasks.delivery.handlers import StateChange
 
 NODE = "seal"
 
@@ -93,7 +96,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
                     f"{queue.window_size}) is used up: {letter.error}. The pipeline is degraded; mend the cause or "
                     f"widen `dead-letter-queue`, then `conduit start {pipeline.id}`."
                 )
-    # 2. store the dead letters (invariant 8), 3. write the manifest, 4. seal.
+    # 2. store the dead letters (invariant 8), 3. tell the handlers (C7), 4. write the manifest, 5. seal.
     if letters:
         context.dead_letters(queue, None).store(letters)
     matched = {d.id: sum(m.matched.get(d.id, 0) for m in final) for d in pipeline.destinations}
@@ -112,6 +115,8 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         nacked=len({letter.seq for letter in letters}),
         sealed_at=time.time(),
     )
+    if pipeline.handlers:
+        _tell_handlers(context, manifest, letters)
     path = context.spool.write_sealed(manifest)
     size = sum(f.bytes for f in files)
     broker.seal(
@@ -133,6 +138,45 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
     return f"sealed micro-batch {number}: {total:,} records, {size:,} bytes"
 
 
+def _tell_handlers(context: Context, manifest: SealedManifest, letters: Sequence[DeadLetter]) -> None:
+    """Tells the handlers of records that end before the fan-out: nacked, filtered, or wanted by no trigger (C7)."""
+    from conduit_tasks.delivery.handlers import ERROR_CLASS, HandlerFailed, Handlers, nacked
+
+    handlers = Handlers(context.pipeline.id, context.pipeline.handlers)
+    try:
+        handlers.call(nacked(context.pipeline.id, letters))
+        if handlers.wants("acked"):
+            handlers.call(_ended(context, manifest, {letter.seq for letter in letters}))
+    except HandlerFailed as error:
+        context.broker.fail(NODE, str(error), ERROR_CLASS, manifest.micro_batch)
+        raise PipelineStopped(str(error)) from error
+
+
+def _ended(context: Context, manifest: SealedManifest, nacks: set[int]) -> Iterator[StateChange]:
+    """Records that no destination will see and that are not nacked, in seq order within each kind."""
+    from conduit_tasks.delivery.handlers import StateChange
+    from conduit_tasks.record.schema import SPOOL_SCHEMA
+
+    pipeline, index = context.pipeline, manifest.index_of()
+    # Of a destination without filters there is no column: it wants everything.
+    triggers = [f"to.{d.id}" for d in pipeline.destinations] if all(d.filters for d in pipeline.destinations) else []
+    origins = origins_of(pipeline.id, manifest.slices)
+    gone = np.ones(manifest.total, bool)
+    gone[list(nacks)] = False
+    for file in manifest.files:
+        for batch in context.spool.read(file, columns=[*SPOOL_SCHEMA.names, *triggers]):
+            seqs = manifest.seqs(batch)
+            gone[seqs] = False
+            if not triggers:
+                continue
+            unwanted = ~np.logical_or.reduce([batch.column(name).to_numpy(zero_copy_only=False) for name in triggers])
+            rows = batch.select(SPOOL_SCHEMA.names).filter(pa.array(unwanted))
+            for seq, record in zip(seqs[unwanted].tolist(), to_records(rows, origins)):
+                yield StateChange("acked", pipeline.id, NODE, manifest.micro_batch, seq, index(seq), record)
+    for seq in np.flatnonzero(gone).tolist():
+        yield StateChange("acked", pipeline.id, NODE, manifest.micro_batch, seq, index(seq), None)
+
+
 def _nacked(
     context: Context,
     number: int,
@@ -147,10 +191,20 @@ def _nacked(
         for file in manifest.nacked_files:
             for batch in context.spool.read(file):
                 errors = [orjson.loads(e) for e in batch.column("error").to_pylist()]
-                seqs = [bases[s] + n for s, n in zip(batch.column("slice").to_pylist(), batch.column("n").to_pylist())]
-                for seq, record, error in zip(seqs, to_records(batch, origins), errors):
+                rows = zip(batch.column("slice").to_pylist(), batch.column("n").to_pylist())
+                for (s, n), record, error in zip(rows, to_records(batch, origins), errors):
+                    first = slices[s].first_index
                     letters.append(
-                        DeadLetter(number, seq, record, error["node"], error["message"], error["class"], at=time.time())
+                        DeadLetter(
+                            number,
+                            bases[s] + n,
+                            record,
+                            error["node"],
+                            error["message"],
+                            error["class"],
+                            at=time.time(),
+                            index=None if first is None else first + n,
+                        )
                     )
     return sorted(letters, key=lambda letter: (letter.seq, letter.record.ordinal))
 

@@ -122,9 +122,6 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
         if not _CALL.fullmatch(handler.call):
             hint = "write module:function, for example include.handlers:notify"
             report.add("E212", (*base, "handlers", n, "call"), f"'{handler.call}' is not a function", hint)
-        else:
-            hint = "watch `conduit status` and `conduit dead-letters list` meanwhile"
-            report.add("W204", (*base, "handlers", n, "call"), "handlers are not called yet", hint)
     budget, batch = keys.lag_budget, keys.micro_batch
     for key, limit, one in (
         ("records", budget and budget.records, batch.max_records),

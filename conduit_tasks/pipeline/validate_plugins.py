@@ -26,6 +26,7 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
     """Plugins, their settings, filters and conditions: loads the modules that know them."""
     from conduit_tasks.connectors import registry
     from conduit_tasks.filters import compile_filters
+    from conduit_tasks.include import load_function
 
     sources = _Kind(registry.source_class, registry.known)
     destinations = _Kind(registry.destination_class, registry.known)
@@ -46,6 +47,10 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
     for path, queue in queues:
         if queue.plugin and parse_plugin(queue.plugin).name != "log":
             _check_connector(destinations, queue.plugin, queue.settings, report, path)
+    for n, handler in enumerate(keys.handlers):
+        path = (*base, "handlers", n, "call")
+        if not report.wrong(path):
+            check_with(lambda call: load_function(call, "handlers"), handler.call, "E212", report, path)
 
 
 def _check_processor(processor: ProcessorKeys, report: Report, path: Path) -> None:

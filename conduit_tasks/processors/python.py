@@ -11,16 +11,14 @@ The folder that holds `include` is on the path.
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
+from conduit_tasks.include import load_function
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
 from conduit_tasks.record.record import Record
-from conduit_tasks.settings import settings as installation
 
 SPEC = Spec(
     "python",
@@ -31,24 +29,7 @@ SPEC = Spec(
     ),
 )
 
-
-def load_function(call: str) -> Callable[..., Any]:
-    """The function `module:name`. Raises ConfigError that says what is missing."""
-    module_name, colon, name = call.strip().partition(":")
-    if not colon or not module_name or not name:
-        raise ConfigError(f"python: option 'call' must be module:function, not {call!r}")
-    home = str(installation().home)
-    if home not in sys.path:
-        sys.path.insert(0, home)
-    try:
-        function = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"python: option 'call': {module_name} cannot be imported from {home}: {error}") from error
-    for part in name.split("."):
-        function = getattr(function, part, None)  # type: ignore[assignment]
-    if not callable(function):
-        raise ConfigError(f"python: option 'call': {module_name} has no function {name}")
-    return function
+CALL = "python: option 'call'"
 
 
 class PythonRecord(RecordProcessor):
@@ -63,7 +44,7 @@ class PythonRecord(RecordProcessor):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
-        self._function = load_function(self.settings["call"])
+        self._function = load_function(self.settings["call"], CALL)
 
     def process(self, record: Record) -> Record | list[Record] | None:
         position, origin = record.position, record.origin
@@ -89,7 +70,7 @@ class PythonFrame(FrameProcessor):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
-        self._function = load_function(self.settings["call"])
+        self._function = load_function(self.settings["call"], CALL)
 
     def apply(self, spark: Any, frame: Any) -> Any:
         from conduit_tasks.processors import view

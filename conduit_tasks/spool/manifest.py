@@ -5,6 +5,7 @@ The broker names the manifest that won; from the sealed ones alone the state of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -145,6 +146,18 @@ class SealedManifest(_Json):
         for entry in self.slices:
             out.setdefault(entry.source, {})[entry.part] = entry.end
         return out
+
+    def index_of(self) -> Callable[[int], int | None]:
+        """From a seq to the record's index in its source partition, where the manifest knows it."""
+        import numpy as np
+
+        bases = np.asarray(self.bases, np.int64)
+
+        def index(seq: int) -> int | None:
+            entry = self.slices[number := int(np.searchsorted(bases, seq, side="right")) - 1]
+            return None if entry.first_index is None else entry.first_index + seq - int(bases[number])
+
+        return index
 
     def seqs(self, batch: pa.RecordBatch) -> np.ndarray:
         """int64 per row: the record's number in the micro-batch, from the columns `slice` and `n`.

@@ -42,8 +42,8 @@ class Spool:
 
     def folder(self, pipeline: str, micro_batch: int, node: str = "", token: int | None = None) -> str:
         """Of a micro-batch, or of one attempt of one of its nodes."""
-        base = f"{_name(pipeline)}/{micro_batch:010d}"
-        return f"{base}/{_name(node)}-{token}" if node else base
+        base = f"{folder_name(pipeline)}/{micro_batch:010d}"
+        return f"{base}/{folder_name(node)}-{token}" if node else base
 
     def uri(self, path: str) -> str:
         """`path` as Spark takes it."""
@@ -58,14 +58,15 @@ class Spool:
     def write_stage(self, manifest: StageManifest) -> str:
         """Durable on return; returns its path, which the broker is told."""
         path = f"{self.folder(manifest.pipeline, manifest.micro_batch, manifest.node, manifest.token)}.json"
-        return self._put(path, manifest.to_json())
+        return self.put(path, manifest.to_json())
 
     def write_sealed(self, manifest: SealedManifest) -> str:
         """Durable on return; returns its path, which the broker is told."""
         folder = self.folder(manifest.pipeline, manifest.micro_batch)
-        return self._put(f"{folder}/manifest-{manifest.token}.json", manifest.to_json())
+        return self.put(f"{folder}/manifest-{manifest.token}.json", manifest.to_json())
 
-    def _put(self, path: str, data: bytes) -> str:
+    def put(self, path: str, data: bytes) -> str:
+        """A small file: under its name when all of it is durable, in the place of what was there. Returns `path`."""
         try:
             sink = self.store.create(path)
         except OSError as e:
@@ -170,7 +171,21 @@ class Spool:
 
     def micro_batches(self, pipeline: str) -> list[int]:
         """Numbers of the micro-batches of which anything is left, ascending: sealed, open and abandoned ones."""
-        return sorted(int(n) for n, is_folder in self.store.names(_name(pipeline)) if is_folder and n.isdigit())
+        return sorted(int(n) for n, is_folder in self.store.names(folder_name(pipeline)) if is_folder and n.isdigit())
+
+    def sealed(self, pipeline: str, micro_batch: int) -> str | None:
+        """Path of the newest sealed manifest of a micro-batch; None where there is none.
+
+        Of several, the newest token's is the one that sealed, or says the same: nothing is sealed after a seal.
+        """
+        folder = self.folder(pipeline, micro_batch)
+        found = [
+            int(token)
+            for name, is_folder in self.store.names(folder)
+            if not is_folder and name.startswith("manifest-") and name.endswith(".json")
+            if (token := name.removeprefix("manifest-").removesuffix(".json")).isdigit()
+        ]
+        return f"{folder}/manifest-{max(found)}.json" if found else None
 
     def collect(self, pipeline: str, micro_batch: int) -> None:
         """Removes a micro-batch and what dead attempts left of it. Repeating it after a crash completes it.
@@ -196,7 +211,7 @@ class Spool:
         return SpoolError(f"{self.uri(path)} cannot be written: {error}")
 
 
-def _name(id: str) -> str:
+def folder_name(id: str) -> str:
     """An id as a file name: `:` is not one everywhere, and `.` and `..` are folders already."""
     return id.replace(".", "%2E") if id in (".", "..") else quote(id, safe="-_.")
 

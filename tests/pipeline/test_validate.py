@@ -55,7 +55,6 @@ def test_one_end_alone_is_not_enough(only: Only, files: Files) -> None:
         ("drain-limit: 0", "E103", (13, 5), "above zero"),
         ("event-time: time_hour", "E212", (13, 5), "time_hour"),
         ("handlers: [{on: nacked, call: notify}]", "E212", (13, 29), "include.handlers:notify"),
-        ("handlers: [{on: nacked, call: a.b:c}]", "W204", (13, 29), "not called yet"),
         ("dead-letter-queue: {window-size: 5, window-nack-threshold: 5}", "E210", (13, 41), "below 5"),
         ("dead-letter-queue: {window-size: 0, window-nack-threshold: 5}", "W202", (13, 41), "no effect"),
         ("dead-letter-queue: {window-size: -1}", "E103", (13, 25), "greater than or equal to 0"),

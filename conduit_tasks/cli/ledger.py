@@ -1,0 +1,131 @@
+"""`conduit ledger PIPELINE`: what became of which records, where, when and in which attempt (SEMANTICS X5)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from conduit_tasks.cli.output import Format, note, print_json, print_table
+from conduit_tasks.errors import ConfigError
+
+SHOWN = ("ended", "destination", "micro_batch", "first", "last", "outcome", "status", "seconds", "error_class", "run")
+
+
+def ledger(  # noqa: PLR0917 - its options
+    pipeline: Annotated[str, typer.Argument(help="Id of the pipeline.")],
+    destination: Annotated[str | None, typer.Option(help="Only of this destination.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only what ended then or later: 2h, 7d, or 2026-01-31T09:00.")
+    ] = None,
+    sql: Annotated[str | None, typer.Option(help='A query, such as "SELECT * FROM ledger WHERE …".')] = None,
+    record: Annotated[str | None, typer.Option(help="Delivery history of the record with this id.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(min=1, help="Only of this micro-batch.")] = None,
+    index: Annotated[int | None, typer.Option(min=0, help="With --micro-batch: history of this index.")] = None,
+    seq: Annotated[int | None, typer.Option(min=0, help="With --micro-batch: history of this number in it.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many rows, the newest, where no --sql is given.")] = 100,
+    format: Annotated[Format, typer.Option(help="How to print.")] = Format.text,
+) -> None:
+    """Print the delivery ledger: a row per range of records, destination and attempt.
+
+    With --record, or --micro-batch and --index or --seq: every attempt at that record, at each destination.
+    """
+    import pyarrow as pa
+
+    from conduit_tasks.ledger.entry import SCHEMA
+    from conduit_tasks.ledger.query import covering, rows_of, select
+    from conduit_tasks.ledger.store import Ledger
+    from conduit_tasks.micro_batch.context import open_spool
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    if (index is not None or seq is not None) and micro_batch is None:
+        raise ConfigError("--index and --seq are numbers in a micro-batch: give --micro-batch too")
+    found = get_pipeline(pipeline)
+    if destination and destination not in {d.id for d in found.destinations}:
+        note(f"{pipeline} has no destination {destination} now; showing what the ledger has of it")
+    spool = open_spool(found)
+    book = Ledger(spool, found.id)
+    after = _time(since) if since else None
+    if record or index is not None or seq is not None:
+        places = _places(spool, found.id, record, micro_batch, index, seq)
+        for place in places:
+            note(", ".join(f"{name} {value}" for name, value in asdict(place).items() if value not in ("", None)))
+        tables = [covering(book.read(destination, after, p.micro_batch), p.seq) for p in places]
+        table = pa.concat_tables([SCHEMA.empty_table(), *tables])
+    else:
+        table = book.read(destination, after, micro_batch)
+    if sql:
+        names, rows = select(table, sql)
+    else:
+        names, rows = list(SCHEMA.names), rows_of(table)
+        if len(rows) > limit:
+            note(f"{len(rows):,} rows, the newest {limit:,} shown")
+            rows = rows[-limit:]
+    if format is Format.json:
+        print_json([dict(zip(names, row)) for row in rows])
+    elif sql:
+        print_table(names, rows)
+    else:
+        print_table(SHOWN, [[_short(dict(zip(names, row)), name) for name in SHOWN] for row in rows])
+
+
+def _places(  # noqa: PLR0917 - the three ways of naming a record
+    spool: Any, pipeline: str, record: str | None, m: int | None, index: int | None, seq: int | None
+) -> list[Any]:
+    from conduit_tasks.ledger.find import Place, by_id, by_index
+
+    if record:
+        places = by_id(spool, pipeline, record) or _dead(pipeline, record)
+        if not places:
+            raise ConfigError(
+                f"no record {record} in what the spool of {pipeline} still holds (spool.retention), nor among its dead "
+                "letters"
+            )
+        return places
+    assert m is not None
+    if seq is not None:
+        return [Place(m, seq)]
+    assert index is not None
+    places = by_index(spool, pipeline, m, index)
+    if not places:
+        raise ConfigError(f"no record of micro-batch {m} has index {index}")
+    return places
+
+
+def _dead(pipeline: str, record: str) -> list[Any]:
+    """A record that ended before the fan-out is in no spool file, but among the dead letters."""
+    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+    from conduit_tasks.ledger.find import Place
+    from conduit_tasks.settings import settings
+
+    rows = DeadLetterStore(settings().path(settings().dead_letters), pipeline).list()
+    found = [
+        Place(r["micro_batch"], r["seq"], r["connector"], r["partition"], r["index"]) for r in rows if r["id"] == record
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _time(text: str) -> float:
+    """Seconds since the epoch: a duration before now, or a time (UTC where it names no zone)."""
+    from conduit_tasks.pipeline.units import parse_duration
+
+    try:
+        return datetime.now(UTC).timestamp() - parse_duration(text)
+    except ConfigError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--since takes a duration such as 2h or a time such as 2026-01-31T09:00, not {text!r}"
+        ) from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _short(row: dict[str, Any], name: str) -> Any:
+    value = row[name]
+    if name == "ended":
+        return str(value)[:19]
+    return round(value, 3) if name == "seconds" and value is not None else value

@@ -1,0 +1,147 @@
+"""Where the ledger lies: Parquet files beside the spool's micro-batches, one per delivery attempt.
+
+    <spool>/<pipeline>/ledger/<day>/<micro-batch:010d>@<destination>@<attempt>.parquet
+    <spool>/<pipeline>/ledger/<day>/rolled-<hex>.parquet     a day that is over, its attempts together
+
+Files are written aside, fsynced and renamed. A day that is over is rolled into one file, and its parts removed after;
+whoever finds both (a crash in between, two at once) counts an attempt once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from conduit_tasks.errors import SpoolError
+from conduit_tasks.ledger.entry import SCHEMA
+from conduit_tasks.spool.spool import Spool, folder_name
+
+ROLLED = "rolled-"
+RECENT_DAYS = 3
+"""How far back days are looked at for rolling: older ones have been rolled already."""
+
+
+class Ledger:
+    """The ledger of one pipeline. Every method raises SpoolError naming the file."""
+
+    def __init__(self, spool: Spool, pipeline: str) -> None:
+        self._spool, self._folder = spool, f"{folder_name(pipeline)}/ledger"
+
+    def write(self, entry: pa.Table) -> None:
+        """Adds the rows of one attempt; durable on return. Nothing to do for none."""
+        if not entry.num_rows:
+            return
+        row = entry.slice(0, 1).to_pylist()[0]
+        name = f"{row['micro_batch']:010d}@{quote(row['destination'], safe='-_.')}@{row['attempt']}.parquet"
+        self._put(f"{self._folder}/{row['ended'].date()}/{name}", entry)
+
+    def read(
+        self, destination: str | None = None, since: float | None = None, micro_batch: int | None = None
+    ) -> pa.Table:
+        """Rows in order of `ended`. `since`: of attempts that ended then or later, seconds since the epoch."""
+        first = _day(since) if since is not None else None
+        tables = [SCHEMA.empty_table()]
+        for day in self._days():
+            if first is None or day >= first:
+                tables += self._read_day(day, destination, micro_batch)
+        found = pa.concat_tables(tables)
+        if destination is not None:
+            found = found.filter(pc.equal(found["destination"], destination))
+        if micro_batch is not None:
+            found = found.filter(pc.equal(found["micro_batch"], micro_batch))
+        if since is not None:
+            at = pa.scalar(int(since * 1e6), SCHEMA.field("ended").type)
+            found = found.filter(pc.greater_equal(found["ended"], at))
+        return found.sort_by([("ended", "ascending"), ("micro_batch", "ascending"), ("first", "ascending")])
+
+    def collect(self, retention: float) -> None:
+        """Removes days that ended more than `retention` seconds ago; rolls those that are over."""
+        days = self._days()
+        oldest, today = _day(time.time() - retention), _day(time.time())
+        for day in days:
+            if day < oldest:
+                self._delete(f"{self._folder}/{day}")
+        for day in days[-RECENT_DAYS:]:
+            if oldest <= day < today:
+                self._roll(day)
+
+    def _roll(self, day: date) -> None:
+        names = self._names(day)
+        if len(names) < 2:
+            return
+        rows = pa.concat_tables([SCHEMA.empty_table(), *self._tables(day, names)])
+        self._put(f"{self._folder}/{day}/{ROLLED}{secrets.token_hex(4)}.parquet", rows)
+        for name in names:
+            self._delete(f"{self._folder}/{day}/{name}")
+
+    def _read_day(self, day: date, destination: str | None, micro_batch: int | None) -> list[pa.Table]:
+        def wanted(name: str) -> bool:
+            if name.startswith(ROLLED):
+                return True
+            number, owner, _ = name.split("@")
+            same = destination is None or owner == quote(destination, safe="-_.")
+            return same and (micro_batch is None or int(number) == micro_batch)
+
+        for last in (False, True):
+            try:
+                return list(self._tables(day, [name for name in self._names(day) if wanted(name)]))
+            except SpoolError:
+                # Rolled or removed between listing and reading: what the next listing shows is there.
+                if last:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _tables(self, day: date, names: list[str]) -> Iterator[pa.Table]:
+        """The files' rows, rolled ones first; an attempt that was seen in one is left out of the next."""
+        seen: set[str] = set()
+        for name in sorted(names, key=lambda name: not name.startswith(ROLLED)):
+            path = f"{self._folder}/{day}/{name}"
+            try:
+                with self._spool.store.open(path) as file:
+                    table = pq.ParquetFile(file).read().select(SCHEMA.names).cast(SCHEMA)
+            except (OSError, KeyError, pa.ArrowException) as error:
+                where = self._spool.uri(path)
+                raise SpoolError(f"{where} is no file of the ledger ({error}); restore or remove it") from error
+            attempts = set(pc.unique(table["attempt"]).to_pylist())
+            if again := attempts & seen:
+                table = table.filter(pc.invert(pc.is_in(table["attempt"], pa.array(sorted(again)))))
+            seen |= attempts
+            yield table
+
+    def _days(self) -> list[date]:
+        out = []
+        for name, is_folder in self._spool.store.names(self._folder):
+            if is_folder:
+                try:
+                    out.append(date.fromisoformat(name))
+                except ValueError:
+                    continue
+        return sorted(out)
+
+    def _names(self, day: date) -> list[str]:
+        found = self._spool.store.names(f"{self._folder}/{day}")
+        return [name for name, is_folder in found if not is_folder and name.endswith(".parquet") and name[0] != "."]
+
+    def _put(self, path: str, rows: pa.Table) -> None:
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, compression="zstd")
+        self._spool.put(path, sink.getvalue())
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._spool.store.delete(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise SpoolError(f"{self._spool.uri(path)} cannot be removed: {error}; check its permissions") from error
+
+
+def _day(at: float) -> date:
+    return datetime.fromtimestamp(at, UTC).date()

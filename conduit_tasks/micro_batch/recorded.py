@@ -1,0 +1,103 @@
+"""Writes the ledger beside the deliveries (SEMANTICS X5).
+
+The ledger is bookkeeping: where it cannot be written, that is logged and the delivery goes on. An attempt that was
+killed writes nothing; what it had confirmed is entered by the next holder of the destination's lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.errors import SpoolError
+from conduit_tasks.ledger.entry import Attempt, Tally, unrecorded
+from conduit_tasks.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from conduit_tasks.delivery.work import Work
+    from conduit_tasks.micro_batch.context import Context
+
+log = logging.getLogger(__name__)
+
+
+class Task(Protocol):
+    """What names an attempt: `DeliverTask`."""
+
+    @property
+    def run(self) -> str: ...
+
+    @property
+    def token(self) -> int: ...
+
+
+def ledger(context: Context) -> Ledger:
+    """The pipeline's."""
+    return Ledger(context.spool, context.pipeline.id)
+
+
+@contextmanager
+def recording(context: Context, task: Task, work: Work) -> Iterator[Tally]:
+    """A tally to deliver with; it is written when the delivery ends, well or not."""
+    span = RangeSet(((work.first, work.last),)) if work.first <= work.last else RangeSet()
+    attempt = Attempt(
+        destination=work.destination,
+        micro_batch=work.micro_batch,
+        id=f"{task.token}-{secrets.token_hex(4)}",
+        run=task.run,
+        config=context.pipeline.digest(),
+        open=span.subtract(RangeSet.of(work.confirmed)),
+        epoch=work.epoch,
+    )
+    tally = Tally(attempt)
+    try:
+        yield tally
+    except Exception as error:
+        _write(context, tally, error)
+        raise
+    _write(context, tally, None)
+
+
+def _write(context: Context, tally: Tally, error: Exception | None) -> None:
+    try:
+        ledger(context).write(tally.table(error))
+    except SpoolError as problem:
+        log.warning("an attempt is missing in the ledger: %s", problem)
+
+
+def note_unrecorded(context: Context, destination: str) -> None:
+    """Enters what is confirmed of the last two micro-batches a holder can have worked on, and no attempt wrote of."""
+    broker = context.broker
+    state = broker.delivery(destination)
+    found = {state.cursor + 1: state.confirmed}
+    if state.cursor:
+        last = broker.find_micro_batch(state.cursor)
+        if last is not None and last.matched.get(destination):
+            found[state.cursor] = RangeSet(((0, last.total - 1),))
+    try:
+        book = ledger(context)
+        for number, confirmed in found.items():
+            if not confirmed:
+                continue
+            micro_batch = broker.find_micro_batch(number)
+            since = micro_batch.sealed_at if micro_batch else None
+            rows = book.read(destination, since=since, micro_batch=number).to_pylist()
+            known = RangeSet.of((r["first"], r["last"]) for r in rows if r["outcome"] != "open" and not r["epoch"])
+            if left := confirmed.subtract(known):
+                attempt = Attempt(
+                    destination, number, f"unrecorded-{secrets.token_hex(4)}", "", context.pipeline.digest(), left
+                )
+                book.write(unrecorded(attempt, left))
+    except SpoolError as problem:
+        log.warning("the ledger cannot be completed: %s", problem)
+
+
+def collect_ledger(context: Context) -> None:
+    """Removes what is past its retention, and rolls days that are over."""
+    try:
+        ledger(context).collect(context.settings.ledger_retention)
+    except SpoolError as problem:
+        log.warning("the ledger is not collected: %s", problem)
