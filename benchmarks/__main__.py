@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import chain, growth, over_http, over_redis, submits, three, two
+from benchmarks import chain, growth, over_http, over_redis, submits, three, two, whole
 from benchmarks.measure import adopt
 from benchmarks.place import ROOT, Place
 from benchmarks.tables import Result
@@ -38,6 +38,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "growth": (
         growth.run,
         {"full": (100_000, 1_000_000, 5_000_000), "moderate": (100_000, 1_000_000), "quick": (200, 1_000)},
+    ),
+    "whole": (
+        lambda place, n: whole.run(place, *n),
+        {"full": (5_000_000,), "moderate": (1_000_000,), "quick": (1_000,)},
     ),
     "chain": (
         lambda place, n: chain.run(place, *n),

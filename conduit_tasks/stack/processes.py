@@ -49,15 +49,30 @@ def stop(process: Process | None, *, timeout: float) -> bool:
         return True
     family = [found, *_children(found)]
     _signal([found], signal.SIGTERM)
-    _, left = psutil.wait_procs([found], timeout=timeout)
+    by_itself = not _left([found], timeout)
     # What it left behind is asked once more, then ended: nothing of ours may go on unseen.
-    rest = [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-    if rest and not left:
+    rest = _left(family, 0)
+    if rest and by_itself:
         _signal(rest, signal.SIGTERM)
-        rest = psutil.wait_procs(rest, timeout=5)[1]
+        rest = _left(rest, 5)
     _signal(rest, signal.SIGKILL)
-    psutil.wait_procs(rest, timeout=5)
-    return not left
+    _left(rest, 5)
+    return by_itself
+
+
+def _left(processes: Sequence[psutil.Process], timeout: float) -> list[psutil.Process]:
+    """Those that still run after at most `timeout` seconds. A zombie has ended, whoever fails to wait for it."""
+    deadline = time.monotonic() + timeout
+    while (left := [p for p in processes if _runs(p)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _children(found: psutil.Process) -> list[psutil.Process]:

@@ -46,6 +46,11 @@ def check_growth(facts: dict[str, Any]) -> None:
     assert facts["state.200"] > 0
 
 
+def check_whole(facts: dict[str, Any]) -> None:
+    assert facts["events"] == EVENTS + 1
+    assert (facts["submits"], facts["submits.one"], facts["submits.nothing"]) == (2, 2, 0)
+
+
 def check_chain(facts: dict[str, Any]) -> None:
     assert facts["rows"] == EVENTS
 

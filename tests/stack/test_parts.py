@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +54,20 @@ def test_a_process_ends_by_itself_when_asked(run: Callable[[str], Process]) -> N
 
     assert processes.stop(process, timeout=10)
 
+    assert processes.find(process) is None
+
+
+def test_one_that_nobody_waits_for_has_ended_all_the_same(run: Callable[[str], Process]) -> None:
+    """As in a container whose first process leaves zombies."""
+    process = run("import time; time.sleep(300)")
+    program = (
+        "from conduit_tasks.stack.processes import stop; from conduit_tasks.stack.layout import Process\n"
+        f"raise SystemExit(not stop(Process({process.pid}, {process.created!r}), timeout=10))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+
+    assert done.returncode == 0
     assert processes.find(process) is None
 
 
