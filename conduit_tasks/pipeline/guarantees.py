@@ -7,68 +7,7 @@ from dataclasses import dataclass, field
 
 from conduit_tasks.pipeline.topology import DeadLetterQueue, Destination, Pipeline, Source
 from conduit_tasks.pipeline.units import format_duration
-
-
-@dataclass(frozen=True)
-class PipePromise:
-    """One row of SEMANTICS "O"."""
-
-    number: str
-    promise: str
-    survives: str
-    not_tolerated: str
-
-
-PIPES = {
-    "resend": PipePromise(
-        "O1",
-        "one unconfirmed record per lane; without a confirmation in time it is sent again; duplicates are possible",
-        "failures of the route and of the receiver",
-        "loss of the sender's state",
-    ),
-    "resend-multi": PipePromise(
-        "O2",
-        "several unconfirmed records, each tracked by id and sent again on its own; duplicates are possible",
-        "failures of the route and of the receiver",
-        "loss of the sender's state",
-    ),
-    "stream": PipePromise(
-        "O3",
-        "delivered from the spool by a cursor that moves only with confirmations; duplicates are possible",
-        "errors of the routes, of the receiver, of the engine",
-        "loss of the spool",
-    ),
-    "sequential": PipePromise(
-        "O4",
-        "the next record is sent only after the confirmation of the one before; continuous order",
-        "what the re-sending below it survives",
-        "an error of the sender or the receiver while it has no stored state",
-    ),
-    "monotonic": PipePromise(
-        "O5",
-        "consecutive numbers, the receiver passes on only higher ones: no duplicates, no reordering, gaps allowed",
-        "errors of the route",
-        "an error of the sender or the receiver",
-    ),
-    "monotonic-relaxed": PipePromise(
-        "O5r",
-        "as monotonic, but the current number may pass again",
-        "errors of the route",
-        "an error of the sender or the receiver",
-    ),
-    "continuous": PipePromise(
-        "O6",
-        "a number that is not the next waits: no loss, no duplicates, absolute order; the queue is bounded",
-        "what the re-sending below it survives",
-        "an error of the sender or the receiver",
-    ),
-    "continuous-relaxed": PipePromise(
-        "O6r",
-        "as continuous, but the current number may pass again",
-        "what the re-sending below it survives",
-        "an error of the sender or the receiver",
-    ),
-}
+from conduit_tasks.pipes.registry import PIPES
 
 
 @dataclass(frozen=True)
@@ -131,7 +70,7 @@ def destination_edge(pipeline: Pipeline, destination: Destination, connector: ty
         target=destination.node,
         guarantee=guarantee,
         order=_order(destination),
-        acked=f"{pipe.promise} ({pipe.number}); survives {pipe.survives}",
+        acked=f"{pipe.delivery} ({pipe.number}); survives {pipe.tolerates}; needs {pipe.needs}",
         duplicates=duplicates,
         dedupe=dedupe,
         failures=_failures(destination),

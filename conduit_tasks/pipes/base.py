@@ -1,0 +1,143 @@
+"""What all pipes share: messages, confirmations, and the shape of their two machines (SEMANTICS "O").
+
+Machines are pure: they do no I/O and read no clock, so the same ones run over HTTP, a queue or a function call, and
+their state lives wherever `snapshot()` is put. Two rules make the state worth its name:
+
+- a sender is stored **after `offer` and before** what `poll` gives is sent: a number that was on the route is never
+  given to another message;
+- a receiver is stored **after** what it says to deliver was delivered, **and before** the confirmations go back. Where
+  the destination stores the state in one transaction with the data, nothing is delivered twice (effectively-once).
+
+A machine serves one *epoch*: a sender that lost its state, a replay and a redrive each begin a new one, with a
+receiver of its own. Messages and confirmations of other epochs are ignored.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+State = dict[str, Any]
+"""Plain JSON: survives `json.dumps` and `json.loads`, as far as the payloads do."""
+
+AT_ONCE = float("-inf")
+"""A `wake_at` in the past: there is something to send now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`number` counts from 1 within the epoch and never changes when the message is sent again (SEMANTICS T8).
+
+    A `gap` announces that this number will not come: its message was dead-lettered. A message may announce gaps before
+    it too: the numbers between `after` and its own will not come, or not again; None: there are none.
+    """
+
+    number: int
+    payload: Any = None
+    gap: bool = False
+    epoch: int = 0
+    after: int | None = None
+
+    @property
+    def follows(self) -> int:
+        """The number that this one is next to."""
+        return self.number - 1 if self.after is None else self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The receiver's word on one number."""
+
+    number: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What to do with a message that arrived: deliver these, in this order, store the state, send the confirmations.
+
+    Both empty: the message is dropped, and whether it comes again is the sender's business.
+    """
+
+    deliver: tuple[Message, ...] = ()
+    confirm: tuple[Confirmation, ...] = ()
+
+
+class Sender(ABC):
+    """Numbers messages and says what to send when. Times are seconds of any one clock of the caller."""
+
+    @abstractmethod
+    def offer(self, payload: Any) -> int | None:
+        """Takes a message and gives its number; None where the buffer is full: offer it again later."""
+
+    @abstractmethod
+    def poll(self, now: float) -> list[Message]:
+        """What to send now, in this order: new messages, and again those whose confirmation is overdue."""
+
+    @abstractmethod
+    def confirm(self, confirmation: Confirmation) -> None:
+        """A confirmation arrived. Late, repeated and foreign ones change nothing."""
+
+    @abstractmethod
+    def abandon(self, number: int) -> None:
+        """The message was dead-lettered: it is not sent again. Pipes whose receiver counts announce a gap."""
+
+    @property
+    @abstractmethod
+    def wake_at(self) -> float | None:
+        """When `poll` has something to send, None = not before something is offered or confirmed."""
+
+    @property
+    @abstractmethod
+    def open(self) -> int:
+        """Messages taken whose sending is not over."""
+
+    @abstractmethod
+    def snapshot(self) -> State:
+        """The state, to be stored."""
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """Goes on from a stored state."""
+
+
+class Receiver(ABC):
+    """Says for each message that arrives what to deliver and what to confirm."""
+
+    @abstractmethod
+    def receive(self, message: Message) -> Reaction:
+        """See Reaction."""
+
+    @abstractmethod
+    def snapshot(self) -> State:
+        """The state, to be stored."""
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """Goes on from a stored state."""
+
+
+Order = Literal["none", "first", "monotonic", "continuous"]
+"""What holds of the numbers in the order of delivery: nothing; the first deliveries have no gap and go up, repeated
+ones may come late; numbers go up, with gaps; numbers go up without a gap."""
+Duplicates = Literal["any", "current", "none"]
+"""Which messages may be delivered again: any, only the last delivered one, none."""
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """One row of SEMANTICS "O": texts for people, and `order`, `loss`, `duplicates` for code."""
+
+    name: str
+    number: str
+    delivery: str
+    tolerates: str
+    not_tolerated: str
+    needs: str
+    order: Order
+    loss: bool
+    duplicates: Duplicates
+    sender: Callable[..., Sender]
+    receiver: Callable[..., Any]
