@@ -34,27 +34,27 @@ _NAMED = re.compile(
 _TRANSIENT = (RedisError, RedisClusterException, OSError)
 
 
-def options() -> dict[str, Any]:
-    """Options common to all kinds of connection."""
+def options(*, raw: bool = False, retries: int = 6) -> dict[str, Any]:
+    """Options common to all kinds of connection. `raw`: answers are bytes, for the events of a gateway source."""
     return {
         # A host that is away should be found out in seconds; the retries below cover a connection lost in passing.
         "socket_connect_timeout": 2.0,
         # Scripts take milliseconds; a reply that is this late counts as lost, and the idempotent script is sent again.
         "socket_timeout": 5.0,
         # A restart of Redis that loads its append-only file answers LOADING for some seconds: 0.1, 0.2 … 2 s apart.
-        "retry": Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), retries=6),
+        "retry": Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), retries=retries),
         # Load balancers drop idle connections without a word; a PING before use finds out.
         "health_check_interval": 30,
         # Nothing here needs RESP3's pushes or maps; RESP2 spares the HELLO handshake that some proxies refuse.
         "protocol": 2,
-        # Keys, ids and state are text; opaque payloads never go to Redis.
-        "decode_responses": True,
+        # Keys, ids and state are text; only what a gateway took in is not.
+        "decode_responses": not raw,
         "client_name": "conduit-tasks",
     }
 
 
-def connect(settings: Settings) -> Client:
-    """A connected client for `settings.redis_url`.
+def connect(settings: Settings, *, raw: bool = False, retries: int = 6) -> Client:
+    """A connected client for `settings.redis_url`. `raw` and `retries` as in `options`.
 
     `redis://`, `rediss://` (TLS), `unix://`; `redis+sentinel://[user:password@]host:port,host:port/service[/db]` and
     `redis+cluster://[user:password@]host:port,host:port` (`rediss+…` with TLS). Raises ConfigError on any other, and
@@ -62,7 +62,7 @@ def connect(settings: Settings) -> Client:
     """
     url = settings.redis_url
     try:
-        client = _client(url)
+        client = _client(url, options(raw=raw, retries=retries))
     except (ValueError, TypeError) as e:
         raise ConfigError(f"{_VARIABLE} is not a Redis address ({address(url)}): {type(e).__name__}") from None
     except _TRANSIENT as e:
@@ -72,12 +72,12 @@ def connect(settings: Settings) -> Client:
     return client
 
 
-def _client(url: str) -> Client:
+def _client(url: str, options: dict[str, Any]) -> Client:
     named = _NAMED.match(url)
     if named is None:
         if "+" in url.partition("://")[0]:
             raise ValueError("unknown scheme")
-        return Redis.from_url(url, **options())
+        return Redis.from_url(url, **options)
     hosts = []
     for item in named["hosts"].split(","):
         host, _, port = item.rpartition(":")
@@ -87,11 +87,11 @@ def _client(url: str) -> Client:
     login["ssl"] = named["tls"] == "rediss"
     if named["kind"] == "cluster":
         nodes = [ClusterNode(host, port) for host, port in hosts]
-        return RedisCluster(startup_nodes=nodes, **options(), **login)
+        return RedisCluster(startup_nodes=nodes, **options, **login)
     if not named["service"]:
         raise ValueError("no service")
     # The sentinels take the socket options only: their users and passwords are not the server's.
-    sentinel = Sentinel(hosts, **options(), **login, db=int(named["db"] or 0))
+    sentinel = Sentinel(hosts, **options, **login, db=int(named["db"] or 0))
     return sentinel.master_for(named["service"])
 
 

@@ -96,3 +96,15 @@ class Keys:
     def redo(self, destination: str) -> str:
         """hash: epoch, run, micro-batch → ranges still to redeliver. Until nothing is left."""
         return f"{self._tag}redo:{destination}"
+
+    def ingest(self, source: str) -> str:
+        """stream: events a gateway source took in, in order. Each until acked."""
+        return f"{self._tag}ingest:{source}"
+
+    def ingested(self, source: str) -> str:
+        """hash: last, bytes, acked, acked_bytes of a gateway source. Pipeline."""
+        return f"{self._tag}ingested:{source}"
+
+    def ingest_group(self, source: str, gateway: str) -> str:
+        """string: the last group one gateway process stored, and its answer. An hour."""
+        return f"{self._tag}ingest-group:{source}|{gateway}"

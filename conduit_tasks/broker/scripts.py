@@ -21,8 +21,8 @@ from conduit_tasks.broker.connection import Client, reaching
 
 _DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)(\*?)", re.MULTILINE)
 _USED = re.compile(r"\b([KA])\.(\w+)")
-_KEY_TYPES = {"hash", "set", "string", "any"}
-_ARG_TYPES = {"int", "text", "json"}
+_KEY_TYPES = {"hash", "set", "string", "stream", "any"}
+_ARG_TYPES = {"int", "text", "json", "blob"}
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,17 @@ class Parameter:
     type: str
     rest: bool
 
-    def encode(self, value: Any) -> list[str]:
+    def encode(self, value: Any) -> list[str | bytes]:
         """The value as Redis gets it. Raises TypeError where it is not of the declared type."""
         if self.rest:
             return [self._one(v) for v in value]
         return [self._one(value)]
 
-    def _one(self, value: Any) -> str:
+    def _one(self, value: Any) -> str | bytes:
+        if self.type == "blob":
+            if not isinstance(value, bytes):
+                raise TypeError(f"{self.name} takes bytes, not {type(value).__name__}")
+            return value
         if self.type == "json":
             return orjson.dumps(value).decode()
         if self.type == "int":
@@ -67,8 +71,7 @@ class Script:
 
         Raises BrokerUnavailable, and TypeError where the call does not fit the header.
         """
-        flat = [*_flat(self.name, self.keys, keys), *_flat(self.name, self.args, args)]
-        count = sum(len(v) if not isinstance(v, str) else 1 for v in keys.values())
+        count, flat = self._words(keys, args)
         with reaching(client):
             try:
                 answer = client.evalsha(self.sha, count, *flat)
@@ -76,8 +79,31 @@ class Script:
                 answer = client.eval(self.source, count, *flat)
         return list(answer)
 
+    def followed(
+        self, client: Client, command: Sequence[Any], keys: Mapping[str, str | Sequence[str]], **args: Any
+    ) -> tuple[list[Any], Any]:
+        """As a call, with `command` right behind it on the same connection; both answers."""
+        count, flat = self._words(keys, args)
+        with reaching(client):
+            for words in (("EVALSHA", self.sha), ("EVAL", self.source)):
+                both: Any = client.pipeline(transaction=False)
+                both.execute_command(*words, count, *flat)
+                both.execute_command(*command)
+                answer, after = both.execute(raise_on_error=False)
+                if isinstance(answer, NoScriptError):
+                    continue
+                for said in (answer, after):
+                    if isinstance(said, Exception):
+                        raise said
+                return list(answer), after
+        raise AssertionError("EVAL brings the script along")
 
-def _flat(name: str, declared: tuple[Parameter, ...], given: Mapping[str, Any]) -> list[str]:
+    def _words(self, keys: Mapping[str, str | Sequence[str]], args: Mapping[str, Any]) -> tuple[int, list[str | bytes]]:
+        flat = [*_flat(self.name, self.keys, keys), *_flat(self.name, self.args, args)]
+        return sum(len(v) if not isinstance(v, str) else 1 for v in keys.values()), flat
+
+
+def _flat(name: str, declared: tuple[Parameter, ...], given: Mapping[str, Any]) -> list[str | bytes]:
     wanted = {p.name for p in declared}
     if wanted != set(given):
         raise TypeError(f"{name}.lua takes {sorted(wanted)}, not {sorted(given)}")
@@ -136,3 +162,6 @@ BEGIN_ACK = load("begin_ack")
 COMMIT_ACK = load("commit_ack")
 BEGIN_COLLECT = load("begin_collect")
 END_COLLECT = load("end_collect")
+INGEST_ADD = load("ingest_add")
+INGEST_PLAN = load("ingest_plan")
+INGEST_ACK = load("ingest_ack")

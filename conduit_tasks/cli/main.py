@@ -36,6 +36,7 @@ COMMANDS = {
     "stop": Lazy("status", "Stop a pipeline, gracefully unless told otherwise."),
     "dead-letters": Lazy("dead_letters", "List what could not be delivered."),
     "ledger": Lazy("ledger", "Print what became of which records, where, when and in which attempt."),
+    "gateway": Lazy("gateway", "Take events over HTTP; answer when they are stored."),
     "broker": Lazy("broker", "Look after the broker."),
     "stack": Lazy("stack", "Start and stop the embedded stack."),
 }

@@ -86,6 +86,9 @@ class Source:
 
     spec: ClassVar[Spec]
     ack_on: ClassVar[Literal["delivered", "stored"]] = "delivered"
+    pipeline: str = ""
+    connector: str = ""
+    """Ids of the pipeline and of the connector it is there; set by who builds it to work, not to check settings."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)

@@ -155,4 +155,6 @@ def source_connector(pipeline: Pipeline, source_id: str) -> Source:
     from conduit_tasks.connectors.registry import source_class
 
     source = pipeline.source(source_id)
-    return source_class(source.plugin)(source.settings)
+    connector = source_class(source.plugin)(source.settings)
+    connector.pipeline, connector.connector = pipeline.id, source.id
+    return connector

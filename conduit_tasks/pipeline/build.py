@@ -20,8 +20,9 @@ from conduit_tasks.pipeline.topology import (
     Processor,
     Source,
 )
+from conduit_tasks.pipeline.validate import GATEWAY
 
-ACKED_WHEN_STORED = frozenset({"http", "sqs", "cdc", "postgres"})
+ACKED_WHEN_STORED = frozenset({"gateway", "http", "sqs", "cdc", "postgres"})
 """Sources whose `ack-on` is `stored` unless the file says otherwise (SEMANTICS T2): their producer waits for the
 answer, or their log grows until they are acked. Known by name, so that reading a file loads no connector."""
 
@@ -64,7 +65,7 @@ def _source(keys: ConnectorKeys) -> Source:
         settings=keys.settings,
         processors=_processors(keys.processors),
         ack_on=keys.ack_on or ("stored" if plugin in ACKED_WHEN_STORED else "delivered"),
-        durability=keys.durability,
+        durability=keys.durability or ("redis" if plugin == GATEWAY else None),
     )
 
 

@@ -181,7 +181,7 @@ class ConnectorKeys(Keys):
     ack_on: Literal["delivered", "stored"] | None = None
     """Sources: acked when everything is delivered, or when the micro-batch is sealed; absent = the connector's own."""
     durability: Literal["redis", "spool"] | None = None
-    """The HTTP gateway: where an event is stored before its producer is answered."""
+    """Source `gateway`: where an event is stored before its producer is answered; absent = redis."""
     trigger: TriggerKeys | None = None
     """Destinations only."""
     delivery: DeliveryKeys | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Path, Report
-from conduit_tasks.pipeline.model import DeadLetterKeys, DeliveryKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.plugins import KINDS, parse_plugin
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.record.fields import parse as field_reference
@@ -19,6 +19,8 @@ STRICT_PIPES = frozenset({"sequential", "monotonic", "monotonic-relaxed", "conti
 """Pipes whose promise is an order (SEMANTICS O4–O6r)."""
 INDEX_PIPES = STRICT_PIPES - {"sequential"}
 """Pipes whose receiver keeps an index."""
+GATEWAY = "gateway"
+"""The source whose producers are answered by `conduit gateway`."""
 _SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
 _DESTINATION_ONLY = {"trigger": "trigger", "delivery": "delivery", "dead_letter_queue": "dead-letter-queue"}
 _UPDATE = 'set version: "2.2"'
@@ -60,6 +62,7 @@ def check(keys: PipelineKeys, report: Report, base: Path) -> None:
                 report.add(
                     "E107", (*path, key), f"'{key}' belongs to a {other}", f"move it to a connector of type: {other}"
                 )
+        _check_durability(connector, report, path)
         if connector.delivery:
             _check_delivery(connector.delivery, report, (*path, "delivery"))
         if connector.dead_letter_queue:
@@ -106,6 +109,27 @@ def _check_plugin_reference(text: str, report: Report, path: Path) -> None:
         report.add("E102", path, "the plugin has no name", "write for example builtin:file")
     elif reference.version not in ("", "latest"):
         report.add("W105", path, f"the version '{reference.version}' is ignored", f"write {reference.name}")
+
+
+def _check_durability(connector: ConnectorKeys, report: Report, path: Path) -> None:
+    """SEMANTICS T2: only the gateway answers a producer."""
+    if connector.type != "source" or connector.durability is None:
+        return
+    plugin = parse_plugin(connector.plugin).name
+    if plugin != GATEWAY:
+        report.add(
+            "E107",
+            (*path, "durability"),
+            f"'{plugin}' answers no producer, so 'durability' has no meaning here",
+            f"remove it; it belongs to a source with plugin: {GATEWAY}",
+        )
+    elif connector.durability == "spool":
+        report.add(
+            "E213",
+            (*path, "durability"),
+            "durability: spool is not built yet: an event is in Redis alone until its micro-batch is sealed",
+            "write durability: redis, or remove it",
+        )
 
 
 def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:

@@ -35,7 +35,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer retries: what is not there does not come back in these tests."""
     usual = connection.options()
     monkeypatch.setattr(
-        connection, "options", lambda: {**usual, "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0)}
+        connection, "options", lambda **_: {**usual, "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0)}
     )
 
 

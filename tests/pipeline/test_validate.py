@@ -184,3 +184,13 @@ def test_effectively_once_is_refused_where_it_cannot_be_given(only: Only, files:
 def test_every_code_is_documented() -> None:
     documented = (Path(__file__).parents[2] / "docs" / "pipeline-file.md").read_text()
     assert [code for code in CODES if f"`{code}`" not in documented] == []
+
+
+@pytest.mark.proves("T2")
+@pytest.mark.parametrize(
+    ("plugin", "durability", "code"),
+    [("file", "redis", "E107"), ("gateway", "spool", "E213"), ("gateway", "redis", None)],
+)
+def test_durability_belongs_to_the_gateway(files: Files, plugin: str, durability: str, code: str | None) -> None:
+    text = files.with_pipeline(source=f"durability: {durability}").replace("plugin: file", f"plugin: {plugin}", 1)
+    assert [f.code for f in files.load(text).errors] == ([code] if code else [])

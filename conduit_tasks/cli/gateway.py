@@ -1,0 +1,62 @@
+"""`conduit gateway`: takes events over HTTP for every source with `plugin: gateway`.
+
+Exit 0: it was asked to stop, and everything it took is answered; 1: it cannot begin (a file, Redis, the port).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from conduit_tasks.cli.output import note
+from conduit_tasks.errors import ConfigError
+
+
+class Fsync(StrEnum):
+    """Values of `--fsync`."""
+
+    check = "check"
+    always = "always"
+    everysec = "everysec"
+
+
+def gateway(  # noqa: PLR0917 - options of a command, all given by name
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.", envvar="CONDUIT_GATEWAY_PORT")] = 8090,
+    fsync: Annotated[
+        Fsync,
+        typer.Option(
+            help="check: Redis must fsync before it answers (appendfsync always, or WAITAOF). always: it does, on your "
+            "word, where it does not tell. everysec: a second of answered events may be lost with the machine.",
+            envvar="CONDUIT_GATEWAY_FSYNC",
+        ),
+    ] = Fsync.check,
+    tls_certificate: Annotated[str, typer.Option(help="PEM file; with --tls-key, HTTPS is served.")] = "",
+    tls_key: Annotated[str, typer.Option(help="PEM file of the certificate's key.")] = "",
+    grace: Annotated[float, typer.Option(help="Seconds in which a stop answers what was taken.")] = 30.0,
+) -> None:
+    """Take events over HTTP and answer when they are stored: POST /ingest/PIPELINE/CONNECTOR.
+
+    CloudEvents (binary, structured, batched) and JSON webhooks. GET /healthz and /readyz tell how it is. It looks at
+    the pipeline files again when they change. SIGTERM stops it after everything it took is answered.
+    """
+    from conduit_tasks.gateway.serve import Options, Service
+    from conduit_tasks.settings import settings
+
+    if bool(tls_certificate) != bool(tls_key):
+        raise ConfigError("conduit gateway: --tls-certificate and --tls-key belong together; give both")
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    tls = (tls_certificate, tls_key) if tls_certificate else None
+    service = Service(settings(), Options(host, port, fsync.value, tls, grace))
+    note(f"events are durable in Redis: {service.mode}")
+
+    def listening(url: str, paths: list[str]) -> None:
+        for path in paths:
+            # Flushed: who started it waits for this line to know the port.
+            print(f"listening on {url}{path}", flush=True)
+
+    service.run(listening)

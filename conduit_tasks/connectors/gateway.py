@@ -1,0 +1,161 @@
+"""The gateway's source: events that `conduit gateway` stored in Redis before it answered their producers (T2).
+
+They are planned by number, read without being removed, and removed when the source is acked. Their ids in the stream
+are the positions; a producer's own CloudEvents attributes are metadata `cloudevents.*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.units import parse_rate
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from conduit_tasks.gateway.parse import Webhooks
+    from conduit_tasks.gateway.store import Budget, IngestStore
+
+_ATTRIBUTE = "cloudevents."
+SECRETS = ("env", "connection", "variable")
+
+
+class GatewaySource(Source):
+    """Token: the number of an event. One partition, in the order in which the events were stored."""
+
+    spec = Spec(
+        "gateway",
+        "Takes events over HTTP (CloudEvents, webhooks) and answers when they are stored; served by `conduit gateway`.",
+        (
+            Option(
+                "auth",
+                "where the tokens are that a producer may show: comma-separated env:NAME, connection:ID (an Airflow "
+                "connection's password), variable:KEY (an Airflow variable); or none",
+                required=True,
+            ),
+            Option("max-request-size", "a larger body is answered with 413", default="1MiB"),
+            Option("backlog.records", "events that may wait for the pipeline; more are refused", default="1000000"),
+            Option("backlog.bytes", "the same in bytes", default="256MiB"),
+            Option("rate-limit", "events per second and gateway process, for example 1000/s"),
+            Option("webhooks", "whether JSON that is no CloudEvent is taken", default="true"),
+            Option("webhooks.id-header", "the header that holds a webhook's id"),
+            Option("webhooks.type-header", "the header that holds a webhook's type"),
+            Option("key", "the attribute that becomes the record's key", default="partitionkey"),
+            Option("cloudevents.*", "a CloudEvents attribute for events that come without it: a constant"),
+        ),
+    )
+    ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self.auth = _secrets(self.settings)
+        self.request_bytes = options.size(self.settings, "max-request-size")
+        self.backlog_records = options.integer(self.settings, "backlog.records", least=1)
+        self.backlog_bytes = options.size(self.settings, "backlog.bytes", least=self.request_bytes)
+        self.rate = _rate(self.settings)
+        self.take_webhooks = options.boolean(self.settings, "webhooks")
+        self.key = f"{_ATTRIBUTE}{self.settings['key']}"
+        for name, value in self.settings.items():
+            if name.startswith(_ATTRIBUTE) and "{{" in value:
+                raise ConfigError(
+                    f"gateway: option '{name}' is a template, which would replace what the producer said; write a "
+                    "constant, or a processor field.set with a condition"
+                )
+
+    @property
+    def budget(self) -> Budget:
+        """What may wait for the pipeline."""
+        from conduit_tasks.gateway.store import Budget
+
+        return Budget(self.backlog_records, self.backlog_bytes)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """How plain JSON is taken."""
+        from conduit_tasks.gateway.parse import Webhooks
+
+        id_header, type_header = (self.settings.get(f"webhooks.{n}-header", "").lower() for n in ("id", "type"))
+        return Webhooks(self.take_webhooks, id_header, type_header)
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        store = self._store()
+        try:
+            return store.plan(position.get(""), limit)
+        finally:
+            store.close()
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        store = self._store(raw=True)
+        try:
+            for page in store.entries(slice):
+                yield self._batch(page)
+        finally:
+            store.close()
+
+    def _batch(self, page: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
+        """Structured data stays the JSON text it came as."""
+        import pyarrow as pa
+
+        from conduit_tasks.gateway.event import unpack
+        from conduit_tasks.record.schema import AFTER_STRUCTURED, READ_SCHEMA
+
+        structured, metadata, data = zip(*(unpack(event) for _, event in page))
+        keys = [None if (key := m.get(self.key)) is None else key.encode() for m in metadata]
+        none = pa.nulls(len(page), pa.binary())
+        columns = [
+            pa.array([id for id, _ in page], pa.binary()),
+            pa.array([0] * len(page), pa.int8()),
+            pa.array([list(m.items()) for m in metadata], READ_SCHEMA.field("metadata").type),
+            pa.array(keys, pa.binary()),
+            none,
+            pa.array(data, pa.binary()),
+            pa.array([AFTER_STRUCTURED if s else 0 for s in structured], pa.int8()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA)
+
+    def ack(self, position: Position) -> None:
+        store = self._store()
+        try:
+            if "" in position:
+                store.ack(position[""])
+        finally:
+            store.close()
+
+    def _store(self, *, raw: bool = False) -> IngestStore:
+        from conduit_tasks.broker.connection import connect
+        from conduit_tasks.gateway.store import IngestStore
+        from conduit_tasks.settings import settings
+
+        return IngestStore(self.pipeline, self.connector, connect(settings(), raw=raw))
+
+
+def _secrets(settings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(kind, name) of every place a token is in; none where everybody may send."""
+    said = options.words(settings, "auth")
+    if said == ["none"]:
+        return []
+    out = []
+    for word in said:
+        kind, _, name = word.partition(":")
+        if kind not in SECRETS or not name:
+            raise ConfigError(
+                "gateway: option 'auth' takes env:NAME, connection:ID, variable:KEY or none, never the token itself"
+            )
+        out.append((kind, name))
+    return out
+
+
+def _rate(settings: Mapping[str, str]) -> float | None:
+    if "rate-limit" not in settings:
+        return None
+    try:
+        return parse_rate(settings["rate-limit"])
+    except ConfigError as error:
+        raise ConfigError(f"option 'rate-limit': {error}") from None
+
+
+SOURCE = GatewaySource

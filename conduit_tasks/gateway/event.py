@@ -1,0 +1,43 @@
+"""One event as bytes: what the gateway stores, and the source `gateway` reads back.
+
+    <kind><metadata: a JSON object of texts>\\n<data>
+
+`kind` is `s` (data is a JSON object: structured), `r` (any other bytes: raw) or `n` (no data). Metadata are a record's:
+`cloudevents.<attribute>` as the producer gave it, and `opencdc.createdAt` (unix nanoseconds, when it came in) where the
+event has no time of its own. JSON has no line break inside a value, so the first one ends the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import orjson
+
+from conduit_tasks.record.cloudevents import PREFIX, unix_nanoseconds
+
+Kind = Literal[b"s", b"r", b"n"]
+TIME = PREFIX + "time"
+CREATED = "opencdc.createdAt"
+
+
+def pack(kind: Kind, metadata: Mapping[str, str], data: bytes) -> bytes:
+    """See above."""
+    return kind + orjson.dumps(metadata) + b"\n" + data
+
+
+def unpack(event: bytes) -> tuple[bool, dict[str, str], bytes | None]:
+    """Whether the data is structured, the metadata, the data or None.
+
+    An event's own time becomes `opencdc.createdAt`, so that it is what an interval selects by.
+    """
+    head, _, data = event.partition(b"\n")
+    metadata: dict[str, str] = orjson.loads(head[1:])
+    own = metadata.get(TIME)
+    if own is not None:
+        try:
+            metadata[CREATED] = str(unix_nanoseconds(own.upper()))
+        except ValueError:
+            # RFC 3339 knows a 60th second, Python's calendar does not; the attribute itself is kept.
+            metadata.pop(CREATED, None)
+    return head[:1] == b"s", metadata, None if head[:1] == b"n" else data

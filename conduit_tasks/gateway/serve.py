@@ -1,0 +1,229 @@
+"""The process of `conduit gateway`: which sources it serves, whether Redis is fit, and a shutdown that answers all.
+
+The pipeline files are looked at again when they change, so that a new source is served without a restart; tokens are
+looked up again with them, and at the latest every minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.connection import Client, connect
+from conduit_tasks.connectors.gateway import GatewaySource
+from conduit_tasks.errors import BrokerUnavailable, ConduitError, ConfigError
+from conduit_tasks.gateway.app import Endpoint, Gateway
+from conduit_tasks.gateway.commit import Bucket, Committer, Health
+from conduit_tasks.gateway.durability import Fsync, Mode, check_answers
+from conduit_tasks.gateway.store import IngestStore
+from conduit_tasks.gateway.tokens import Tokens, resolve
+from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.pipeline.validate import GATEWAY
+from conduit_tasks.settings import Settings
+
+log = logging.getLogger("conduit.gateway")
+
+LOOK = 2.0
+"""Seconds between looks at the pipeline files."""
+REFRESH = 60.0
+"""Seconds after which tokens are looked up again."""
+PROBE = 0.5
+"""Seconds between looks at a Redis that was away."""
+THREADS = 8
+"""Sources that store at the same time."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to listen. `tls`: certificate and key. `grace`: seconds in which a shutdown answers what it took."""
+
+    host: str
+    port: int
+    fsync: Fsync = "check"
+    tls: tuple[str, str] | None = None
+    grace: float = 30.0
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One gateway source of the files, its tokens resolved."""
+
+    pipeline: str
+    connector: str
+    source: GatewaySource
+    tokens: Tokens
+
+    @property
+    def path(self) -> str:
+        return f"/ingest/{self.pipeline}/{self.connector}"
+
+
+class Service:
+    """Runs until told to stop. Raises ConfigError, NotDurable, BrokerUnavailable where it cannot begin."""
+
+    def __init__(self, settings: Settings, options: Options) -> None:
+        self.settings, self.options = settings, options
+        # No retries in the client: the committer repeats a group under its number, and answers its producers in time.
+        self.client: Client = connect(settings, retries=0)
+        self.mode: Mode = check_answers(self.client, settings.redis_durability, options.fsync)
+        self._pool = ThreadPoolExecutor(THREADS, "store")
+        self._committers: dict[str, Committer] = {}
+        self._looked: tuple[Any, float] = ((), 0.0)
+
+    def run(self, listening: Callable[[str, list[str]], None]) -> None:
+        """Serves; `listening(url, paths)` is called once, when it is ready."""
+        import uvloop
+
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._run(listening))
+        finally:
+            self._pool.shutdown()
+            self.client.close()
+
+    async def _run(self, listening: Callable[[str, list[str]], None]) -> None:
+        gateway = Gateway(Health())
+        found = await asyncio.to_thread(self._find)
+        self._serve_these(gateway, found or [])
+        if not gateway.endpoints:
+            raise ConfigError(
+                f"no pipeline in {self._folder} has a source with plugin: gateway that can be served; add one"
+            )
+        with _bound(self.options) as listener:
+            tls = self.options.tls
+            config = uvicorn.Config(
+                gateway,
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=int(self.options.grace),
+                ssl_certfile=tls and tls[0],
+                ssl_keyfile=tls and tls[1],
+            )
+            server = _Server(config, gateway)
+            watching = [asyncio.create_task(self._watch(gateway)), asyncio.create_task(self._probe(gateway.health))]
+            host, port = listener.getsockname()[:2]
+            host = f"[{host}]" if ":" in host else host
+            listening(f"{'https' if tls else 'http'}://{host}:{port}", sorted(gateway.endpoints))
+            try:
+                await server.serve(sockets=[listener])
+                for committer in self._committers.values():
+                    await committer.drain()
+            finally:
+                for task in watching:
+                    task.cancel()
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.settings.path(self.settings.pipelines))
+
+    def _find(self) -> list[_Found] | None:
+        """The gateway sources of the files as they are now; None where nothing changed."""
+        files = sorted(self._folder.glob("*.y*ml"))
+        seen = tuple((f.name, s.st_mtime_ns, s.st_size) for f in files if (s := f.stat()))
+        last, at = self._looked
+        if seen == last and time.monotonic() - at < REFRESH:
+            return None
+        out = []
+        for pipeline in load_folder(self._folder).pipelines:
+            for source in pipeline.sources:
+                if source.plugin != GATEWAY:
+                    continue
+                try:
+                    Broker(pipeline.id, self.client).initialise()
+                    built = GatewaySource(source.settings)
+                    out.append(_Found(pipeline.id, source.id, built, resolve(built.auth)))
+                except ConfigError as error:
+                    log.error("source %s of pipeline %s is not served: %s", source.id, pipeline.id, error)
+        self._looked = (seen, time.monotonic())
+        return out
+
+    def _serve_these(self, gateway: Gateway, found: list[_Found]) -> None:
+        endpoints: dict[str, Endpoint] = {}
+        for one in found:
+            committer = self._committers.get(one.path)
+            if committer is None:
+                store = IngestStore(one.pipeline, one.connector, self.client)
+                add = partial(store.add, wait_fsync=self.mode == "waitaof")
+                committer = Committer(add, one.source.budget, self._pool, gateway.health)
+                self._committers[one.path] = committer
+            committer.budget = one.source.budget
+            before = gateway.endpoints.get(one.path)
+            bucket = before.bucket if before else None
+            if (bucket.rate if bucket else None) != one.source.rate:
+                bucket = Bucket(one.source.rate) if one.source.rate else None
+            endpoints[one.path] = Endpoint(one.source, one.tokens, one.source.webhooks, bucket, committer)
+        if endpoints.keys() != gateway.endpoints.keys():
+            log.info("serving %s", ", ".join(sorted(endpoints)) or "nothing")
+        gateway.endpoints = endpoints
+
+    async def _watch(self, gateway: Gateway) -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            try:
+                found = await asyncio.to_thread(self._find)
+            except (ConduitError, OSError) as error:
+                log.warning("the pipeline files are looked at again later: %s", error)
+                continue
+            if found is not None:
+                self._serve_these(gateway, found)
+
+    async def _probe(self, health: Health) -> None:
+        """Redis is asked again whether it keeps what it is given: it may have come back as another one."""
+        while True:
+            await health.changed.wait()
+            await asyncio.sleep(PROBE)
+            try:
+                mode = await asyncio.to_thread(
+                    check_answers, self.client, self.settings.redis_durability, self.options.fsync
+                )
+                if mode != self.mode:
+                    raise BrokerUnavailable(f"Redis keeps events differently now ({mode}, not {self.mode}); restart")
+            except ConduitError as error:
+                health.lost(str(error))
+                continue
+            health.changed.clear()
+            health.back()
+
+
+class _Server(uvicorn.Server):
+    """Ends with exit code 0 when it was asked to stop, and says so at /readyz meanwhile."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._gateway.stopping = True
+        super().handle_exit(sig, frame)
+        # uvicorn would raise it again in the end, and the process would not end by itself.
+        self._captured_signals.clear()
+
+
+@contextmanager
+def _bound(options: Options) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        listener = socket.create_server((options.host, options.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {options.host} port {options.port}: {error.strerror}") from None
+    with listener:
+        yield listener

@@ -1,0 +1,58 @@
+"""The tokens that producers show: where they come from, and whether one is right. They are never logged or stored."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Sequence
+
+from conduit_tasks.errors import ConfigError
+
+SCHEME = b"bearer "
+
+
+class Tokens:
+    """The tokens of one source; several, so that they can be rotated. Only their hashes are kept."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._digests = [hashlib.sha256(t.encode()).digest() for t in tokens]
+
+    @property
+    def needed(self) -> bool:
+        """False where everybody may send."""
+        return bool(self._digests)
+
+    def accept(self, authorization: bytes | None) -> bool:
+        """Whether `Authorization: Bearer <token>` has a right one. Takes as long for a wrong as for a right one."""
+        if authorization is None or authorization[: len(SCHEME)].lower() != SCHEME:
+            return not self._digests
+        shown = hashlib.sha256(authorization[len(SCHEME) :].strip()).digest()
+        # All are compared: which one it was is not told by the time it takes.
+        return sum(hmac.compare_digest(shown, digest) for digest in self._digests) > 0 or not self._digests
+
+
+def resolve(places: Sequence[tuple[str, str]]) -> Tokens:
+    """The tokens in these places, (env | connection | variable, name). Raises ConfigError naming the empty one."""
+    return Tokens([_one(kind, name) for kind, name in places])
+
+
+def _one(kind: str, name: str) -> str:
+    if kind == "env":
+        found = os.environ.get(name, "")
+    elif kind == "variable":
+        from airflow.models.variable import Variable
+
+        found = Variable.get_variable_from_secrets(name) or ""
+    else:
+        from airflow.exceptions import AirflowNotFoundException
+        from airflow.models.connection import Connection
+
+        try:
+            found = Connection.get_connection_from_secrets(name).password or ""
+        except AirflowNotFoundException:
+            found = ""
+    if not found.strip():
+        said = {"env": "the environment variable", "connection": "the password of the Airflow connection"}
+        raise ConfigError(f"gateway: no token: {said.get(kind, 'the Airflow variable')} {name} is missing or empty")
+    return found.strip()

@@ -1,0 +1,207 @@
+"""A Redis that fsyncs before it answers, and the gateway as a process of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.broker.connection import Client, connect
+from conduit_tasks.gateway.store import IngestStore
+from conduit_tasks.settings import Settings, forget
+from tests.conftest import RedisServer
+
+TOKEN = "correct-horse"
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: {id}
+    connectors:
+      - id: web
+        type: source
+        plugin: gateway
+        settings: {settings}
+      - {{id: out, type: destination, plugin: file, settings: {{path: out.jsonl}}}}
+"""
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        assert self.headers["content-type"] == "application/problem+json"
+        problem: dict[str, Any] = json.loads(self.body)
+        assert problem["status"] == self.status
+        return problem
+
+
+@dataclass
+class GatewayProcess:
+    """`conduit gateway` on a free port; can be killed and started again."""
+
+    home: Path
+    redis_url: str
+    options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+    url: str = ""
+
+    def command(self) -> tuple[list[str], dict[str, str]]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("CONDUIT_")}
+        env |= {"CONDUIT_HOME": str(self.home), "CONDUIT_REDIS_URL": self.redis_url, "WEB_TOKEN": TOKEN}
+        argv = [sys.executable, "-c", "from conduit_tasks.cli.main import main; main()", "gateway", "--port", "0"]
+        return [*argv, *self.options], {**env, **self.environment}
+
+    def start(self) -> GatewayProcess:
+        argv, env = self.command()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(argv, env=env, cwd=self.home, stdout=subprocess.PIPE, stderr=log, text=True)
+        # A process that never says anything is ended, so that the line below ends too.
+        guard = threading.Timer(60, self.process.kill)
+        guard.start()
+        assert self.process.stdout is not None
+        # Where tokens are Airflow's, that says something too.
+        line = next((line for line in self.process.stdout if line.startswith("listening on ")), "")
+        guard.cancel()
+        assert line, self.log.read_text()
+        self.url = line.split()[2].partition("/ingest/")[0]
+        return self
+
+    @property
+    def log(self) -> Path:
+        return self.home / "gateway.log"
+
+    @property
+    def address(self) -> str:
+        return self.url.partition("://")[2]
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def request(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> Answer:
+        connection = http.client.HTTPConnection(self.address, timeout=30)
+        try:
+            connection.request(method, path, body, dict(headers or {}), **more)
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def post(self, body: Any, *, path: str = "/ingest/p/web", type: str = "application/json", **headers: str) -> Answer:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {"content-type": type, **{k.replace("_", "-"): v for k, v in headers.items()}}
+        return self.request("POST", path, data, sent)
+
+
+def event(n: int, **attributes: Any) -> dict[str, Any]:
+    """A CloudEvent in JSON with number `n`."""
+    return {"specversion": "1.0", "id": f"e{n}", "source": "/test", "type": "made", "data": {"n": n}, **attributes}
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+    return found
+
+
+def write_pipeline(home: Path, id: str = "p", **settings: Any) -> None:
+    folder = home / "include" / "pipelines"
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"auth": "none", **{k.replace("_", "-"): v for k, v in settings.items()}}
+    side = folder / f"{id}.side"
+    side.write_text(PIPELINE.format(id=id, settings=json.dumps(settings)))
+    side.rename(folder / f"{id}.yaml")
+
+
+@pytest.fixture(scope="session")
+def fsyncing_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("fsyncing"))
+    server.start("--appendfsync", "always")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def fsyncing(fsyncing_process: RedisServer) -> RedisServer:
+    """A Redis with `appendfsync always`, empty."""
+    fsyncing_process.flush()
+    return fsyncing_process
+
+
+@pytest.fixture
+def gateway_home(home: Path, fsyncing: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installation whose Redis is `fsyncing`."""
+    monkeypatch.setenv("CONDUIT_REDIS_URL", fsyncing.url)
+    forget()
+    return home
+
+
+@pytest.fixture
+def serving(gateway_home: Path, fsyncing: RedisServer) -> Iterator[Callable[..., GatewayProcess]]:
+    """Starts a gateway for the pipelines of the home, with options of `conduit gateway`."""
+    started: list[GatewayProcess] = []
+
+    def start(*options: str, **environment: str) -> GatewayProcess:
+        started.append(GatewayProcess(gateway_home, fsyncing.url, options, environment).start())
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.process is not None and process.process.poll() is None:
+            process.kill()
+
+
+@pytest.fixture
+def client(fsyncing: RedisServer) -> Iterator[Client]:
+    client = connect(Settings(redis_url=fsyncing.url), raw=False)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def raw_client(fsyncing: RedisServer) -> Iterator[Client]:
+    client = connect(Settings(redis_url=fsyncing.url), raw=True)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def stored(fsyncing: RedisServer) -> Callable[..., list[bytes]]:
+    """The events that a source holds, packed, in order."""
+
+    def read(pipeline: str = "p", source: str = "web") -> list[bytes]:
+        client = connect(Settings(redis_url=fsyncing.url), raw=True)
+        try:
+            store = IngestStore(pipeline, source, client)
+            return [fields[b"e"] for _, fields in client.xrange(store.keys.ingest(source))]  # type: ignore[union-attr]
+        finally:
+            client.close()
+
+    return read

@@ -1,0 +1,123 @@
+"""SIGKILL of the gateway and of Redis in the middle of load: what was answered is there, in order, once."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conduit_tasks.broker.connection import connect
+from conduit_tasks.gateway.event import unpack
+from conduit_tasks.gateway.store import IngestStore
+from conduit_tasks.settings import Settings
+from tests.conftest import RedisServer
+from tests.gateway.conftest import GatewayProcess, event, until, write_pipeline
+
+PRODUCERS = 4
+
+
+class Producer:
+    """Sends numbered batches of two, the next when one was answered; what is not answered with 2xx is sent again."""
+
+    def __init__(self, gateway: GatewayProcess, number: int) -> None:
+        self.gateway, self.number = gateway, number
+        self.answered: list[int] = []
+        self.unanswered: set[int] = set()
+        self.stop = threading.Event()
+        self._thread = threading.Thread(target=self._produce)
+        self._thread.start()
+
+    def _produce(self) -> None:
+        n = 0
+        while not self.stop.is_set():
+            numbers = [n, n + 1]
+            if self._send(numbers):
+                self.answered += numbers
+                n += 2
+            else:
+                self.unanswered.update(numbers)
+                time.sleep(0.02)
+
+    def _send(self, numbers: list[int]) -> bool:
+        batch = [event(n, id=f"{self.number}-{n}", producer=self.number) for n in numbers]
+        try:
+            answer = self.gateway.post(batch, type="application/cloudevents-batch+json")
+        except OSError:
+            return False
+        assert answer.status in (202, 503), answer.body
+        return answer.status == 202
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    (tmp_path / "own").mkdir()
+    server = RedisServer(tmp_path / "own")
+    server.start("--appendfsync", "always")
+    yield server
+    server.kill()
+
+
+def kill_gateway(gateway: GatewayProcess, redis: RedisServer) -> None:
+    gateway.kill()
+    gateway.start()
+
+
+def kill_redis(gateway: GatewayProcess, redis: RedisServer) -> None:
+    redis.kill()
+    redis.start("--appendfsync", "always")
+
+
+def kill_both(gateway: GatewayProcess, redis: RedisServer) -> None:
+    redis.kill()
+    gateway.kill()
+    redis.start("--appendfsync", "always")
+    gateway.start()
+
+
+@pytest.mark.proves("T1", "T2", "C9", "I1")
+@pytest.mark.parametrize("kill", [kill_gateway, kill_redis, kill_both])
+def test_what_was_answered_survives_a_kill_in_order_and_once(
+    home: Path, own_redis: RedisServer, kill: Callable[[GatewayProcess, RedisServer], None]
+) -> None:
+    # Given producers under way
+    write_pipeline(home)
+    gateway = GatewayProcess(home, own_redis.url).start()
+    producers = [Producer(gateway, number) for number in range(PRODUCERS)]
+    try:
+        # When something is killed among them, twice
+        for _ in range(2):
+            before = [len(p.answered) for p in producers]
+            until(lambda before=before: all(len(p.answered) > n + 40 for p, n in zip(producers, before)))
+            kill(gateway, own_redis)
+        before = [len(p.answered) for p in producers]
+        until(lambda: all(len(p.answered) > n + 10 for p, n in zip(producers, before)))
+    finally:
+        for producer in producers:
+            producer.end()
+        gateway.stop()
+    client = connect(Settings(redis_url=own_redis.url), raw=True)
+    entries = client.xrange(IngestStore("p", "web", client).keys.ingest("web"))
+    client.close()
+    there: dict[int, list[int]] = {number: [] for number in range(PRODUCERS)}
+    for _, fields in entries:  # type: ignore[union-attr]
+        _, metadata, data = unpack(fields[b"e"])
+        there[int(metadata["cloudevents.producer"])].append(json.loads(data or b"")["n"])
+    for producer in producers:
+        found = there[producer.number]
+        # Then every answered event is there, the first of each in order
+        first = list(dict.fromkeys(found))
+        assert [n for n in first if n in set(producer.answered)] == producer.answered
+        assert first == sorted(first)
+        # And only what was once left without an answer may be there twice
+        twice = {n for n, times in Counter(found).items() if times > 1}
+        assert twice <= producer.unanswered
