@@ -13,23 +13,28 @@ settings: {url: "https://example.org/events", headers.X-Team: data, auth.bearer:
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-import aiohttp
 import orjson
 from yarl import URL
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option, Outcome, RecordDestination, Spec
-from conduit_tasks.connectors.http_outcome import outcome_of_error, outcome_of_response
-from conduit_tasks.connectors.link_local import GuardedResolver, check_host
+from conduit_tasks.connectors.http_client import Client
+from conduit_tasks.connectors.http_outcome import outcome_of_answer, outcome_of_error
+from conduit_tasks.connectors.link_local import check_host
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.record.record import Record, data_bytes
 from conduit_tasks.settings import settings as installation
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
+FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "expect", "upgrade", "te", "trailer"})
+"""Headers that decide where a request ends, or what follows it on its connection."""
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A header's name (RFC 9110, 5.1)."""
 
 
 class HttpDestination(RecordDestination):
@@ -72,48 +77,31 @@ class HttpDestination(RecordDestination):
         self._key = s["idempotency-header"].strip()
         self._content_type = s.get("content-type")
         self._opencdc = s["body"] == "opencdc"
-        self._headers = _headers(s)
+        self._head = _head(s["method"], self._url, _headers(s), {"content-type", self._key.lower()})
         if ("tls.key-file" in s) and ("tls.cert-file" not in s):
             raise ConfigError("http: option 'tls.key-file' needs 'tls.cert-file'")
-        self._session: aiohttp.ClientSession | None = None
+        self._client: Client | None = None
 
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109  # the contract of RecordDestination
-        connector = aiohttp.TCPConnector(
-            # No limit of its own: the engine has at most `max-unconfirmed` sends on their way.
-            limit=0,
-            keepalive_timeout=60,
-            ssl=self._ssl(),
-            resolver=GuardedResolver() if self._guarded else None,
-        )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            headers=self._headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # The engine times every send (T5); this bounds what outlives its send: a half-open connection.
-            timeout=aiohttp.ClientTimeout(total=None, connect=timeout),
-            auto_decompress=False,
-        )
+        url = self._url
+        # The engine times every send (T5); this bounds only how long a connection takes.
+        self._client = Client(url.raw_host or "", url.port or 0, self._tls(), guarded=self._guarded, timeout=timeout)
 
     async def send(self, record: Record) -> Outcome:
-        if self._session is None:
+        if self._client is None:
             raise Unavailable("http: send before open")
         body, content_type = self._body(record)
-        headers = {"Content-Type": content_type}
-        if self._key:
-            headers[self._key] = record.id
-        method = self.settings["method"]
+        key = f"{self._key}: {record.id}\r\n" if self._key else ""
+        head = f"{self._head}{key}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         try:
-            async with self._session.request(
-                method, self._url, data=body, headers=headers, allow_redirects=False
-            ) as response:
-                return await outcome_of_response(response)
-        except (aiohttp.ClientError, OSError) as error:
+            return outcome_of_answer(await self._client.exchange(head.encode("latin-1") + body))
+        except OSError as error:
             return outcome_of_error(error)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
 
     def _body(self, record: Record) -> tuple[bytes, str]:
         """What is sent: the data after the change, or before it where it was deleted."""
@@ -124,9 +112,9 @@ class HttpDestination(RecordDestination):
         kind = "application/octet-stream" if isinstance(payload, bytes) else "application/json"
         return data_bytes(payload), self._content_type or kind
 
-    def _ssl(self) -> ssl.SSLContext | bool:
+    def _tls(self) -> ssl.SSLContext | None:
         if self._url.scheme != "https":
-            return True
+            return None
         s = self.settings
         try:
             context = ssl.create_default_context(cafile=_path(s.get("tls.ca-file")))
@@ -154,11 +142,30 @@ def _url(text: str) -> URL:
     return url
 
 
+def _head(method: str, url: URL, headers: Mapping[str, str], later: set[str]) -> str:
+    """The part of every request's head that is the same; `later`: names, in small letters, that each brings itself."""
+    fixed = {"Host": url.host_port_subcomponent or "", "Accept": "*/*", "User-Agent": "conduit-tasks"}
+    given = {name.lower() for name in headers}
+    merged = {**{k: v for k, v in fixed.items() if k.lower() not in given}, **headers}
+    lines = [f"{name}: {value}\r\n" for name, value in merged.items() if name.lower() not in later]
+    return f"{method} {url.raw_path_qs} HTTP/1.1\r\n{''.join(lines)}"
+
+
+def _checked(option: str, name: str, value: str) -> None:
+    """Raises ConfigError where this is no header, or one that decides where a request ends."""
+    if not _TOKEN.fullmatch(name) or any(c in value for c in "\r\n\0") or not value.isascii():
+        raise ConfigError(f"http: option '{option}' is no header")
+    if name.lower() in FRAMING:
+        raise ConfigError(f"http: option '{option}': {name} is written by the client; leave it out")
+
+
 def _headers(settings: Mapping[str, str]) -> dict[str, str]:
     headers = {name.removeprefix("headers."): v for name, v in settings.items() if name.startswith("headers.")}
     for name, value in headers.items():
-        if not name or any(c in name + value for c in "\r\n\0"):
-            raise ConfigError(f"http: option 'headers.{name}' is no header")
+        _checked(f"headers.{name}", name, value)
+    if settings["idempotency-header"].strip():
+        _checked("idempotency-header", settings["idempotency-header"].strip(), "")
+    _checked("content-type", "Content-Type", settings.get("content-type", ""))
     user, bearer = settings.get("auth.basic.username"), settings.get("auth.bearer")
     if bearer and user:
         raise ConfigError("http: auth.bearer and auth.basic.username exclude each other")

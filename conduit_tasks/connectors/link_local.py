@@ -6,10 +6,6 @@ A name is checked when it is resolved for a connection, not only when the file i
 from __future__ import annotations
 
 import ipaddress
-import socket
-
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
 
 from conduit_tasks.errors import ConfigError
 
@@ -37,19 +33,7 @@ def check_host(host: str, where: str) -> None:
         raise ConfigError(f"{where}: {host} {ADVICE}")
 
 
-class GuardedResolver(AbstractResolver):
-    """Resolves names, and fails for those that lead to such an address."""
-
-    def __init__(self) -> None:
-        self._inner = ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        if any(forbidden(each["host"]) for each in found):
-            raise OSError(f"{host} {ADVICE}")
-        return found
-
-    async def close(self) -> None:
-        await self._inner.close()
+def check_address(address: str, host: str) -> None:
+    """Raises OSError where a host's name led to such an address: asked when it is connected to, every time."""
+    if forbidden(address):
+        raise OSError(f"{host} {ADVICE}")

@@ -22,7 +22,7 @@ HEAVY = (
     "pyspark",
     "pyarrow",
     "redis",
-    "aiohttp",
+    "httptools",
     "pandas",
     "conduit_tasks.broker",
     "conduit_tasks.connectors.registry",

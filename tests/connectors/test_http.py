@@ -14,7 +14,7 @@ from aiohttp import web
 
 from conduit_tasks.connectors.base import Outcome
 from conduit_tasks.connectors.http import HttpDestination
-from conduit_tasks.connectors.link_local import GuardedResolver, forbidden
+from conduit_tasks.connectors.link_local import forbidden
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
@@ -170,6 +170,9 @@ def test_no_connection_and_a_broken_answer_are_failures_that_may_recover() -> No
         ({"url": "http://user:pw@example.org/"}, "auth.basic"),
         ({"url": "http://example.org", "method": "GET"}, "method"),
         ({"url": "http://example.org", "headers.X": "a\r\nb: c"}, "headers.X"),
+        ({"url": "http://example.org", "headers.Transfer-Encoding": "chunked"}, "headers.Transfer-Encoding"),
+        ({"url": "http://example.org", "content-type": "a/b\r\nX: y"}, "content-type"),
+        ({"url": "http://example.org", "idempotency-header": "X: y"}, "idempotency-header"),
         ({"url": "http://example.org", "auth.bearer": "a", "auth.basic.username": "b"}, "exclude"),
         ({"url": "http://example.org", "tls.key-file": "k.pem"}, "tls.cert-file"),
         ({"url": "http://169.254.169.254/latest/meta-data"}, "allow-link-local"),
@@ -185,22 +188,24 @@ def test_wrong_settings_are_named_before_anything_is_sent(settings: dict[str, st
     assert "pw" not in str(raised.value)
 
 
-def test_a_link_local_address_is_reached_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_local_address_is_reached_only_on_request() -> None:
     # Given names that resolve to the metadata service, directly or as a number
     assert HttpDestination({"url": "http://169.254.169.254/", "allow-link-local": "true"})
     assert forbidden("169.254.1.1")
     assert not forbidden("10.0.0.1")
 
-    async def resolve(host: str) -> None:
-        resolver = GuardedResolver()
+    async def send() -> Outcome:
+        destination = HttpDestination({"url": "http://2852039166/"})
+        await destination.open(5.0)
         try:
-            await resolver.resolve(host, 80)
+            return await destination.send(RECORD)
         finally:
-            await resolver.close()
+            await destination.close()
 
-    # When such a name is resolved for a connection, then it fails
-    with pytest.raises(OSError, match="allow-link-local"):
-        asyncio.run(resolve("2852039166"))
+    # When such a name is resolved for a connection, then nothing is sent
+    outcome = asyncio.run(send())
+    assert outcome.kind == "failed"
+    assert "allow-link-local" in outcome.message
 
 
 @pytest.mark.proves("T6", "T7", "T8", "C9")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("pyspark", "pyarrow", "redis", "airflow", "pandas", "aiohttp", "sqlalchemy")
+HEAVY = ("pyspark", "pyarrow", "redis", "airflow", "pandas", "httptools", "sqlalchemy")
 
 
 @pytest.mark.parametrize(
