@@ -98,7 +98,7 @@ class Keys:
         return f"{self._tag}redo:{destination}"
 
     def ingest(self, source: str) -> str:
-        """stream: events a gateway source took in, in order. Each until acked."""
+        """stream: chunks of events a gateway source took in, in order. Each until acked."""
         return f"{self._tag}ingest:{source}"
 
     def ingested(self, source: str) -> str:

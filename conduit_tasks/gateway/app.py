@@ -1,6 +1,6 @@
 """The ASGI application: `POST /ingest/<pipeline>/<connector>`, `GET /healthz`, `GET /readyz`.
 
-Plain ASGI: a routing framework's objects for request and answer cost a quarter more CPU per event (docs/benchmarks.md).
+Plain ASGI: a framework's routing and objects would cost as much again as all that is done here (docs/benchmarks.md).
 Every refusal is a problem document (RFC 9457) that says what to do; a 2xx goes out only when the events are durable.
 """
 
@@ -18,6 +18,7 @@ from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.commit import Bucket, Committer, Health
+from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.parse import Webhooks, parse
 from conduit_tasks.gateway.tokens import Tokens
 
@@ -163,13 +164,13 @@ async def _read(receive: Receive, most: int) -> bytes:
 async def _store(endpoint: Endpoint, events: list[bytes]) -> None:
     if not events:
         return
-    size = sum(map(len, events))
+    chunk = join(events)
     budget = endpoint.committer.budget
-    if len(events) > budget.records or size > budget.bytes:
+    if len(events) > budget.records or len(chunk) > budget.bytes:
         raise Refusal(
             413,
             "Too many events",
-            f"the request has {len(events)} events of {size} bytes; the whole backlog of this source holds "
+            f"the request has {len(events)} events of {len(chunk)} bytes; the whole backlog of this source holds "
             f"{budget.records} and {budget.bytes} bytes. Send smaller batches",
         )
     if endpoint.bucket is not None:
@@ -182,7 +183,7 @@ async def _store(endpoint: Endpoint, events: list[bytes]) -> None:
                 headers={"Retry-After": str(max(1, round(wait + 0.5)))},
             )
     try:
-        stored = await endpoint.committer.store(events, size)
+        stored = await endpoint.committer.store(len(events), chunk)
     except BrokerUnavailable:
         raise _away() from None
     if not stored:

@@ -1,4 +1,4 @@
-"""Group commit: the events of many requests are stored in one call, then all are answered.
+"""Group commit: the chunks of many requests are stored in one call, then all are answered.
 
 While one call is on its way (and Redis fsyncs), the next requests gather; so the cost of an fsync is shared by whatever
 came in meanwhile, and a source's events are stored in the order in which their requests were read.
@@ -22,14 +22,16 @@ log = logging.getLogger("conduit.gateway")
 
 LINGER = 0.002
 """Seconds that the first request of a group waits for others."""
-GROUP_EVENTS, GROUP_BYTES = 4_000, 4 << 20
-"""A group ends with the request that reaches one of these: Redis does nothing else while it stores one."""
+GROUP_BYTES = 4 << 20
+"""A group ends with the request that reaches this: Redis does nothing else while it stores one."""
+CHUNK_BYTES = 64 << 10
+"""Requests share an entry of the stream up to this size."""
 PATIENCE = 5.0
 """Seconds for which a group is tried again while Redis is away; then its producers are told to come back."""
 PAUSE = 0.1
 
 Add = Callable[[str, int, list[int], list[bytes], Budget], list[bool]]
-"""`IngestStore.add`."""
+"""`IngestStore.add`: gateway, group, events of each chunk, chunks, budget."""
 
 
 class Health:
@@ -54,8 +56,8 @@ class Health:
 
 @dataclass(slots=True)
 class _Request:
-    events: list[bytes]
-    size: int
+    count: int
+    chunk: bytes
     stored: asyncio.Future[bool]
     since: float
 
@@ -71,13 +73,13 @@ class Committer:
         self._waiting: deque[_Request] = deque()
         self._working: asyncio.Task[None] | None = None
 
-    async def store(self, events: list[bytes], size: int) -> bool:
-        """True once the events are durable, False where the backlog is used up.
+    async def store(self, count: int, chunk: bytes) -> bool:
+        """True once the `count` events of the chunk are durable, False where the backlog is used up.
 
         Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again.
         """
         loop = asyncio.get_running_loop()
-        request = _Request(events, size, loop.create_future(), loop.time())
+        request = _Request(count, chunk, loop.create_future(), loop.time())
         self._waiting.append(request)
         if self._working is None:
             self._working = loop.create_task(self._work())
@@ -87,47 +89,57 @@ class Committer:
         try:
             while self._waiting:
                 await asyncio.sleep(LINGER)
-                await self._commit(self._next())
+                full = await self._commit(_chunks(self._next()))
+                if full:
+                    # A chunk of several that does not fit may hold some that do.
+                    await self._commit([[request] for request in full])
         finally:
             self._working = None
 
     def _next(self) -> list[_Request]:
         group: list[_Request] = []
-        count = size = 0
-        while self._waiting and count < GROUP_EVENTS and size < GROUP_BYTES:
-            request = self._waiting.popleft()
-            group.append(request)
-            count, size = count + len(request.events), size + request.size
+        size = 0
+        while self._waiting and size < GROUP_BYTES:
+            group.append(self._waiting.popleft())
+            size += len(group[-1].chunk)
         return group
 
-    async def _commit(self, group: list[_Request]) -> None:
-        """Invariant 1: no request is answered before the call that stored it came back."""
+    async def _commit(self, chunks: list[list[_Request]]) -> list[_Request]:
+        """Stores chunks and answers their requests; returns those of refused chunks that had more than one.
+
+        Invariant 1: no request is answered before the call that stored it came back.
+        """
         self._group += 1
-        events = [event for request in group for event in request.events]
-        counts = [len(request.events) for request in group]
+        counts = [sum(r.count for r in chunk) for chunk in chunks]
+        blobs = [b"".join([r.chunk for r in chunk]) for chunk in chunks]
         loop = asyncio.get_running_loop()
         while True:
             try:
                 stored = await loop.run_in_executor(
-                    self._pool, self.add, self._gateway, self._group, counts, events, self.budget
+                    self._pool, self.add, self._gateway, self._group, counts, blobs, self.budget
                 )
+                break
             except BrokerUnavailable as error:
                 # The same group under the same number: if the first call came through, this one changes nothing.
-                if not self._health.away and loop.time() - group[0].since < PATIENCE:
+                if not self._health.away and loop.time() - chunks[0][0].since < PATIENCE:
                     await asyncio.sleep(PAUSE)
                     continue
                 self._health.lost(str(error))
-                self._fail([*group, *self._waiting], error)
+                self._fail([*(r for chunk in chunks for r in chunk), *self._waiting], error)
                 self._waiting.clear()
-                return
+                return []
             except Exception as error:
-                log.exception("a group of %d events was not stored", len(events))
-                self._fail(group, error)
-                return
-            for request, done in zip(group, stored, strict=True):
-                if not request.stored.done():
-                    request.stored.set_result(done)
-            return
+                log.exception("a group of %d events was not stored", sum(counts))
+                self._fail([r for chunk in chunks for r in chunk], error)
+                return []
+        again: list[_Request] = []
+        for chunk, done in zip(chunks, stored, strict=True):
+            if not done and len(chunk) > 1:
+                again += chunk
+                continue
+            for request in chunk:
+                request.stored.set_result(done)
+        return again
 
     @staticmethod
     def _fail(group: list[_Request], error: Exception) -> None:
@@ -139,6 +151,19 @@ class Committer:
         """Waits until nothing is under way."""
         while self._working is not None:
             await asyncio.shield(self._working)
+
+
+def _chunks(group: list[_Request]) -> list[list[_Request]]:
+    """Requests in order, several to a chunk up to CHUNK_BYTES."""
+    chunks: list[list[_Request]] = []
+    room = 0
+    for request in group:
+        if len(request.chunk) > room:
+            chunks.append([])
+            room = CHUNK_BYTES
+        chunks[-1].append(request)
+        room -= len(request.chunk)
+    return chunks
 
 
 class Bucket:

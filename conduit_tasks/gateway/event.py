@@ -5,11 +5,14 @@
 `kind` is `s` (data is a JSON object: structured), `r` (any other bytes: raw) or `n` (no data). Metadata are a record's:
 `cloudevents.<attribute>` as the producer gave it, and `opencdc.createdAt` (unix nanoseconds, when it came in) where the
 event has no time of its own. JSON has no line break inside a value, so the first one ends the metadata.
+
+A chunk is several of them, each behind its length in four bytes (little-endian).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import orjson
@@ -19,6 +22,9 @@ from conduit_tasks.record.cloudevents import PREFIX, unix_nanoseconds
 Kind = Literal[b"s", b"r", b"n"]
 TIME = PREFIX + "time"
 CREATED = "opencdc.createdAt"
+HEAD = 4
+"""Bytes in front of each event of a chunk."""
+_LENGTH = struct.Struct("<I")
 
 
 def pack(kind: Kind, metadata: Mapping[str, str], data: bytes) -> bytes:
@@ -41,3 +47,18 @@ def unpack(event: bytes) -> tuple[bool, dict[str, str], bytes | None]:
             # RFC 3339 knows a 60th second, Python's calendar does not; the attribute itself is kept.
             metadata.pop(CREATED, None)
     return head[:1] == b"s", metadata, None if head[:1] == b"n" else data
+
+
+def join(events: Iterable[bytes]) -> bytes:
+    """A chunk of these events."""
+    return b"".join([part for event in events for part in (_LENGTH.pack(len(event)), event)])
+
+
+def split(chunk: bytes) -> list[bytes]:
+    """The events of a chunk."""
+    out, at = [], 0
+    while at < len(chunk):
+        begin = at + HEAD
+        at = begin + _LENGTH.unpack_from(chunk, at)[0]
+        out.append(chunk[begin:at])
+    return out

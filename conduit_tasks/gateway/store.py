@@ -11,12 +11,13 @@ from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.broker.connection import Client, reaching
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.errors import BrokerUnavailable, SourceError
+from conduit_tasks.gateway.event import split
 
 REMEMBERED = 3600
 """Seconds for which a group that is sent again is known; a gateway gives up within seconds."""
 SLICE_RECORDS, SLICE_BYTES = 50_000, 32 << 20
 """What one task reads."""
-PAGE_RECORDS, PAGE_BYTES = 5_000, 4 << 20
+PAGE_ENTRIES, PAGE_BYTES = 5_000, 4 << 20
 """What one answer of Redis holds while a slice is read."""
 FSYNC_WAIT_MS = 4000
 """Below the socket's timeout."""
@@ -50,12 +51,12 @@ class IngestStore(BrokerBase):
         gateway: str,
         group: int,
         counts: Sequence[int],
-        events: Sequence[bytes],
+        chunks: Sequence[bytes],
         budget: Budget,
         *,
         wait_fsync: bool = False,
     ) -> list[bool]:
-        """Stores the events of some requests (`counts`: how many each has); per request whether it was stored.
+        """Stores chunks of events (`event.join`; `counts`: how many each has); per chunk whether it was stored.
 
         Each whole or not at all, False where the backlog is used up. `group` counts the calls of one gateway process;
         the same one again changes nothing. `wait_fsync`: returns when the append-only file is on disk (WAITAOF).
@@ -72,7 +73,7 @@ class IngestStore(BrokerBase):
             "records": budget.records,
             "size": budget.bytes,
             "counts": list(counts),
-            "events": events,
+            "chunks": chunks,
         }
         if not wait_fsync:
             return [c == "1" for c in self.run(scripts.INGEST_ADD, keys, **args)[0]]
@@ -107,26 +108,36 @@ class IngestStore(BrokerBase):
         return slices
 
     def entries(self, slice: Slice) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Exactly the entries of the slice, (id, event) in order, in pages. Raises SourceError where one is missing."""
+        """Exactly the events of the slice, (position, event) in order, in pages.
+
+        Raises SourceError where one is missing.
+        """
         stream = self.keys.ingest(self.source)
-        at, wanted = int(slice.start) + 1, int(slice.records or 0)
-        size = max(1, (slice.bytes or 0) // max(1, wanted))
-        count = max(1, min(PAGE_RECORDS, PAGE_BYTES // size))
-        while at <= slice.end:
+        at, end, count = int(slice.start) + 1, int(slice.end), 16
+        while at <= end:
             with reaching(self.redis):
-                found: Any = self.redis.xrange(stream, str(at), str(slice.end), count=count)
-            if not found:
-                break
-            page = [(id, fields[b"e"]) for id, fields in found]
-            wanted -= len(page)
+                found: Any = self.redis.xrange(stream, str(at), "+", count=count)
+            page: list[tuple[bytes, bytes]] = []
+            size = 0
+            for id, fields in found:
+                last, chunk = int(id.partition(b"-")[0]), fields[b"e"]
+                first = last - int(fields[b"n"]) + 1
+                if first > at:
+                    break
+                size += len(chunk)
+                events = split(chunk)[at - first : end - first + 1]
+                tail = id[id.index(b"-") :]
+                page += zip((b"%d%b" % (n, tail) for n in range(at, end + 1)), events)
+                at += len(events)
+                if at > end:
+                    break
+            if not page:
+                raise SourceError(
+                    f"gateway source {self.source} of pipeline {self.pipeline}: event {at} of those up to {end} is not "
+                    f"in {stream}: Redis lost it, or somebody removed it. See docs/operations.md, Redis"
+                )
             yield page
-            at = int(page[-1][0].partition(b"-")[0]) + 1
-        if wanted:
-            raise SourceError(
-                f"gateway source {self.source} of pipeline {self.pipeline}: {wanted} events between {slice.start} and "
-                f"{slice.end} are not in {stream}: Redis lost them, or somebody removed them. See docs/operations.md, "
-                "Redis"
-            )
+            count = max(1, min(PAGE_ENTRIES, PAGE_BYTES * len(found) // max(1, size)))
 
     def ack(self, to: int) -> None:
         """Removes the events up to number `to`; nothing where they are gone already."""

@@ -51,6 +51,10 @@ def check_whole(facts: dict[str, Any]) -> None:
     assert (facts["submits"], facts["submits.one"], facts["submits.nothing"]) == (2, 2, 0)
 
 
+def check_gateway(facts: dict[str, Any]) -> None:
+    assert facts["stored"] == 200 + 200 + 800
+
+
 def check_chain(facts: dict[str, Any]) -> None:
     assert facts["rows"] == EVENTS
 

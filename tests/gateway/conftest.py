@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.connection import Client, connect
+from conduit_tasks.gateway.event import split
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.settings import Settings, forget
 from tests.conftest import RedisServer
@@ -200,7 +201,8 @@ def stored(fsyncing: RedisServer) -> Callable[..., list[bytes]]:
         client = connect(Settings(redis_url=fsyncing.url), raw=True)
         try:
             store = IngestStore(pipeline, source, client)
-            return [fields[b"e"] for _, fields in client.xrange(store.keys.ingest(source))]  # type: ignore[union-attr]
+            entries: Any = client.xrange(store.keys.ingest(source))
+            return [event for _, fields in entries for event in split(fields[b"e"])]
         finally:
             client.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.broker.connection import connect
-from conduit_tasks.gateway.event import unpack
+from conduit_tasks.gateway.event import split, unpack
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.settings import Settings
 from tests.conftest import RedisServer
@@ -109,8 +109,8 @@ def test_what_was_answered_survives_a_kill_in_order_and_once(
     entries = client.xrange(IngestStore("p", "web", client).keys.ingest("web"))
     client.close()
     there: dict[int, list[int]] = {number: [] for number in range(PRODUCERS)}
-    for _, fields in entries:  # type: ignore[union-attr]
-        _, metadata, data = unpack(fields[b"e"])
+    for packed in (e for _, fields in entries for e in split(fields[b"e"])):  # type: ignore[union-attr]
+        _, metadata, data = unpack(packed)
         there[int(metadata["cloudevents.producer"])].append(json.loads(data or b"")["n"])
     for producer in producers:
         found = there[producer.number]
