@@ -33,7 +33,7 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     ),
     "redis": (
         lambda place, n: over_redis.run(place, *n),
-        {"full": (200_000, 4_000), "moderate": (100_000, 2_000), "quick": (1_000, 400)},
+        {"full": (500_000, 4_000), "moderate": (100_000, 2_000), "quick": (1_000, 400)},
     ),
     "growth": (
         growth.run,

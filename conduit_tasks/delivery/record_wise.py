@@ -15,11 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import uvloop
+
 from conduit_tasks.connectors.base import Outcome, RecordDestination
+from conduit_tasks.delivery.deadlines import Deadlines, TimedOut
 from conduit_tasks.delivery.down import Suspects
 from conduit_tasks.delivery.keeper import Keeper
 from conduit_tasks.delivery.lanes import Lane, Lanes
@@ -37,13 +40,12 @@ from conduit_tasks.errors import (
     PipelineStopped,
     Unavailable,
 )
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.pipeline.topology import UNTOLD, Delivery
+from conduit_tasks.record.collector import seldom_collecting
 
 log = logging.getLogger(__name__)
 
-UNTOLD = 1_000
-"""Completed records that may wait to be told to the broker; beyond it sending pauses."""
-FLUSH_RECORDS = 900
+FLUSH_RECORDS = UNTOLD * 9 // 10
 """Completed records that start a flush; the rest of `UNTOLD` is for what completes while it runs."""
 FLUSH_SECONDS = 0.25
 LOOK_AHEAD = 1_024
@@ -87,6 +89,7 @@ class RecordWise:
         self._idle: list[asyncio.Future[None]] = []
         self._room, self._due, self._lease = asyncio.Event(), asyncio.Event(), asyncio.Lock()
         self._room.set()
+        self._deadlines = Deadlines(self._options.timeout)
 
         def lost(error: BaseException) -> None:
             loop.call_soon_threadsafe(self._fail, error)
@@ -114,6 +117,7 @@ class RecordWise:
                 raise
             finally:
                 await self._stop(senders, flusher)
+                self._deadlines.stop()
                 await self._destination.close()
         return self._teller.report(time.monotonic() - began)
 
@@ -165,6 +169,8 @@ class RecordWise:
 
     async def _work_loop(self) -> None:
         loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
         low = max(LOOK_AHEAD, 4 * self._in_flight) // 2
         while True:
             while not self._may_send():
@@ -178,7 +184,7 @@ class RecordWise:
             if self._lanes.held < low:
                 self._room.set()
             try:
-                nacked = await self._handle(entry)
+                nacked = await self._handle(entry, task)
             finally:
                 self._busy -= 1
             if nacked and lane is not None:
@@ -189,17 +195,28 @@ class RecordWise:
                 self._lanes.release(lane)
             self._completed()
 
-    async def _handle(self, entry: Entry) -> bool:
+    async def _handle(self, entry: Entry, task: asyncio.Task[Any]) -> bool:
         """Brings one record to its outcome; whether it is a nack."""
         record, seq = entry.record, entry.seq
         if entry.letter is not None:
             self._progress.complete(seq, record.ordinal, "nacked", letters=[entry.letter])
             return True
         attempts = 1
-        first = time.monotonic()
+        first = began = time.monotonic()
         while True:
-            began = time.monotonic()
-            outcome = await self._attempt(entry)
+            # Never begun past the lease: a successor may be sending by then.
+            if self._bucket is not None or began >= self._port.send_until:
+                await self._may_begin()
+                began = time.monotonic()
+            try:
+                outcome = await self._deadlines.within(task, self._destination.send(record))
+            except TimedOut:
+                outcome = Outcome("failed", f"no answer within {self._options.timeout:g} s")
+            except Exception as error:
+                stands_for = outcome_of(error)
+                if stands_for is None:
+                    raise
+                outcome = stands_for
             if outcome.kind != "failed":
                 self._suspects.succeeded(began, time.monotonic())
                 break
@@ -208,16 +225,21 @@ class RecordWise:
                 break
             attempts += 1
             await asyncio.sleep(delay)
-        retried = attempts - 1
+            began = time.monotonic()
         if outcome.kind == "delivered":
-            self._progress.complete(seq, record.ordinal, "delivered", retried=retried)
+            self._progress.complete(seq, record.ordinal, "delivered", retried=attempts - 1)
             return False
+        return await self._not_delivered(entry, outcome, attempts, first, began)
+
+    async def _not_delivered(self, entry: Entry, outcome: Outcome, attempts: int, first: float, last: float) -> bool:
+        """What a refusal or a used-up policy comes to; `first`, `last`: when the first and last attempt began."""
+        record, seq, retried = entry.record, entry.seq, attempts - 1
         if outcome.kind == "refused" and self._options.refused == "complete":
             log.warning("%s refused record %s, which counts as complete: %s", self._work.node, seq, outcome.message)
             self._progress.complete(seq, record.ordinal, "completed", retried=retried)
             return False
         if outcome.kind == "failed" and self._options.on_unavailable == "wait":
-            verdict = self._suspects.wait(outcome, first, began, time.monotonic())
+            verdict = self._suspects.wait(outcome, first, last, time.monotonic())
             self._down = outcome
             self._judge()
             await verdict
@@ -225,24 +247,14 @@ class RecordWise:
         self._progress.complete(seq, record.ordinal, "nacked", retried=retried, letters=[letter])
         return True
 
-    async def _attempt(self, entry: Entry) -> Outcome:
-        """One send: never begun past the lease, never waited for longer than `timeout` (T5: the timer is ours)."""
+    async def _may_begin(self) -> None:
+        """Waits for the rate limit's leave and a lease that lasts."""
         if self._bucket is not None:
             pause = self._bucket.reserve()
             if pause:
                 await asyncio.sleep(pause)
         if time.monotonic() >= self._port.send_until:
             await self._keep_lease()
-        try:
-            async with asyncio.timeout(self._options.timeout) as timer:
-                return await self._destination.send(entry.record)
-        except Exception as error:
-            if isinstance(error, TimeoutError) and timer.expired():
-                return Outcome("failed", f"no answer within {self._options.timeout:g} s")
-            outcome = outcome_of(error)
-            if outcome is None:
-                raise
-            return outcome
 
     async def _keep_lease(self) -> None:
         """Waits until sends may begin again. Raises Fenced where the lease is lost."""
@@ -375,14 +387,6 @@ class RecordWise:
 
 
 def deliver(destination: RecordDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:
-    """Runs the engine in an event loop of its own (uvloop where it is installed)."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    """Runs the engine in an event loop of its own."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, seldom_collecting():
         return runner.run(RecordWise(destination, options, teller, renew_every).run())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop

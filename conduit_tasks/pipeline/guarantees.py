@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from conduit_tasks.pipeline.topology import DeadLetterQueue, Destination, Pipeline, Source
+from conduit_tasks.pipeline.topology import UNTOLD, DeadLetterQueue, Destination, Pipeline, Source
 from conduit_tasks.pipeline.units import format_duration
 from conduit_tasks.pipes.registry import PIPES
 
@@ -125,8 +125,7 @@ def _duplicates(destination: Destination, connector: type | None) -> tuple[str, 
             return "none: after a crash it goes back to exactly what was confirmed", "not needed"
         return "after a crash between a write and its confirmation: the rows of that write", dedupe
     unconfirmed = f"{delivery.max_unconfirmed} unconfirmed record{'s' if delivery.max_unconfirmed > 1 else ''}"
-    # The engine tells the broker every 1,000 completed records or quarter of a second (delivery/record_wise.py).
-    text = f"after a crash: at most {unconfirmed}, and up to 1,000 whose answers the broker was not told yet"
+    text = f"after a crash: at most {unconfirmed}, and up to {UNTOLD:,} whose answers the broker was not told yet"
     if delivery.retry:
         text += f"; a send that timed out after {format_duration(delivery.timeout)} but did arrive is repeated"
     return text, dedupe

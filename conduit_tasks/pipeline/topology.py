@@ -53,6 +53,13 @@ class DeadLetterQueue:
     window_nack_threshold: int = 0
 
 
+UNTOLD = 2_000
+"""Answered records of a record-wise destination that the broker may not have been told of; sending pauses there.
+
+After a crash they are sent again, beside the unconfirmed ones (SEMANTICS C10).
+"""
+
+
 @dataclass(frozen=True)
 class Delivery:
     """Delivery options of a destination (T9 and DESIGN "The pipeline file"). Durations in seconds."""

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.lanes import KEY_LANES
-from conduit_tasks.delivery.record_wise import UNTOLD
 from conduit_tasks.errors import ConduitError, ConfigError, Fenced, PipelineStopped, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.pipeline.topology import UNTOLD, Delivery
 from tests.delivery.fakes import FakePort, Target, work_of
 
 QUICK: dict[str, Any] = {"backoff_delay": 0.001, "backoff_policy": "constant"}

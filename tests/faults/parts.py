@@ -23,8 +23,6 @@ from conduit_tasks.micro_batch.progress import snapshot
 from tests.micro_batch.harness import run_once
 
 ROOT = Path(__file__).parents[2]
-UNTOLD = 1_000
-"""The documented bound of HTTP duplicates after one kill: this many completed and untold, and what is in flight."""
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import app
 from tests.conftest import RedisServer
-from tests.faults.parts import UNTOLD, Receiver, account, drive, events, until
+from tests.faults.parts import Receiver, account, drive, events, until
 from tests.micro_batch.harness import payloads, run_once, write_pipeline
 
 COUNT, IN_FLIGHT = 2_000, 16
