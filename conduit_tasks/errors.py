@@ -27,6 +27,10 @@ class NotDurable(ConduitError):
     """The Redis server would lose or evict data (SEMANTICS T1)."""
 
 
+class StateLost(ConduitError):
+    """Redis knows nothing of a pipeline whose spool does (SEMANTICS X7); the message names what brings it back."""
+
+
 class Fenced(ConduitError):
     """The lease was lost: a newer token exists. The holder must stop at once and change nothing."""
 

@@ -9,17 +9,18 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped
+from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped, StateLost
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def fail_without_retry() -> Iterator[None]:
-    """What a retry cannot mend fails the task at once: a wrong setting, a stopped pipeline, a broken invariant."""
+    """What a retry cannot mend fails the task at once: a wrong setting, a stopped pipeline, a broken
+    invariant, a state that is lost."""
     try:
         yield
-    except (ConfigError, PipelineStopped, NotDurable, InvariantBroken) as error:
+    except (ConfigError, PipelineStopped, NotDurable, InvariantBroken, StateLost) as error:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
 
 

@@ -1,13 +1,13 @@
-"""`conduit broker`: whether the Redis server is fit to hold delivery state, and what it holds.
+"""`conduit broker`: whether the Redis server is fit to hold delivery state, and bringing lost state back.
 
-Exit 0: fit; 1: findings; 2: it cannot be asked. The password is never shown.
+`check`: exit 0: fit; 1: findings; 2: it cannot be asked. The password is never shown.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -63,6 +63,45 @@ def check() -> None:
         typer.echo(f"broker: {finding}", err=True)
     if findings:
         raise typer.Exit(1)
+
+
+@app.command()
+def rebuild(
+    pipeline: Annotated[str, typer.Argument(help="Id of the pipeline.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would be.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Even where Redis holds state of it.")] = False,
+) -> None:
+    """Bring the state of PIPELINE back from its spool, after Redis lost it (SEMANTICS X7).
+
+    Nothing is lost: what is not proved delivered goes again, in order, and what was not sealed is read again.
+    """
+    from conduit_tasks.broker import rebuild as rebuilding
+    from conduit_tasks.cli.output import note, print_table
+    from conduit_tasks.micro_batch.context import open_spool, opened
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    found = get_pipeline(pipeline)
+    spool = open_spool(found)
+    with opened(found, "rebuild") as context:
+        if rebuilding.holds_state(context.broker) and not (replace or dry_run):
+            raise rebuilding.has_state(found.id)
+        state = rebuilding.from_spool(found, spool, context.broker)
+        if not state.sealed:
+            note(f"the spool of {found.id} has no sealed micro-batch: there is nothing to rebuild, it begins anew")
+            return
+        print_table(
+            ("node", "up to micro-batch"),
+            [(f"destinations.{id}", said) for id, said in state.delivered.items()]
+            + [(f"acks.{id}", str(number)) for id, number in state.acked.items()],
+        )
+        kept = f"micro-batches {state.collected + 1} to {state.sealed}, {state.records:,} records"
+        again = f"; not sealed, and read again: {', '.join(map(str, state.dropped))}" if state.dropped else ""
+        note(f"{found.id}: in the spool are {kept if state.collected < state.sealed else 'no micro-batches'}{again}")
+        if dry_run:
+            note("nothing was changed (--dry-run)")
+            return
+        rebuilding.apply(context.broker, state, replace=replace)
+        note(f"{found.id}: rebuilt; the next run goes on")
 
 
 def _latency(client: Client) -> list[float]:

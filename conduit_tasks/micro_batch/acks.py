@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import in_flight, source_connector
 from conduit_tasks.micro_batch.recorded import collect_ledger
@@ -39,15 +40,19 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
                 connector.close()
             context.broker.commit_ack(source_id, due, lease.token)
             given = due.position
+        if given is not None:
+            try_to_mark(Marker(context, f"acks.{source_id}", lease.token))
     return given
 
 
 def collect(context: Context) -> list[int]:
-    """Removes micro-batches below the lowest cursor, acked, past their retention (invariant 6)."""
+    """Removes micro-batches below the lowest cursor, acked, past their retention (invariant 6), as far as the marks in
+    the spool say the same: what Redis forgets of its last moments is then known without it (X7)."""
     sources = [s.id for s in context.pipeline.sources]
     destinations = [d.id for d in context.pipeline.destinations]
-    done = []
-    for number in context.broker.collectable(sources, destinations, context.pipeline.spool_retention):
+    done: list[int] = []
+    due = context.broker.collectable(sources, destinations, context.pipeline.spool_retention)
+    for number in due[: proven(context, due)]:
         context.broker.begin_collect(number)
         context.spool.collect(context.pipeline.id, number)
         context.broker.end_collect(number)

@@ -20,6 +20,7 @@ from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.handlers import Changes, Handlers
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
@@ -57,8 +58,9 @@ def deliver_destination(
     # Nothing is sent in the last `timeout` seconds of a lease, so that fencing covers sends.
     ttl = context.settings.lease_ttl + destination.delivery.timeout
     lease = context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
-    with lease, keeping(lease):
-        drain = Drain(context, destination, lease, run_all, run, progress)
+    marker = Marker(context, destination.node, lease.token)
+    with lease, keeping(lease), marker.marking():
+        drain = Drain(context, destination, lease, run_all, run, progress, marker)
         note_unrecorded(context, destination.id)
         if cleared and context.broker.finished(destination.id, run):
             drain.redeliver()
@@ -75,6 +77,7 @@ class Drain:
     run_all: RunAll
     run: str
     progress: Callable[..., None]
+    marker: Marker
     done: int = 0
 
     def until(self, hand_over: float) -> str:
@@ -117,6 +120,7 @@ class Drain:
             careful=self.lease.attempts > self.destination.delivery.max_redeliveries,
         )
         (report,) = self.run_all(task, [0])
+        try_to_mark(self.marker)
         if isinstance(report, ConduitError):
             raise report
         self.done += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from conduit_tasks.connectors.base import Limit, Slice, Source
 from conduit_tasks.errors import Fenced, PipelineStopped
+from conduit_tasks.micro_batch.checkpoint import remember
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.pipeline.topology import Limits, Pipeline
 
@@ -25,9 +26,11 @@ def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = N
 
     `limits` overrides `max-records` / `max-bytes` for this run (params of a manual run).
 
-    Raises PipelineStopped with the stored first error where the pipeline is degraded (C16).
+    Raises PipelineStopped with the stored first error where the pipeline is degraded (C16), StateLost where Redis has
+    lost its state (X7).
     """
     with opened(pipeline_id, run_id) as context:
+        remember(context)
         while True:
             try:
                 return plan(context, limits)

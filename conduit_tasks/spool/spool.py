@@ -99,7 +99,8 @@ class Spool:
         `row_filter`: a boolean column (`to.<destination>`); only rows where it is true, and row groups without
         one are not read. The size is always checked; `verify` also reads the whole file for its checksum.
         """
-        with self._open(file, verify) as source:
+        self.check(file, verify)
+        with self._open(file) as source:
             try:
                 yield from _batches(pq.ParquetFile(source), columns, row_filter)
             except (OSError, pa.ArrowException) as e:
@@ -109,37 +110,48 @@ class Spool:
 
     def columns(self, file: PartFile) -> list[str]:
         """The names of a part file's columns."""
-        with self._open(file, verify=False) as source:
+        self.check(file)
+        with self._open(file) as source:
             try:
                 names: list[str] = pq.read_schema(source).names
             except (OSError, pa.ArrowException) as e:
                 raise SpoolError(f"{self.uri(file.path)} cannot be read: {e}") from e
             return names
 
-    def _open(self, file: PartFile, verify: bool) -> pa.NativeFile:
+    def check(self, file: PartFile, verify: bool = False) -> None:
+        """Whether the file is there as its manifest says; `verify`: by its checksum too. Raises SpoolError."""
         where = self.uri(file.path)
-        gone = f"{where} is missing; restore it, or replay its micro-batch from the source"
         try:
             size = self.store.size(file.path)
             if size is None:
-                raise SpoolError(gone)
+                raise FileNotFoundError(file.path)
             if size != file.bytes:
                 raise SpoolError(
                     f"{where} was changed: it has {size} bytes, its manifest says {file.bytes}; "
                     "restore it, or replay its micro-batch from the source"
                 )
-            if verify:
-                with self.store.open(file.path) as source:
-                    crc = 0
-                    while chunk := source.read(8 << 20):
-                        crc = zlib.crc32(chunk, crc)
-                if crc != file.crc32:
-                    raise SpoolError(f"{where} was changed: its checksum differs from its manifest's; restore it")
-            return self.store.open(file.path)
-        except FileNotFoundError as e:
-            raise SpoolError(gone) from e
+            if verify and self._crc(file) != file.crc32:
+                raise SpoolError(f"{where} was changed: its checksum differs from its manifest's; restore it")
         except OSError as e:
-            raise SpoolError(f"{where} cannot be read: {e}") from e
+            raise self._unreadable(where, e) from e
+
+    def _crc(self, file: PartFile) -> int:
+        crc = 0
+        with self.store.open(file.path) as source:
+            while chunk := source.read(8 << 20):
+                crc = zlib.crc32(chunk, crc)
+        return crc
+
+    def _open(self, file: PartFile) -> pa.NativeFile:
+        try:
+            return self.store.open(file.path)
+        except OSError as e:
+            raise self._unreadable(self.uri(file.path), e) from e
+
+    def _unreadable(self, where: str, error: OSError) -> SpoolError:
+        if isinstance(error, FileNotFoundError):
+            return SpoolError(f"{where} is missing; restore it, or replay its micro-batch from the source")
+        return SpoolError(f"{where} cannot be read: {error}")
 
     def _get(self, path: str) -> bytes:
         try:

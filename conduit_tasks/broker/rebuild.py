@@ -1,0 +1,220 @@
+"""Rebuilding a pipeline's state in Redis from its spool (SEMANTICS X7): the manifests of what is sealed, and the marks
+beside them of how far each destination is and each source was acked.
+
+Nothing is lost by it: what no mark proves delivered is delivered again, in order; what was not sealed is asked for
+again from its source, behind what is. The state goes back by a moment at most, as after a crash.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.connection import reaching
+from conduit_tasks.broker.lifecycle import SCHEMA
+from conduit_tasks.connectors.base import Slice
+from conduit_tasks.errors import ConfigError, SpoolError
+from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.spool.checkpoint import Checkpoint, Mark, covers, tokens
+from conduit_tasks.spool.manifest import SealedManifest
+from conduit_tasks.spool.spool import Spool
+
+Fields = dict[str, str]
+
+_OF_DESTINATIONS = ("status", "error", "error_at")
+"""What a destination's mark does not bring back: it starts running."""
+
+
+@dataclass
+class Rebuilt:
+    """What the state is to be. `hashes`: key → fields. `delivered`, `acked`: how far each is, for people."""
+
+    sealed: int = 0
+    collected: int = 0
+    hashes: dict[str, Fields] = field(default_factory=dict)
+    delivered: dict[str, str] = field(default_factory=dict)
+    acked: dict[str, int] = field(default_factory=dict)
+    records: int = 0
+    """In the spool, of sealed micro-batches."""
+    dropped: list[int] = field(default_factory=list)
+    """Micro-batches without a sealed manifest: their sources are asked again."""
+
+
+def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
+    """The state that the spool speaks for; `broker` only names keys.
+
+    Raises SpoolError where a manifest or a file that somebody still needs is missing or changed.
+    """
+    marks = Checkpoint(spool, pipeline.id).read()
+    there = tokens(spool, pipeline.id)
+    nodes = [*(d.node for d in pipeline.destinations), *(f"acks.{s.id}" for s in pipeline.sources)]
+    reached = {node: covers(marks[node], there) for node in nodes if node in marks}
+    sealed = max([*there, *reached.values()], default=0)
+    # A node without a mark is given everything that is there.
+    needed = min(reached.values(), default=min(there, default=1) - 1)
+    manifests: dict[int, SealedManifest] = {}
+    collected = 0
+    for m in range(sealed, 0, -1):
+        found = _intact(pipeline, spool, m, m > needed)
+        if found is None:
+            # Collected, or on the way: it is in order, so everything below is gone too.
+            collected = m
+            break
+        manifests[m] = found
+    out = Rebuilt(sealed, collected)
+    out.records = sum(manifest.total for manifest in manifests.values())
+    out.dropped = [m for m in spool.micro_batches(pipeline.id) if m > sealed]
+    keys = broker.keys
+    for m in sorted(manifests):
+        out.hashes[keys.micro_batch(m)] = _micro_batch(pipeline, spool, manifests[m])
+    for d in pipeline.destinations:
+        cursor = max(reached.get(d.node, 0), collected)
+        fields = _destination(marks.get(d.node), cursor, manifests)
+        out.hashes[keys.destination(d.id)] = fields
+        out.delivered[d.id] = f"{cursor}" + (f" and {fields['ranges']}" if fields.get("ranges") else "")
+        if (mark := marks.get(d.node)) is not None:
+            window = {k: v for k, v in mark.hashes.get("window", {}).items() if k != "tripped"}
+            out.hashes[keys.window(d.id)] = window
+    for s in pipeline.sources:
+        mark = marks.get(f"acks.{s.id}")
+        out.acked[s.id] = max(reached.get(f"acks.{s.id}", 0), collected)
+        out.hashes |= {
+            keys.ack(s.id): {"m": str(out.acked[s.id])},
+            keys.acked(s.id): mark.hashes.get("acked", {}) if mark else {},
+            keys.planned(s.id): _planned(mark, s.id, manifests),
+            keys.index(s.id): _index(mark, s.id, manifests),
+        }
+    known = [mark.hashes["totals"] for mark in marks.values() if "totals" in mark.hashes]
+    out.hashes[keys.totals] = max(known, key=lambda totals: int(totals.get("read", 0)), default={})
+    return out
+
+
+def holds_state(broker: Broker) -> bool:
+    """Whether Redis knows of any micro-batch of the pipeline."""
+    return broker.numbers("last")[0] > 0
+
+
+def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
+    """Writes the state, in one step. Raises ConfigError where there is state and `replace` is False."""
+    keys = broker.keys
+    with reaching(broker.redis):
+        present = sorted(broker.redis.scan_iter(match=_literal(keys.prefix) + "*", count=1000))
+    leases = [key for key in present if key.startswith(keys.lease(""))]
+    stale = tuple(
+        keys.prefix + name for name in ("micro-batch:", "planned:", "acked:", "ack:", "intent:", "index:", "redo:")
+    )
+    remove = [key for key in present if key.startswith(stale) and key not in rebuilt.hashes]
+    rest: list[str] = []
+    for fields in rebuilt.hashes.values():
+        rest += [str(2 * len(fields)), *(text for pair in fields.items() for text in pair)]
+    answer = broker.run(
+        scripts.REBUILD,
+        {"schema": keys.schema, "pipeline": keys.pipeline, "each": [*leases, *remove, *rebuilt.hashes]},
+        nonce=uuid.uuid4().hex,
+        replace=replace,
+        version=SCHEMA,
+        sealed=rebuilt.sealed,
+        collected=rebuilt.collected,
+        leases=len(leases),
+        remove=len(remove),
+        rest=rest,
+    )
+    if answer:
+        raise has_state(broker.pipeline)
+
+
+def has_state(pipeline: str) -> ConfigError:
+    """The refusal to rebuild what is there."""
+    return ConfigError(
+        f"Redis holds state of pipeline {pipeline}; rebuilding would set it back to what the spool proves. Stop the "
+        "pipeline's runs and add --replace where that is wanted"
+    )
+
+
+def _intact(pipeline: Pipeline, spool: Spool, m: int, needed: bool) -> SealedManifest | None:
+    """The sealed manifest whose files are all there; None where they are not and nobody needs them."""
+    path = spool.sealed(pipeline.id, m)
+    if path is None:
+        if needed:
+            raise SpoolError(
+                f"{spool.uri(spool.folder(pipeline.id, m))} has no sealed manifest, and not every destination has "
+                f"confirmed micro-batch {m}: restore it from a backup. Without one, remove "
+                f"{spool.uri(spool.folder(pipeline.id, m).rpartition('/')[0])} and begin anew: sources are read from "
+                "their beginning"
+            )
+        return None
+    try:
+        manifest = spool.read_sealed(path)
+        for file in manifest.files:
+            spool.check(file)
+    except SpoolError as error:
+        if needed:
+            raise SpoolError(f"{error}. Not every destination has confirmed micro-batch {m}") from error
+        return None
+    return manifest
+
+
+def _micro_batch(pipeline: Pipeline, spool: Spool, manifest: SealedManifest) -> Fields:
+    slices: dict[str, list[dict[str, Any]]] = {}
+    for s in manifest.slices:
+        slices.setdefault(s.source, []).append(asdict(Slice(s.part, s.partition, s.start, s.end, s.records)))
+    nodes = [*(f"sources.{source}" for source in slices), *(["processors"] if pipeline.processors else [])]
+    at = str(int(manifest.sealed_at * 1e6))
+    return {
+        "state": "sealed",
+        "opened_at": at,
+        "sealed_at": at,
+        "config": manifest.config,
+        "sources": _json(list(slices)),
+        "nodes": _json(nodes),
+        "manifest": spool.sealed(manifest.pipeline, manifest.micro_batch) or "",
+        "total": str(manifest.total),
+        "bytes": str(sum(file.bytes for file in manifest.files)),
+        "matched": _json(manifest.matched),
+        **{f"slices:{source}": _json(of) for source, of in slices.items()},
+    }
+
+
+def _destination(mark: Mark | None, cursor: int, manifests: dict[int, SealedManifest]) -> Fields:
+    fields = {"status": "running", "epoch": "0"}
+    if mark is not None:
+        was = mark.hashes["destination"]
+        fields |= {name: value for name, value in was.items() if name not in _OF_DESTINATIONS}
+        following = manifests.get(cursor + 1)
+        # Outside of the micro-batch that they were confirmed in, ranges mean nothing.
+        if cursor != mark.number or following is None or following.token > mark.at:
+            fields.pop("ranges", None)
+    return {**fields, "cursor": str(cursor)}
+
+
+def _planned(mark: Mark | None, source: str, manifests: dict[int, SealedManifest]) -> Fields:
+    """Part → token: what was acked, then what is sealed, in order."""
+    planned = dict(mark.hashes.get("acked", {})) if mark else {}
+    for m in sorted(manifests):
+        for part, end in manifests[m].positions.get(source, {}).items():
+            planned[part] = _json(end)
+    return planned
+
+
+def _index(mark: Mark | None, source: str, manifests: dict[int, SealedManifest]) -> Fields:
+    """Partition → next index."""
+    index = {name: int(n) for name, n in (mark.hashes.get("index", {}) if mark else {}).items()}
+    for m in sorted(manifests):
+        for s in manifests[m].slices:
+            if s.source == source and s.first_index is not None:
+                index[s.partition] = max(index.get(s.partition, 0), s.first_index + s.records)
+    return {name: str(n) for name, n in index.items()}
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _literal(prefix: str) -> str:
+    """A prefix as a glob pattern that means itself."""
+    return "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix)

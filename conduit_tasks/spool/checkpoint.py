@@ -1,0 +1,107 @@
+"""Marks: what Redis knows of a cursor or an ack, beside the manifests, so that its loss can be mended (SEMANTICS X7).
+
+    <spool>/<pipeline>/checkpoint/<node>-<token>.json      node: destinations.<id> or acks.<source>
+
+A mark is written aside and renamed by the holder of the node's lease, whose fencing token it carries: the newest
+token's counts, and what a holder that was fenced still writes is never looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+import orjson
+
+from conduit_tasks.errors import SpoolError
+from conduit_tasks.spool.spool import Spool, folder_name
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Mark:
+    """State of one node. `at`: microseconds by the Redis server's clock, before the state was read; what was sealed
+    under a later token is not in it. `number`: the cursor, or the micro-batch that is acked. `hashes`: name → the
+    broker's hash as it was."""
+
+    node: str
+    token: int
+    at: int
+    number: int
+    hashes: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+class Checkpoint:
+    """The marks of one pipeline. Every method raises SpoolError naming the file."""
+
+    def __init__(self, spool: Spool, pipeline: str) -> None:
+        self._spool, self._folder = spool, f"{folder_name(pipeline)}/checkpoint"
+        self._tidied: set[str] = set()
+
+    def write(self, mark: Mark) -> None:
+        """Durable on return, in the place of the node's older ones."""
+        path = self._path(mark.node, mark.token)
+        self._spool.put(path, orjson.dumps({"version": VERSION, **asdict(mark)}))
+        if path in self._tidied:
+            return
+        self._tidied.add(path)
+        for node, token in self._names():
+            if node == folder_name(mark.node) and token < mark.token:
+                self._spool.store.delete(f"{self._folder}/{node}-{token}.json")
+
+    def read(self) -> dict[str, Mark]:
+        """Node → its newest mark."""
+        newest: dict[str, int] = {}
+        for node, token in self._names():
+            newest[node] = max(token, newest.get(node, 0))
+        marks = (self._read(f"{self._folder}/{node}-{token}.json") for node, token in newest.items())
+        return {mark.node: mark for mark in marks if mark is not None}
+
+    def _read(self, path: str) -> Mark | None:
+        try:
+            with self._spool.store.open(path) as file:
+                data = orjson.loads(file.read())
+            if data.pop("version") != VERSION:
+                raise ValueError("another version wrote it")
+            return Mark(**data)
+        except FileNotFoundError:
+            # A newer one has taken its place since the listing; what it said is at least as much.
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SpoolError(
+                f"{self._spool.uri(path)} is no checkpoint ({error}); restore it, or remove it: what the spool still "
+                "has is then delivered again"
+            ) from error
+
+    def _path(self, node: str, token: int) -> str:
+        return f"{self._folder}/{folder_name(node)}-{token}.json"
+
+    def _names(self) -> list[tuple[str, int]]:
+        out = []
+        for name, is_folder in self._spool.store.names(self._folder):
+            node, _, token = name.removesuffix(".json").rpartition("-")
+            if not is_folder and name.endswith(".json") and name[0] != "." and token.isdigit():
+                out.append((node, int(token)))
+        return out
+
+
+def covers(mark: Mark | None, sealed: dict[int, int]) -> int:
+    """Up to which micro-batch a mark is to be believed. `sealed`: number → token of its manifest, of those there are.
+
+    A Redis that forgot its last moments seals the same number again, with other records, after the mark was written.
+    """
+    if mark is None:
+        return 0
+    later = [m for m, token in sealed.items() if m <= mark.number and token > mark.at]
+    return min(later) - 1 if later else mark.number
+
+
+def tokens(spool: Spool, pipeline: str) -> dict[int, int]:
+    """Number → token of the newest sealed manifest, of every micro-batch that has one."""
+    found = ((m, spool.sealed(pipeline, m)) for m in spool.micro_batches(pipeline))
+    return {m: token_of(path) for m, path in found if path is not None}
+
+
+def token_of(manifest: str) -> int:
+    """The fencing token in a manifest's path."""
+    return int(manifest.rpartition("-")[2].removesuffix(".json"))
