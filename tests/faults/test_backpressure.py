@@ -92,7 +92,8 @@ class Most:
             self.redis = max(self.redis, sum(n or 0 for n in sizes))
         finally:
             broker.close()
-        files = [path for path in (home / ".conduit/spool").rglob("*") if path.is_file()]
+        # The ledger has a retention of its own; it grows with attempts, not with events.
+        files = [path for path in (home / ".conduit/spool/p").glob("[0-9c]*/**/*") if path.is_file()]
         self.spool = max(self.spool, sum(_size(path) for path in files))
 
 
