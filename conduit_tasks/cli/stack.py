@@ -26,6 +26,8 @@ def up(timeout: Annotated[float, typer.Option(help="Seconds to wait for each par
     layout = _layout()
     state = starting.up(layout, note, timeout=timeout)
     print(f"Airflow: {state.api_url}  user {USER}, password in {layout.passwords_file}")
+    if state.gateway_url:
+        print(f"Gateway: {state.gateway_url}/ingest/<pipeline>/<connector>")
 
 
 @app.command()
@@ -40,15 +42,17 @@ def down(deadline: Annotated[float, typer.Option(help="Seconds in which pipeline
 @app.command()
 def status(format: Annotated[Format, typer.Option(help="text or json")] = Format.text) -> None:
     """Show which parts run and where. Exit code 1 where one is missing."""
-    from conduit_tasks.stack import processes
+    from conduit_tasks.stack import gateway, processes
     from conduit_tasks.stack.down import GRACE
 
     layout = _layout()
     state = State.load(layout)
     rows = []
     for name in reversed(GRACE):
+        if name == gateway.NAME and name not in state.processes:
+            continue
         found = processes.find(state.processes.get(name))
-        where = {"redis": state.redis_url, "api-server": state.api_url}.get(name)
+        where = {"redis": state.redis_url, "api-server": state.api_url, gateway.NAME: state.gateway_url}.get(name)
         rows.append((name, "running" if found else "stopped", found and found.pid, where, layout.log(name)))
     names = ("part", "state", "pid", "address", "log")
     if format is Format.json:
@@ -61,7 +65,7 @@ def status(format: Annotated[Format, typer.Option(help="text or json")] = Format
 
 @app.command()
 def logs(
-    part: Annotated[str, typer.Argument(help="redis, api-server, scheduler, dag-processor, triggerer or migrate")],
+    part: Annotated[str, typer.Argument(help="a part that `status` names, or migrate")],
     lines: Annotated[int, typer.Option("-n", "--lines", help="How many lines.")] = 50,
 ) -> None:
     """Print the end of a part's log."""

@@ -85,6 +85,7 @@ class State:
     api_url: str = ""
     processes: dict[str, Process] = field(default_factory=dict)
     stopped_by_shutdown: list[str] = field(default_factory=list)
+    gateway_url: str = ""
 
     @classmethod
     def load(cls, layout: Layout) -> State:

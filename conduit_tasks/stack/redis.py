@@ -27,7 +27,8 @@ def binary() -> Path:
 def command(layout: Layout) -> list[str]:
     """Append-only, nothing evicted, on a Unix socket that only the owner opens.
 
-    `everysec`: what Redis forgets of its last second is found again in the spool and the sources (DESIGN).
+    `everysec`: what Redis forgets of its last second is found again in the spool and the sources (DESIGN). Where there
+    is a gateway, `fsync_always` follows.
     """
     options = {
         "port": "0",
@@ -45,6 +46,17 @@ def command(layout: Layout) -> list[str]:
 
 def url(layout: Layout) -> str:
     return f"unix://{layout.socket}?db=0"
+
+
+def fsync_always(layout: Layout) -> None:
+    """Has the running server fsync before it answers, which the gateway asks for. Raises BrokerUnavailable."""
+    from conduit_tasks.broker.connection import connect, reaching
+    from conduit_tasks.settings import Settings
+
+    client = connect(Settings(redis_url=url(layout)))
+    with reaching(client):
+        client.config_set("appendfsync", "always")
+    client.close()
 
 
 def answers(layout: Layout) -> bool:

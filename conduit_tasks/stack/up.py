@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from conduit_tasks.cli.starter import FILES
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
-from conduit_tasks.stack import processes, redis
+from conduit_tasks.stack import gateway, processes, redis
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import POOL, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, State
@@ -58,6 +58,7 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
             argv = [sys.executable, "-m", "airflow", *COMPONENTS[name]]
             state.processes[name] = processes.start(argv, env=env, cwd=layout.home, log=layout.log(name))
             state.save(layout)
+        gateway.ensure(layout, state, env, say, port=_port, timeout=60)
         _await_health(layout, state, timeout)
         with Api(state.api_url, password=load_secrets(layout)["password"]) as api:
             api.set_pool(POOL, slots())
@@ -101,7 +102,12 @@ def _api_url(state: State) -> str:
     if state.api_url and processes.find(state.processes.get("api-server")) is not None:
         return state.api_url
     wanted = int(os.environ.get("CONDUIT_API_PORT", API_PORT))
-    return f"http://127.0.0.1:{wanted if wanted and _free(wanted) else _any_port()}"
+    return f"http://127.0.0.1:{_port(wanted)}"
+
+
+def _port(wanted: int) -> int:
+    """The wanted port; where it is taken, and for 0, a free one."""
+    return wanted if wanted and _free(wanted) else _any_port()
 
 
 def _free(port: int) -> bool:

@@ -1,0 +1,82 @@
+"""The stack's ingest gateway, where a pipeline has a gateway source; Redis then fsyncs before it answers (T2)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.pipeline.validate import GATEWAY
+from conduit_tasks.stack import processes, redis
+from conduit_tasks.stack.layout import Layout, State
+from conduit_tasks.stack.processes import StackError
+
+NAME = "gateway"
+PORT = 8090
+_FOLDER = "include/pipelines"
+
+
+def wanted(layout: Layout) -> bool:
+    """Whether a pipeline file of this home has a gateway source. A file that is broken has none."""
+    folder = Path(os.environ.get("CONDUIT_PIPELINES", _FOLDER))
+    found = load_folder(layout.home / folder).pipelines
+    return any(source.plugin == GATEWAY for pipeline in found for source in pipeline.sources)
+
+
+def ensure(
+    layout: Layout,
+    state: State,
+    env: Mapping[str, str],
+    say: Callable[[str], None],
+    *,
+    port: Callable[[int], int],
+    timeout: float,
+) -> None:
+    """Starts the gateway where one is wanted and none runs. `port`: this one, or a free one where it is taken.
+
+    One that cannot begin (a token that is missing) is told and left out: the pipelines of others go on.
+    """
+    runs = processes.find(state.processes.get(NAME)) is not None
+    if not runs:
+        state.processes.pop(NAME, None)
+        state.gateway_url = ""
+    if not wanted(layout):
+        return
+    if "redis" in state.processes:
+        # Also where it runs: Redis may have been started anew.
+        redis.fsync_always(layout)
+    if runs:
+        return
+    say(f"starting {NAME}")
+    chosen = port(int(os.environ.get("CONDUIT_GATEWAY_PORT", PORT)))
+    argv = [sys.executable, "-m", "conduit_tasks.cli", NAME, "--port", str(chosen)]
+    log = layout.log(NAME)
+    process = processes.start(argv, env=env, cwd=layout.home, log=log)
+    state.processes[NAME], state.gateway_url = process, f"http://127.0.0.1:{chosen}"
+    state.save(layout)
+    try:
+        processes.wait_for(
+            NAME,
+            lambda: _ready(state.gateway_url),
+            alive=lambda: processes.find(process) is not None,
+            timeout=timeout,
+            log=log,
+        )
+    except StackError as error:
+        processes.stop(process, timeout=5)
+        del state.processes[NAME]
+        state.gateway_url = ""
+        state.save(layout)
+        say(f"{error}\nNo events are taken over HTTP; mend it, then `conduit stack up` starts the gateway")
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=2) as answer:  # noqa: S310 - our own, on loopback
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
