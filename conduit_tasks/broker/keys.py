@@ -102,7 +102,7 @@ class Keys:
         return f"{self._tag}ingest:{source}"
 
     def ingested(self, source: str) -> str:
-        """hash: last, bytes, acked, acked_bytes of a gateway source. Pipeline."""
+        """hash: base, last, bytes, acked, acked_bytes, journal, holes of a gateway source. Pipeline."""
         return f"{self._tag}ingested:{source}"
 
     def ingest_group(self, source: str, gateway: str) -> str:

@@ -30,7 +30,7 @@ PATIENCE = 5.0
 """Seconds for which a group is tried again while Redis is away; then its producers are told to come back."""
 PAUSE = 0.1
 
-Add = Callable[[str, int, list[int], list[bytes], Budget], list[bool]]
+Add = Callable[[str, int, list[int], list[bytes], Budget], list[str | None]]
 """`IngestStore.add`: gateway, group, events of each chunk, chunks, budget."""
 
 
@@ -138,7 +138,7 @@ class Committer:
                 again += chunk
                 continue
             for request in chunk:
-                request.stored.set_result(done)
+                request.stored.set_result(bool(done))
         return again
 
     @staticmethod

@@ -25,13 +25,16 @@ from conduit_tasks.broker.connection import Client, connect
 from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, ConfigError
 from conduit_tasks.gateway.app import Endpoint, Gateway
-from conduit_tasks.gateway.commit import Bucket, Committer, Health
+from conduit_tasks.gateway.commit import Add, Bucket, Committer, Health
 from conduit_tasks.gateway.durability import Fsync, Mode, check_answers
+from conduit_tasks.gateway.journal import Journal, JournaledStore
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.gateway.tokens import Tokens, resolve
 from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.pipeline.topology import Pipeline, Source
 from conduit_tasks.pipeline.validate import GATEWAY
 from conduit_tasks.settings import Settings
+from conduit_tasks.spool.spool import folder_name
 
 log = logging.getLogger("conduit.gateway")
 
@@ -64,6 +67,8 @@ class _Found:
     connector: str
     source: GatewaySource
     tokens: Tokens
+    journal: Path | None
+    """Where its journal is (`durability: spool`)."""
 
     @property
     def path(self) -> str:
@@ -80,6 +85,7 @@ class Service:
         self.mode: Mode = check_answers(self.client, settings.redis_durability, options.fsync)
         self._pool = ThreadPoolExecutor(THREADS, "store")
         self._committers: dict[str, Committer] = {}
+        self._journaled: dict[Path, JournaledStore] = {}
         self._looked: tuple[Any, float] = ((), 0.0)
 
     def run(self, listening: Callable[[str, list[str]], None]) -> None:
@@ -91,12 +97,15 @@ class Service:
                 runner.run(self._run(listening))
         finally:
             self._pool.shutdown()
+            for store in self._journaled.values():
+                store.journal.close()
             self.client.close()
 
     async def _run(self, listening: Callable[[str, list[str]], None]) -> None:
         gateway = Gateway(Health())
         found = await asyncio.to_thread(self._find)
         self._serve_these(gateway, found or [])
+        await asyncio.to_thread(self._look)
         if not gateway.endpoints:
             raise ConfigError(
                 f"no pipeline in {self._folder} has a source with plugin: gateway that can be served; add one"
@@ -150,7 +159,8 @@ class Service:
                 try:
                     Broker(pipeline.id, self.client).initialise()
                     built = GatewaySource(source.settings)
-                    out.append(_Found(pipeline.id, source.id, built, resolve(built.auth)))
+                    journal = self._journal(pipeline, source) if source.durability == "spool" else None
+                    out.append(_Found(pipeline.id, source.id, built, resolve(built.auth), journal))
                 except ConfigError as error:
                     log.error("source %s of pipeline %s is not served: %s", source.id, pipeline.id, error)
         self._looked = (seen, time.monotonic())
@@ -159,13 +169,12 @@ class Service:
     def _serve_these(self, gateway: Gateway, found: list[_Found]) -> None:
         endpoints: dict[str, Endpoint] = {}
         for one in found:
+            add = self._adding(one)
             committer = self._committers.get(one.path)
             if committer is None:
-                store = IngestStore(one.pipeline, one.connector, self.client)
-                add = partial(store.add, wait_fsync=self.mode == "waitaof")
                 committer = Committer(add, one.source.budget, self._pool, gateway.health)
                 self._committers[one.path] = committer
-            committer.budget = one.source.budget
+            committer.add, committer.budget = add, one.source.budget
             before = gateway.endpoints.get(one.path)
             bucket = before.bucket if before else None
             if (bucket.rate if bucket else None) != one.source.rate:
@@ -175,13 +184,37 @@ class Service:
             log.info("serving %s", ", ".join(sorted(endpoints)) or "nothing")
         gateway.endpoints = endpoints
 
+    def _adding(self, one: _Found) -> Add:
+        store = IngestStore(one.pipeline, one.connector, self.client)
+        waits = self.mode == "waitaof"
+        if one.journal is None:
+            return partial(store.add, wait_fsync=waits)
+        if one.journal not in self._journaled:
+            self._journaled[one.journal] = JournaledStore(store, Journal(one.journal), wait_fsync=waits)
+        return self._journaled[one.journal].add
+
+    def _journal(self, pipeline: Pipeline, source: Source) -> Path:
+        root = self.settings.path(pipeline.spool_path or self.settings.spool).removeprefix("file://")
+        if "://" in root:
+            raise ConfigError(
+                f"durability: spool needs a spool on a file system, not {root}: set spool.path or CONDUIT_SPOOL to a "
+                "folder, or write durability: redis"
+            )
+        return Path(root) / folder_name(pipeline.id) / f"gateway.{folder_name(source.id)}"
+
+    def _look(self) -> None:
+        """What Redis lost of the journals goes back also while nobody sends anything."""
+        for store in list(self._journaled.values()):
+            store.look()
+
     async def _watch(self, gateway: Gateway) -> None:
         while True:
             await asyncio.sleep(LOOK)
             try:
+                await asyncio.to_thread(self._look)
                 found = await asyncio.to_thread(self._find)
             except (ConduitError, OSError) as error:
-                log.warning("the pipeline files are looked at again later: %s", error)
+                log.warning("journals and pipeline files are looked at again later: %s", error)
                 continue
             if found is not None:
                 self._serve_these(gateway, found)

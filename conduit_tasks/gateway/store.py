@@ -10,7 +10,7 @@ from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.broker.connection import Client, reaching
 from conduit_tasks.connectors.base import Limit, Slice
-from conduit_tasks.errors import BrokerUnavailable, SourceError
+from conduit_tasks.errors import BrokerUnavailable, ConduitError, SourceError
 from conduit_tasks.gateway.event import split
 
 REMEMBERED = 3600
@@ -21,6 +21,24 @@ PAGE_ENTRIES, PAGE_BYTES = 5_000, 4 << 20
 """What one answer of Redis holds while a slice is read."""
 FSYNC_WAIT_MS = 4000
 """Below the socket's timeout."""
+
+
+class JournalLost(ConduitError):
+    """Redis does not know of a gateway's journal: what that holds has to be put back first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some events under the id they have in Redis. `number`: of the last; `total`: bytes ever, up to and with it."""
+
+    number: int
+    total: int
+    count: int
+    data: bytes
+
+    @property
+    def id(self) -> str:
+        return f"{self.number}-{self.total}"
 
 
 @dataclass(frozen=True)
@@ -55,11 +73,14 @@ class IngestStore(BrokerBase):
         budget: Budget,
         *,
         wait_fsync: bool = False,
-    ) -> list[bool]:
-        """Stores chunks of events (`event.join`; `counts`: how many each has); per chunk whether it was stored.
+        journal: str = "",
+        known: int = 0,
+    ) -> list[str | None]:
+        """Stores chunks of events (`event.join`; `counts`: how many each has); per chunk the id it was stored under.
 
-        Each whole or not at all, False where the backlog is used up. `group` counts the calls of one gateway process;
+        Each whole or not at all, None where the backlog is used up. `group` counts the calls of one gateway process;
         the same one again changes nothing. `wait_fsync`: returns when the append-only file is on disk (WAITAOF).
+        `journal`, `known`: name and highest number of the journal that Redis must know (JournalLost where it does not).
         Raises BrokerUnavailable: whether it was stored is then not known.
         """
         keys = {
@@ -72,27 +93,49 @@ class IngestStore(BrokerBase):
             "ttl": REMEMBERED,
             "records": budget.records,
             "size": budget.bytes,
+            "journal": journal,
+            "known": known,
             "counts": list(counts),
             "chunks": chunks,
         }
-        if not wait_fsync:
-            return [c == "1" for c in self.run(scripts.INGEST_ADD, keys, **args)[0]]
-        answer, synced = scripts.INGEST_ADD.followed(self.redis, ("WAITAOF", 1, 0, FSYNC_WAIT_MS), keys, **args)
-        if int(synced[0]) < 1:
-            raise BrokerUnavailable(f"Redis did not write its append-only file to disk within {FSYNC_WAIT_MS} ms")
-        return [c == "1" for c in answer[1]]
+        if wait_fsync:
+            command = ("WAITAOF", 1, 0, FSYNC_WAIT_MS)
+            (kind, *answer), synced = scripts.INGEST_ADD.followed(self.redis, command, keys, **args)
+            if int(synced[0]) < 1:
+                raise BrokerUnavailable(f"Redis did not write its append-only file to disk within {FSYNC_WAIT_MS} ms")
+            answer = answer if kind == "ok" else [kind]
+        else:
+            answer = self.run(scripts.INGEST_ADD, keys, **args)
+        if answer == ["lost"]:
+            raise JournalLost(f"Redis does not know the journal of {self.pipeline}/{self.source}")
+        number, size = int(answer[1]), int(answer[2])
+        ids: list[str | None] = []
+        for said, count, chunk in zip(answer[0], counts, chunks):
+            if said == "1":
+                number, size = number + count, size + len(chunk)
+            ids.append(f"{number}-{size}" if said == "1" else None)
+        return ids
+
+    def restore(self, journal: str, chunks: Sequence[Chunk]) -> int:
+        """Puts chunks of a journal back, ascending; what is there stays. The last call gives the journal's name."""
+        keys = {"stream": self.keys.ingest(self.source), "state": self.keys.ingested(self.source)}
+        ids, counts = [c.id for c in chunks], [c.count for c in chunks]
+        data = [c.data for c in chunks]
+        return int(self.run(scripts.INGEST_RESTORE, keys, journal=journal, ids=ids, counts=counts, chunks=data)[0])
+
+    def state(self) -> dict[str, str]:
+        """What Redis knows of the source, as it is stored."""
+        return self.hash(self.keys.ingested(self.source))
 
     def held(self) -> Held:
         """What is stored and not yet acked."""
-        state = {name: int(n) for name, n in self.hash(self.keys.ingested(self.source)).items()}
-        return Held(
-            state.get("last", 0) - state.get("acked", 0),
-            state.get("bytes", 0) - state.get("acked_bytes", 0),
-        )
+        state = self.state()
+        last, acked, size, removed = (int(state.get(name, 0)) for name in ("last", "acked", "bytes", "acked_bytes"))
+        return Held(last - acked, size - removed)
 
     def plan(self, after: int | None, limit: Limit) -> list[Slice]:
         """Slices past number `after` within `limit`; one event is planned even where it is larger than the bytes."""
-        first, *pairs = self.run(
+        holes, first, *pairs = self.run(
             scripts.INGEST_PLAN,
             {"stream": self.keys.ingest(self.source), "state": self.keys.ingested(self.source)},
             after=-1 if after is None else after,
@@ -100,10 +143,10 @@ class IngestStore(BrokerBase):
             size=limit.bytes or 0,
             slice_records=SLICE_RECORDS,
             slice_size=SLICE_BYTES,
-        ) or ["0"]
+        ) or [0, "0"]
         start, slices = int(first), []
         for last, size in zip(map(int, pairs[::2]), map(int, pairs[1::2])):
-            slices.append(Slice("", "", start, last, records=last - start, bytes=size))
+            slices.append(Slice("", "", start, last, records=None if holes else last - start, bytes=size))
             start = last
         return slices
 
@@ -118,7 +161,7 @@ class IngestStore(BrokerBase):
             with reaching(self.redis):
                 found: Any = self.redis.xrange(stream, str(at), "+", count=count)
             page: list[tuple[bytes, bytes]] = []
-            size = 0
+            begin, size = at, 0
             for id, fields in found:
                 last, chunk = int(id.partition(b"-")[0]), fields[b"e"]
                 first = last - int(fields[b"n"]) + 1
@@ -128,15 +171,16 @@ class IngestStore(BrokerBase):
                 events = split(chunk)[at - first : end - first + 1]
                 tail = id[id.index(b"-") :]
                 page += zip((b"%d%b" % (n, tail) for n in range(at, end + 1)), events)
-                at += len(events)
+                at = last + 1
                 if at > end:
                     break
-            if not page:
+            if at == begin:
                 raise SourceError(
                     f"gateway source {self.source} of pipeline {self.pipeline}: event {at} of those up to {end} is not "
                     f"in {stream}: Redis lost it, or somebody removed it. See docs/operations.md, Redis"
                 )
-            yield page
+            if page:
+                yield page
             count = max(1, min(PAGE_ENTRIES, PAGE_BYTES * len(found) // max(1, size)))
 
     def ack(self, to: int) -> None:

@@ -14,6 +14,7 @@ from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, Delivery
 from conduit_tasks.pipeline.plugins import KINDS, parse_plugin
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.record.fields import parse as field_reference
+from conduit_tasks.settings import settings
 
 STRICT_PIPES = frozenset({"sequential", "monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"})
 """Pipes whose promise is an order (SEMANTICS O4–O6r)."""
@@ -62,7 +63,7 @@ def check(keys: PipelineKeys, report: Report, base: Path) -> None:
                 report.add(
                     "E107", (*path, key), f"'{key}' belongs to a {other}", f"move it to a connector of type: {other}"
                 )
-        _check_durability(connector, report, path)
+        _check_durability(connector, keys.spool.path, report, path)
         if connector.delivery:
             _check_delivery(connector.delivery, report, (*path, "delivery"))
         if connector.dead_letter_queue:
@@ -111,7 +112,7 @@ def _check_plugin_reference(text: str, report: Report, path: Path) -> None:
         report.add("W105", path, f"the version '{reference.version}' is ignored", f"write {reference.name}")
 
 
-def _check_durability(connector: ConnectorKeys, report: Report, path: Path) -> None:
+def _check_durability(connector: ConnectorKeys, spool: str | None, report: Report, path: Path) -> None:
     """SEMANTICS T2: only the gateway answers a producer."""
     if connector.type != "source" or connector.durability is None:
         return
@@ -123,12 +124,12 @@ def _check_durability(connector: ConnectorKeys, report: Report, path: Path) -> N
             f"'{plugin}' answers no producer, so 'durability' has no meaning here",
             f"remove it; it belongs to a source with plugin: {GATEWAY}",
         )
-    elif connector.durability == "spool":
+    elif connector.durability == "spool" and "://" in (root := spool or settings().spool).removeprefix("file://"):
         report.add(
-            "E213",
+            "E214",
             (*path, "durability"),
-            "durability: spool is not built yet: an event is in Redis alone until its micro-batch is sealed",
-            "write durability: redis, or remove it",
+            f"durability: spool appends to files, which {root.partition('://')[0]}:// does not have",
+            "give spool.path (or CONDUIT_SPOOL) a folder, or write durability: redis",
         )
 
 

@@ -34,7 +34,17 @@ def events(reader: IngestStore, slices: list[Slice]) -> list[bytes]:
 
 
 def put(store: IngestStore, group: int, *chunks: list[bytes], budget: Budget = AMPLE, gateway: str = "g") -> list[bool]:
-    return store.add(gateway, group, [len(c) for c in chunks], [join(c) for c in chunks], budget)
+    ids = store.add(gateway, group, [len(c) for c in chunks], [join(c) for c in chunks], budget)
+    return [id is not None for id in ids]
+
+
+def test_chunks_are_stored_under_their_last_number_and_the_bytes_so_far(store: IngestStore, client: Client) -> None:
+    sent = ([2, 1], [join([b"a", b"b"]), join([b"c"])])
+    ids = store.add("g", 1, *sent, AMPLE)
+    assert ids == [id for id, _ in client.xrange(store.keys.ingest("web"))]  # type: ignore[union-attr]
+    assert store.add("g", 1, *sent, AMPLE) == ids
+    last = int(store.state()["last"])
+    assert ids == [f"{last - 1}-10", f"{last}-15"]
 
 
 def size(*events: bytes) -> int:

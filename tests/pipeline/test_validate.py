@@ -189,8 +189,17 @@ def test_every_code_is_documented() -> None:
 @pytest.mark.proves("T2")
 @pytest.mark.parametrize(
     ("plugin", "durability", "code"),
-    [("file", "redis", "E107"), ("gateway", "spool", "E213"), ("gateway", "redis", None)],
+    [
+        ("file", "redis", "E107"),
+        ("gateway", "s3 spool", "E214"),
+        ("gateway", "spool", None),
+        ("gateway", "redis", None),
+    ],
 )
-def test_durability_belongs_to_the_gateway(files: Files, plugin: str, durability: str, code: str | None) -> None:
-    text = files.with_pipeline(source=f"durability: {durability}").replace("plugin: file", f"plugin: {plugin}", 1)
+def test_durability_belongs_to_the_gateway_and_a_journal_to_a_folder(
+    files: Files, plugin: str, durability: str, code: str | None
+) -> None:
+    where, _, kept = durability.rpartition(" ")
+    pipeline = f"spool: {{path: {where}://bucket}}" if where else ""
+    text = files.with_pipeline(pipeline, source=f"durability: {kept}").replace("plugin: file", f"plugin: {plugin}", 1)
     assert [f.code for f in files.load(text).errors] == ([code] if code else [])

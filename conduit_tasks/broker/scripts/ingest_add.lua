@@ -7,27 +7,34 @@
 -- look alike fall into one bucket.)
 --
 -- @key stream   stream  entries with n: events in it, e: the events; each until its source's ack
--- @key state    hash    last, bytes: number and bytes of all ever stored; acked, acked_bytes: removed; pipeline's life
+-- @key state    hash    base: number before the first event; last, bytes: number and bytes of all ever stored; acked,
+--                       acked_bytes: removed; journal: what the gateway keeps beside it; pipeline's life
 -- @key group    string  number and answer of the last group of this gateway process; expires
 -- @arg group    int     number of this group; one that was answered already is answered the same again (invariant 5)
 -- @arg ttl      int     seconds the answer is remembered
 -- @arg records  int     events that may be stored and not yet acked
 -- @arg size     int     the same in bytes
+-- @arg journal  text    name of the journal that must be in the state (durability: spool); empty: there is none
+-- @arg known    int     the highest number in it
 -- @arg counts   json    events of each chunk
 -- @arg chunks   blob*   the chunks, in order
--- @returns ok ANSWER: a character per chunk, 1 stored, 0 refused, the backlog is used up
+-- @returns lost: the journal must be put back first | ok ANSWER LAST BYTES: a character per chunk, 1 stored, 0 refused,
+--   the backlog is used up; number and bytes before the first of them
 
-local number_before, before = string.match(redis.call('GET', K.group) or '', '^(%d+) (.*)$')
+local number_before, before, last_before, bytes_before =
+  string.match(redis.call('GET', K.group) or '', '^(%d+) (%d+) (%d+) (%d+)$')
 if number_before == A.group then
   -- A write, so that a WAITAOF behind this call waits for the first one's too.
   redis.call('EXPIRE', K.group, A.ttl)
-  return {'ok', before}
+  return {'ok', before, last_before, bytes_before}
 end
-local s = redis.call('HMGET', K.state, 'last', 'bytes', 'acked', 'acked_bytes')
+local s = redis.call('HMGET', K.state, 'last', 'bytes', 'acked', 'acked_bytes', 'journal')
+if A.journal ~= '' and (s[5] ~= A.journal or number(s[1]) < tonumber(A.known)) then return {'lost'} end
 local last, bytes = tonumber(s[1] or now_us()), number(s[2])
+local from = {text(last), text(bytes)}
 local most = tonumber(s[3] or last) + tonumber(A.records)
 local most_bytes = number(s[4]) + tonumber(A.size)
-if not s[1] then redis.call('HSET', K.state, 'acked', text(last), 'acked_bytes', '0') end
+if not s[1] then redis.call('HSET', K.state, 'base', text(last), 'acked', text(last), 'acked_bytes', '0') end
 local answer = {}
 for i, count in ipairs(cjson.decode(A.counts)) do
   local chunk = A.chunks[i]
@@ -41,5 +48,5 @@ for i, count in ipairs(cjson.decode(A.counts)) do
 end
 redis.call('HSET', K.state, 'last', text(last), 'bytes', text(bytes))
 local said = table.concat(answer)
-redis.call('SET', K.group, A.group .. ' ' .. said, 'EX', A.ttl)
-return {'ok', said}
+redis.call('SET', K.group, table.concat({A.group, said, from[1], from[2]}, ' '), 'EX', A.ttl)
+return {'ok', said, from[1], from[2]}

@@ -9,7 +9,7 @@
 -- @arg size           int     at most so many bytes, but one event; 0: no bound
 -- @arg slice_records  int     at most so many in a slice
 -- @arg slice_size     int     the same in bytes, but one event
--- @returns ok BEFORE (LAST BYTES)...: number before the first event, then of each slice its last number and its bytes
+-- @returns ok HOLES BEFORE (LAST BYTES)...: 1 where numbers may lack an event; number before the first event, then of each slice its last number and its bytes
 
 -- The entry that holds event n: last number, bytes up to and with it, events in it, its own bytes.
 local function entry(n)
@@ -39,7 +39,7 @@ local first = math.max(tonumber(A.after) + 1, of - count + 1)
 bytes = bytes - own
 local last = math.min(number(redis.call('HGET', K.state, 'last')), first + bound(A.records) - 1)
 last = up_to(first, last, bytes + bound(A.size))
-local out = {'ok', text(first - 1)}
+local out = {'ok', redis.call('HEXISTS', K.state, 'holes'), text(first - 1)}
 while first <= last do
   local to = up_to(first, math.min(last, first + tonumber(A.slice_records) - 1), bytes + tonumber(A.slice_size))
   local reached = bytes_at(to)

@@ -1,0 +1,223 @@
+"""The gateway's own copy of what it took in, for `durability: spool`: losing Redis then loses nothing (SEMANTICS X7).
+
+Files beside the spool, one per gateway process and 64 MiB, appended to and fsynced after Redis stored a group and
+before its producers are answered. A record is a chunk with the id Redis gave it, so that it goes back under the same
+numbers: what the pipeline has planned already is not planned again. Files go when everything in them is acked and so
+in the spool.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import logging
+import os
+import secrets
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.gateway.store import Budget, Chunk, IngestStore, JournalLost
+from conduit_tasks.spool.durable import make_folders, sync_folder
+
+log = logging.getLogger("conduit.gateway")
+
+SEGMENT = 64 << 20
+"""Bytes after which a new file is begun."""
+BATCH_BYTES = 4 << 20
+"""What goes back to Redis in one call."""
+_HEAD = struct.Struct("<4sQQIII")
+_MAGIC = b"CTJ1"
+_NAME = "name"
+
+
+class Journal:
+    """The journal of one source. `name` is its own, the same for every gateway that shares the folder; Redis keeps it,
+    so that one without it is known to have lost what is here. Raises BrokerUnavailable where it cannot be written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._file: IO[bytes] | None = None
+        self._newest = 0
+        """The highest number in our own file."""
+        self._lock = threading.Lock()
+        with _writing(folder):
+            make_folders(folder)
+            self.name = self._named()
+        self.known = max((chunk.number for path in self._files() for chunk in _read(path, data=False)), default=0)
+        """The highest number here: a Redis that is behind it lost something."""
+
+    def append(self, chunks: Sequence[Chunk]) -> None:
+        """Durable on return."""
+        if not chunks:
+            return
+        records = b"".join([_record(chunk) for chunk in chunks])
+        with self._lock, _writing(self.folder):
+            file = self._file or self._begin()
+            at = file.tell()
+            try:
+                file.write(records)
+                os.fdatasync(file.fileno())
+            except OSError:
+                # A torn record would hide what is appended behind it.
+                self._end()
+                os.truncate(file.name, at)
+                raise
+            self._newest = chunks[-1].number
+            self.known = max(self.known, self._newest)
+            if at + len(records) >= SEGMENT:
+                self._end()
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Everything that is here, of every gateway process, by number."""
+        return heapq.merge(*(_read(path) for path in self._files()), key=lambda chunk: chunk.number)
+
+    def clean(self, acked: int) -> None:
+        """Removes the files of which everything is acked; those of gateways that live are theirs to remove."""
+        with self._lock, _writing(self.folder):
+            if self._file is not None and self._newest <= acked:
+                self._end()
+            for path in self._files():
+                if self._file is not None and path.name == Path(self._file.name).name:
+                    continue
+                with path.open("rb") as file:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except OSError:
+                        continue
+                    if all(chunk.number <= acked for chunk in _read(path, data=False)):
+                        path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leaves nothing open."""
+        with self._lock:
+            self._end()
+
+    def _named(self) -> str:
+        path = self.folder / _NAME
+        if not path.exists():
+            side = self.folder / f".{_NAME}.{secrets.token_hex(8)}"
+            with side.open("w") as file:
+                file.write(secrets.token_hex(16))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                # The first of several gateways names it.
+                os.link(side, path)
+            except FileExistsError:
+                pass
+            finally:
+                side.unlink()
+            sync_folder(self.folder)
+        return path.read_text()
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.journal"))
+
+    def _begin(self) -> IO[bytes]:
+        path = self.folder / f"{time.time_ns():020d}-{secrets.token_hex(4)}.journal"
+        self._file = path.open("xb", buffering=0)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        sync_folder(self.folder)
+        return self._file
+
+    def _end(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turns what the disk says into BrokerUnavailable: producers are told to come back."""
+    try:
+        yield
+    except OSError as error:
+        raise BrokerUnavailable(
+            f"the gateway's journal in {folder} cannot be written: {error.strerror}; make room, or mend the disk"
+        ) from error
+
+
+def _chunk(id: str, count: int, data: bytes) -> Chunk:
+    number, total = id.split("-")
+    return Chunk(int(number), int(total), count, data)
+
+
+def _record(chunk: Chunk) -> bytes:
+    head = _HEAD.pack(_MAGIC, chunk.number, chunk.total, chunk.count, len(chunk.data), zlib.crc32(chunk.data))
+    return head + chunk.data
+
+
+def _read(path: Path, *, data: bool = True) -> Iterator[Chunk]:
+    """The records of a file, up to a torn one: its producers were never answered. `data` False leaves it out."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            magic, number, total, count, length, checksum = _HEAD.unpack(head)
+            if magic != _MAGIC or file.tell() + length > size:
+                return
+            if not data:
+                file.seek(length, os.SEEK_CUR)
+                yield Chunk(number, total, count, b"")
+                continue
+            found = file.read(length)
+            if zlib.crc32(found) != checksum:
+                log.error("%s: what is behind byte %d is damaged and left out", path, file.tell() - length)
+                return
+            yield Chunk(number, total, count, found)
+
+
+class JournaledStore:
+    """`IngestStore.add` with a journal behind it; puts the journal back into a Redis that lost it."""
+
+    def __init__(self, store: IngestStore, journal: Journal, *, wait_fsync: bool = False) -> None:
+        self.store, self.journal = store, journal
+        self._add = partial(store.add, wait_fsync=wait_fsync)
+
+    def add(
+        self, gateway: str, group: int, counts: Sequence[int], chunks: Sequence[bytes], budget: Budget
+    ) -> list[str | None]:
+        """As `IngestStore.add`; the journal is durable, too."""
+        while True:
+            try:
+                ids = self._add(
+                    gateway, group, counts, chunks, budget, journal=self.journal.name, known=self.journal.known
+                )
+                break
+            except JournalLost:
+                self.restore()
+        self.journal.append([_chunk(id, count, data) for id, count, data in zip(ids, counts, chunks) if id])
+        return ids
+
+    def look(self) -> None:
+        """Puts back what Redis lost, and removes what it does not need any more."""
+        state = self.store.state()
+        if state.get("journal") != self.journal.name or int(state.get("last", 0)) < self.journal.known:
+            self.restore()
+        else:
+            self.journal.clean(int(state["acked"]))
+
+    def restore(self) -> None:
+        """May run twice at once: what is there already is left alone."""
+        batch: list[Chunk] = []
+        size = back = 0
+        for chunk in self.journal.chunks():
+            batch.append(chunk)
+            size += len(chunk.data)
+            if size >= BATCH_BYTES:
+                back += self.store.restore("", batch)
+                batch, size = [], 0
+        back += self.store.restore(self.journal.name, batch)
+        if back:
+            log.warning("put %d chunks of events back into Redis, which had lost them", back)
