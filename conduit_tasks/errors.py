@@ -55,6 +55,10 @@ class SourceError(ConduitError):
     """A source cannot be planned or read; the message names the part."""
 
 
+class AckFailed(ConduitError):
+    """A source could not be reached for its ack; it may recover (SEMANTICS C8)."""
+
+
 class RecordError(ConduitError):
     """One record cannot be processed: it is nacked alone, with this message."""
 

@@ -27,6 +27,10 @@ WAITING, STOPPED, HELD = 3, 4, 5
 """Exit codes of `spark/app.py`: the destination is waited for; the pipeline is stopped; another holds the lease."""
 
 
+SAID = (0, 1, WAITING, STOPPED, HELD)
+"""Exit codes with which the application itself has told the broker what is to be known."""
+
+
 class ConduitSubmitOperator(SparkSubmitOperator):
     """Runs the application of one node (`sources.<id>`, `processors`, `destinations.<id>`) of one pipeline.
 
@@ -60,14 +64,16 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         with fail_without_retry():
             check_connection(self._conn_id)
             self._skip_unless_chosen(context["params"])
-            cleared = self.node.startswith("destinations.") and was_cleared(context["ti"], self.retries)
-            if not self._work_needed(run_id, cleared):
+            cleared = was_cleared(context["ti"], self.retries)
+            if not self._work_needed(run_id, cleared, context["ti"].try_number):
                 return
             self.application_args = self._arguments(run_id, cleared)
             self._hook = self._get_hook()
         try:
             self._hook.submit(self.application)
         except AirflowException as error:
+            if self._hook.exit_code not in SAID:
+                self._died(run_id, self._hook.exit_code)
             raise self._outcome(self._hook, error) from error
 
     def on_kill(self) -> None:
@@ -91,7 +97,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         arguments = ["--pipeline", self.pipeline_id, "--node", self.node, "--run", run_id]
         if self.drain_limit is not None:
             arguments += ["--drain-limit", f"{self.drain_limit:g}"]
-        return [*arguments, "--cleared"] if cleared else arguments
+        return [*arguments, "--cleared"] if cleared and self.node.startswith("destinations.") else arguments
 
     def _skip_unless_chosen(self, params: Any) -> None:
         kind, _, name = self.node.partition(".")
@@ -99,11 +105,24 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         if kind == "destinations" and chosen and name not in chosen:
             raise AirflowSkipException(f"{name} is not among the destinations chosen for this run")
 
-    def _work_needed(self, run_id: str, cleared: bool) -> bool:
+    def _died(self, run_id: str, exit_code: int | None) -> None:
+        """An application that could not say so itself is counted as failed."""
+        from conduit_tasks.errors import ConduitError
+        from conduit_tasks.micro_batch.recovery import died
+
+        try:
+            died(self.pipeline_id, self.node, run_id, f"exit code {exit_code}")
+        except ConduitError as error:
+            self.log.warning("the failure is not counted: %s", error)
+
+    def _work_needed(self, run_id: str, cleared: bool, attempt: int) -> bool:
         """False where it was cheap enough to be done here. Raises AirflowSkipException where there is nothing to do."""
         from conduit_tasks.micro_batch.work import needed
 
         work = needed(self.pipeline_id, self.node, run_id, cleared=cleared)
+        if work.recovering and attempt > 1:
+            # Skipping would hide that this very run has failed.
+            raise AirflowFailException(work.reason)
         if not work.submit and not work.done:
             raise AirflowSkipException(work.reason)
         self.log.info("%s", work.reason)

@@ -70,7 +70,8 @@ class Keys:
         return f"{self._tag}index:{source}"
 
     def lease(self, node: str) -> str:
-        """hash: token, owner, until, ttl, nonce, attempts. Pipeline (tokens only grow)."""
+        """hash: token, owner, until, ttl, nonce, attempts; failures, failure, error, error_at, retry_at of a node that
+        fails. Pipeline (tokens only grow)."""
         return f"{self._tag}lease:{node}"
 
     def destination(self, destination: str) -> str:

@@ -9,6 +9,7 @@ from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import BrokerBase, error_json, seconds, stored_error
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.micro_batches import MicroBatches
+from conduit_tasks.broker.recovery import Recovering
 from conduit_tasks.broker.state import PipelineStatus, Status
 from conduit_tasks.errors import ConfigError
 
@@ -19,7 +20,7 @@ MIGRATIONS: dict[int, Callable[[BrokerBase], None]] = {}
 """Version → what turns its state into the next version's; each may run twice (a crash in between)."""
 
 
-class Lifecycle(MicroBatches):
+class Lifecycle(MicroBatches, Recovering):
     """Status of the pipeline, and of its destinations where they are isolated."""
 
     def initialise(self) -> None:
@@ -63,11 +64,13 @@ class Lifecycle(MicroBatches):
         """What the pipeline does, with the first error if it stopped by one."""
         state = self.hash(self.keys.pipeline)
         status = cast(Status, state.get("status", "running"))
-        if status == "running" and any(n > 1 for n in self.attempts().values()):
-            status = "recovering"
-        return PipelineStatus(
-            status, stored_error(state.get("error"), state.get("error_at")), seconds(state.get("deadline"))
-        )
+        error = stored_error(state.get("error"), state.get("error_at"))
+        if status == "running":
+            failing = self.failing(*self.nodes())
+            error = failing[0].error if failing else error
+            if failing or any(n > 1 for n in self.attempts().values()):
+                status = "recovering"
+        return PipelineStatus(status, error, seconds(state.get("deadline")))
 
     def attempts(self) -> dict[str, int]:
         """Node → attempts without progress, the one under way included; 0 where the last one left in good order."""
@@ -76,9 +79,10 @@ class Lifecycle(MicroBatches):
         return {node: int(n or 0) for node, n in zip(nodes, found)}
 
     def nodes(self) -> list[str]:
-        """Everything that works under a lease."""
+        """Everything that works under a lease, and `plan`."""
         sources, destinations = self.registered()
         return [
+            "plan",
             *(f"sources.{s}" for s in sources),
             "processors",
             "seal",

@@ -30,7 +30,8 @@ class StoredError:
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """`recovering`: it runs, and some node's last attempt ended without progress. `deadline`: of a graceful stop."""
+    """`recovering`: it runs, and some node's last attempt failed or ended without progress; `error` is then the first
+    of its failures, if one was told. `deadline`: of a graceful stop."""
 
     status: Status
     error: StoredError | None = None

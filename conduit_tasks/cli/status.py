@@ -39,6 +39,10 @@ def _print(found: dict[str, Any]) -> None:
     if found["error"]:
         e = found["error"]
         print(f"first error: {e['node']}: {e['error']}")
+    for failing in found["recovering"]:
+        print(f"{failing['node']} failed {failing['failures']} times in a row, tried again in {failing['wait']:.0f} s")
+    if found["overdue"]:
+        print("the deadline of the graceful stop is missed; runs go on delivering")
     if found["unsealed"]:
         print(
             f"micro-batch {found['unsealed']['number']} is open, waiting for {', '.join(found['unsealed']['missing'])}"

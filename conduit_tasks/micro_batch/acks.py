@@ -5,18 +5,28 @@ Acts on the broker's state alone, so it is right whatever happened to the run be
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from conduit_tasks.errors import AckFailed, PipelineStopped, Unavailable
 from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import in_flight, source_connector
 from conduit_tasks.micro_batch.recorded import collect_ledger
+from conduit_tasks.micro_batch.recovery import counting, left_alone
+
+log = logging.getLogger(__name__)
 
 
 def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
     """Acks one source and collects. Returns {"acked": position or None, "collected": [numbers]}."""
     with opened(pipeline_id, run_id) as context:
-        acked = ack(context, source_id)
+        acked = None
+        if failing := left_alone(context, f"acks.{source_id}"):
+            log.info("recovering: %s", failing)
+        else:
+            with counting(context, f"acks.{source_id}"):
+                acked = ack(context, source_id)
         collected = collect(context)
         if context.broker.status().status == "stopping":
             in_flight(context)
@@ -26,7 +36,9 @@ def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
 def ack(context: Context, source_id: str) -> dict[str, Any] | None:
     """Gives the source its next ack, if one is due; returns the position given (C11, C12).
 
-    The intent is durable before the source hears of it; after a crash in between the same position is given again.
+    The intent is durable before the source hears of it; after a crash in between the same position is given again. A
+    source that cannot be reached (AckFailed) is a failure like others, retried with a growing delay and then degraded;
+    any other error of its `ack` stops the pipeline at once (C8). Raises AckFailed, PipelineStopped.
     """
     source = context.pipeline.source(source_id)
     destinations = [d.id for d in context.pipeline.destinations]
@@ -36,6 +48,17 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
             connector = source_connector(context.pipeline, source_id)
             try:
                 connector.ack(due.position)
+            except (Unavailable, OSError) as error:
+                raise AckFailed(
+                    f"the source {source_id} cannot be reached for its ack ({type(error).__name__}: {error}); the same "
+                    "position is given again"
+                ) from error
+            except Exception as error:
+                said = f"the source {source_id} did not take its ack: {type(error).__name__}: {error}"
+                context.broker.fail(f"acks.{source_id}", said, type(error).__name__, due.m_to)
+                raise PipelineStopped(
+                    f"{said}. Mend it, then `conduit start {context.pipeline.id}`: the same position is given again"
+                ) from error
             finally:
                 connector.close()
             context.broker.commit_ack(source_id, due, lease.token)

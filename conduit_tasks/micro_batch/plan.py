@@ -9,7 +9,10 @@ from conduit_tasks.connectors.base import Limit, Slice, Source
 from conduit_tasks.errors import Fenced, PipelineStopped
 from conduit_tasks.micro_batch.checkpoint import remember
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.recovery import counting, left_alone
 from conduit_tasks.pipeline.topology import Limits, Pipeline
+
+NODE = "plan"
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,12 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
         pending = in_flight(context)
         return PlanResult(None, bool(pending), pending or "stopped: nothing is left in flight")
     room = _room(context, limits)
-    if room is not None:
+    waiting = left_alone(context, NODE) if room is not None else None
+    if room is not None and waiting is None:
         expect = broker.latest_sealed() + 1
-        slices = _slices(context, room)
+        with counting(context, NODE):
+            slices = _slices(context, room)
+        broker.recovered(NODE)
         if any(slices.values()):
             # Invariant 3: boundaries are durable before anything is read.
             number = broker.open(slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
@@ -79,7 +85,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
         pending = "micro-batches to collect"
     if pending:
         return PlanResult(None, True, pending)
-    return PlanResult(None, False, "nothing new")
+    return PlanResult(None, False, f"recovering: {waiting}" if waiting else "nothing new")
 
 
 def outstanding(context: Context) -> str:

@@ -43,6 +43,8 @@ def describe(context: Context) -> dict[str, Any]:
         "status": status.status,
         "error": asdict(status.error) if status.error else None,
         "deadline": status.deadline,
+        "overdue": status.overdue,
+        "recovering": [asdict(failing) for failing in broker.failing(*broker.nodes())],
         "sealed": sealed,
         "unsealed": {"number": unsealed.number, "missing": unsealed.missing} if unsealed else None,
         "backlog": asdict(broker.backlog([d.id for d in pipeline.destinations])),

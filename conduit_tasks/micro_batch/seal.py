@@ -5,6 +5,7 @@ Pure Python, no Spark: whoever finds everything staged does it, whether a Spark 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from conduit_tasks.delivery.port import DeadLetter
-from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.errors import AckFailed, PipelineStopped
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
@@ -25,6 +26,8 @@ from conduit_tasks.spool.manifest import SealedManifest, SliceEntry, StageManife
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
     from conduit_tasks.delivery.handlers import StateChange
+
+log = logging.getLogger(__name__)
 
 NODE = "seal"
 
@@ -134,7 +137,11 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         if source.ack_on == "stored":
             from conduit_tasks.micro_batch.acks import ack
 
-            ack(context, source.id)
+            try:
+                ack(context, source.id)
+            except AckFailed as error:
+                # Sealed is sealed; the source's ack task gives it again.
+                log.warning("%s", error)
     return f"sealed micro-batch {number}: {total:,} records, {size:,} bytes"
 
 

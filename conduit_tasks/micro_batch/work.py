@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from conduit_tasks.errors import LeaseHeld
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
+from conduit_tasks.micro_batch.recovery import left_alone
 from conduit_tasks.micro_batch.seal import seal_if_complete
 
 POLL = 0.25
@@ -21,13 +22,16 @@ class WorkNeeded:
     submit: bool
     reason: str
     done: bool = False
+    recovering: bool = False
+    """There is work, and it is too early to try it again."""
 
 
 def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False) -> WorkNeeded:
     """Looks at the broker for `sources.<id>`, `processors` or `destinations.<id>`.
 
     Where another run holds the node's lease, waits until that holder is done or its lease has lapsed, one lease time
-    at most: a JVM is not started only to wait. `cleared`: the task was cleared; if it had succeeded it delivers again.
+    at most: a JVM is not started only to wait. A node that failed is left alone until its delay is over. `cleared`: the
+    task was cleared, so it is tried now; if it had succeeded it delivers again.
     """
     with opened(pipeline_id, run_id) as context:
         look = _destination if node.startswith("destinations.") else _before_fan_out
@@ -35,6 +39,8 @@ def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False) -
         give_up = time.monotonic() + first
         while True:
             work = look(context, node, run_id, cleared)
+            if work.submit and not cleared and (failing := left_alone(context, node)):
+                return WorkNeeded(False, f"recovering: {failing}", recovering=True)
             left = context.broker.held_for(node) if work.submit else 0.0
             if not left:
                 return work

@@ -18,6 +18,7 @@ from conduit_tasks.pipeline.topology import (
     Limits,
     Pipeline,
     Processor,
+    Recovery,
     Source,
 )
 from conduit_tasks.pipeline.validate import GATEWAY
@@ -52,6 +53,7 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
         spool_retention=settings().retention if retention is None else retention,
         dead_letters=queue,
         handlers=tuple({"on": h.on, "call": h.call} for h in keys.handlers),
+        recovery=Recovery(**keys.error_recovery.model_dump()),
         file=file,
         line=line,
     )

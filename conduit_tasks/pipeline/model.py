@@ -221,6 +221,17 @@ class HandlerKeys(Keys):
     """`module:function`."""
 
 
+class RecoveryKeys(Keys):
+    """What follows a failure that may mend by itself (a lost worker, a full disk, a source that cannot be read)."""
+
+    min_delay: Duration = 1.0
+    """Before the first attempt that follows."""
+    max_delay: Duration = 600.0
+    backoff_factor: Annotated[float, Field(ge=1)] = 2.0
+    max_retries: Annotated[int, Field(ge=-1)] = 20
+    """Failures without progress in between; one more and the pipeline is degraded. -1 = no limit."""
+
+
 class PipelineKeys(Keys):
     """One pipeline: sources, processors, destinations (SEMANTICS C1)."""
 
@@ -246,6 +257,7 @@ class PipelineKeys(Keys):
     """The data interval of the replay DAG: cron, a preset such as @daily, or a duration."""
     spool: SpoolKeys = SpoolKeys()
     handlers: Annotated[list[HandlerKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    error_recovery: RecoveryKeys = RecoveryKeys()
 
 
 class FileKeys(Keys):

@@ -110,6 +110,17 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Recovery:
+    """What follows a failure that may mend by itself: the first delay, the longest, and by what each exceeds the one
+    before, in seconds; how many failures without progress are tolerated before the pipeline is degraded, -1 = any."""
+
+    min_delay: float = 1.0
+    max_delay: float = 600.0
+    backoff_factor: float = 2.0
+    max_retries: int = 20
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """One pipeline: sources → processors → destinations (C1)."""
 
@@ -134,6 +145,7 @@ class Pipeline:
     spool_retention: float = 86_400.0
     dead_letters: DeadLetterQueue = DeadLetterQueue()
     handlers: tuple[Mapping[str, str], ...] = ()
+    recovery: Recovery = Recovery()
     file: str = ""
     """The file it came from, for messages."""
     line: int = 0

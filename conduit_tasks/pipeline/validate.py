@@ -141,6 +141,14 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
         check_with(parse_schedule, keys.replay_interval, "E208", report, (*base, "replay-interval"))
     if keys.drain_limit is not None and keys.drain_limit <= 0:
         report.add("E103", (*base, "drain-limit"), "drain-limit must be above zero", "write for example 60s")
+    recovery = keys.error_recovery
+    if recovery.max_delay < recovery.min_delay:
+        report.add(
+            "E103",
+            (*base, "error-recovery", "max-delay"),
+            "max-delay is below min-delay",
+            "raise it, or lower min-delay",
+        )
     if keys.event_time is not None:
         check_with(field_reference, keys.event_time, "E212", report, (*base, "event-time"))
     for n, handler in enumerate(keys.handlers):

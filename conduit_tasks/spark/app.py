@@ -38,11 +38,12 @@ def main(argv: list[str] | None = None) -> int:
 
     from conduit_tasks import errors
     from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.micro_batch.recovery import counting
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
     try:
-        with opened(options.pipeline, options.run) as context:
+        with opened(options.pipeline, options.run) as context, counting(context, options.node):
             said = _run(context, options)
     except errors.Unavailable as error:
         event("waiting", reason=str(error), **where)

@@ -44,7 +44,10 @@ local function guard(pipeline, lease, token, destination)
   renew(lease)
 end
 
-local function progressed(lease) redis.call('HSET', lease, 'attempts', '0') end
+local function progressed(lease)
+  redis.call('HSET', lease, 'attempts', '0')
+  redis.call('HDEL', lease, 'failures', 'error', 'error_at', 'retry_at')
+end
 
 -- Invariant 9: the first error of a stop is kept. Returns 1 where the stored one is this one.
 local function first_error(key, status, err)

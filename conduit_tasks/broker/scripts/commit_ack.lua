@@ -24,4 +24,5 @@ for i = 1, #position, 2 do redis.call('HSET', K.acked, position[i], position[i +
 redis.call('DEL', K.intent)
 redis.call('HDEL', K.ack, 'from', 'to')
 redis.call('HSET', K.ack, 'm', A.to)
+if A.token ~= '0' then progressed(K.lease) end
 return {'ok'}

@@ -1,0 +1,68 @@
+"""Failures of nodes that may mend by themselves: counted, tried again after a growing delay, and at the limit the
+pipeline is degraded with the first of them (SEMANTICS C16, invariant 9).
+
+Counted are failures without progress in between. What a destination's outage or a nack does is no failure of this kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import BrokerBase, error_json, seconds, stored_error
+from conduit_tasks.broker.state import StoredError
+
+if TYPE_CHECKING:
+    from conduit_tasks.pipeline.topology import Recovery
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A node whose last attempts failed. `error`: the first; `wait`: seconds until it is to be tried again."""
+
+    node: str
+    failures: int
+    error: StoredError
+    wait: float
+
+    def __str__(self) -> str:
+        times = "once" if self.failures == 1 else f"{self.failures} times in a row"
+        return f"{self.node} failed {times}, tried again in {self.wait:.1f} s; first error: {self.error.error}"
+
+
+class Recovering(BrokerBase):
+    """What is kept in the nodes' lease hashes."""
+
+    def failed(self, node: str, id: str, error: str, error_class: str, policy: Recovery) -> int:
+        """Counts a failure (`id` names it: repeated, it counts once); returns how many there are in a row.
+
+        Past `policy.max_retries` the pipeline is degraded with the first.
+        """
+        answer = self.run(
+            scripts.RECOVER,
+            {"pipeline": self.keys.pipeline, "lease": self.keys.lease(node)},
+            id=id,
+            error=error_json(node, error, error_class, None),
+            min=int(policy.min_delay * 1e6),
+            max=int(policy.max_delay * 1e6),
+            factor=repr(policy.backoff_factor),
+            retries=policy.max_retries,
+        )
+        return int(answer[0])
+
+    def recovered(self, node: str) -> None:
+        """The node went well. Whoever stages, seals, confirms or acks need not say so."""
+        self.run(scripts.RECOVERED, {"lease": self.keys.lease(node)})
+
+    def failing(self, *nodes: str) -> list[Failing]:
+        """Those of these nodes whose last attempt failed, the first to have failed first."""
+        names = ("failures", "error", "error_at", "retry_at")
+        found = self.read(*(("HMGET", self.keys.lease(node), *names) for node in nodes), ("TIME",))
+        now = int(found[-1][0]) + int(found[-1][1]) / 1e6
+        out = []
+        for node, (failures, text, at, retry_at) in zip(nodes, found):
+            error = stored_error(text, at)
+            if failures and error is not None:
+                out.append(Failing(node, int(failures), error, max(0.0, (seconds(retry_at) or 0.0) - now)))
+        return sorted(out, key=lambda f: f.error.at)
