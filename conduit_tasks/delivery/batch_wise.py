@@ -27,9 +27,12 @@ from conduit_tasks.delivery.progress import Flush, Nack
 from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.teller import Teller
-from conduit_tasks.delivery.work import Reading, Report, Work, process
+from conduit_tasks.delivery.work import DERIVED_STRIDE, Reading, Report, Work, process
 from conduit_tasks.errors import ConfigError, PipelineStopped, Refused, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.processors import columns
+from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.schema import spool_batch, to_records
 
 log = logging.getLogger(__name__)
@@ -187,6 +190,9 @@ class BatchWise:
 def _segments(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
     """A chunk after its processors, cut at each nack: the rows to write (None: nothing), the seqs that these and what
     was filtered settle, and the dead letters of the nacked seq that follows."""
+    if work.chain is not None and work.chain.columnar and not work.culprits:
+        yield from _column_segments(work, work.chain, chunk)
+        return
     entries = process(work, chunk)
     slices, numbers = chunk.batch.column("slice").to_numpy(), chunk.batch.column("n").to_numpy()
     for nacked, group in groupby(entries, key=lambda e: e.seq if e.letter is not None else None):
@@ -202,6 +208,38 @@ def _segments(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, li
             batch = spool_batch(slices[rows], numbers[rows], [e.record for e in kept])
             out = Chunk(seqs, np.array([e.ordinal for e in kept], dtype=np.int64), batch)
         yield out, _distinct(np.array([e.seq for e in part], dtype=np.int64)), []
+
+
+def _column_segments(work: Work, chain: Chain, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
+    seqs = chunk.seqs
+    passed = columns.run(chain, chunk.batch, work.origins)
+    bad = np.unique(seqs[list(passed.errors)]) if passed.errors else np.empty(0, np.int64)
+    if len(bad):
+        passed = passed.without(np.isin(seqs, bad))
+    rows = passed.rows
+    ordinals = chunk.batch.column("ord").to_numpy()[rows] + columns.places(rows) * DERIVED_STRIDE
+    out = Chunk(seqs[rows], chunk.ordinals[rows], columns.renumbered(passed.batch, ordinals))
+    start = row = 0
+    for seq in [*bad.tolist(), None]:
+        end, at = (
+            (out.rows, chunk.rows)
+            if seq is None
+            else (int(np.searchsorted(out.seqs, seq)), int(np.searchsorted(seqs, seq)))
+        )
+        if at > row:
+            yield out.part(start, end) if end > start else None, _distinct(seqs[row:at]), []
+        if seq is not None:
+            row = int(np.searchsorted(seqs, seq, side="right"))
+            error = next(passed.errors[r] for r in range(at, row) if r in passed.errors)
+            yield None, np.empty(0, np.int64), _letters(work, chunk.part(at, row), error)
+        start = end
+
+
+def _letters(work: Work, rows: Chunk, failure: Result) -> list[DeadLetter]:
+    """The records of one seq that a processor of the destination nacked, as they came in."""
+    node, kind = f"{work.node}/{failure.processor}", failure.error_class or "processor"
+    records = to_records(rows.batch, work.origins)
+    return [work.letter(int(rows.seqs[0]), record, failure.error or "", kind, node=node) for record in records]
 
 
 def _class(error: Refused) -> str:
@@ -223,5 +261,5 @@ def _counts(matched: Seqs, written: Chunk | None) -> Counts:
 
 def deliver(destination: BatchDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:
     """Runs the engine, the lease kept beside it."""
-    with Keeper(teller.port, renew_every) as keeper:
+    with Keeper(teller.port, renew_every) as keeper, seldom_collecting():
         return BatchWise(destination, options, teller, keeper).run()

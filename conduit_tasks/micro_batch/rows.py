@@ -18,17 +18,15 @@ from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.isolated import bisected
 from conduit_tasks.pipeline.topology import Destination, Processor
+from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.processors.columns import BLOCK
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
 
 if TYPE_CHECKING:
     from conduit_tasks.spool.spool import PartFile, Spool
-
-BLOCK = 512
-"""Rows that are Python objects at a time: few enough to stay in the processor's cache and to be freed before the cycle
-collector looks at them twice. Whole batches of 65,536 cost three times as much (docs/benchmarks.md)."""
 
 ERROR_KEY = "conduit.error"
 """Metadata of a record that its source could not decode: it is nacked before any processor sees it."""
@@ -122,7 +120,9 @@ class RowPass:
             self._write(batch)
 
     def _process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The chain over one batch, block by block; what failed is nacked as it came in."""
+        """The chain over one batch; what failed is nacked as it came in."""
+        if self.chain is not None and self.chain.columnar and not self.plan.careful:
+            return self._process_columns(self.chain, batch)
         nacked: list[pa.RecordBatch] = []
         errors: list[dict[str, str]] = []
         size = batch.num_rows if self.plan.careful else BLOCK
@@ -130,6 +130,21 @@ class RowPass:
         if nacked:
             self._nack(_joined(nacked), errors)
         return _joined(blocks)
+
+    def _process_columns(self, chain: Chain, batch: pa.RecordBatch) -> pa.RecordBatch:
+        passed = columns.run(chain, batch, self.origins)
+        keys = _row_keys(batch)
+        if passed.errors:
+            # Derived records are acked or nacked together: they share the position.
+            culprits = {int(keys[row]): result for row, result in passed.errors.items()}
+            failed = np.isin(keys, list(culprits))
+            self._nack(
+                batch.filter(pa.array(failed)),
+                [_error(self.plan.node, culprits[key]) for key in keys[failed].tolist()],
+            )
+            passed = passed.without(failed)
+        # Ordinals are dense over all derived records of one position, whichever node derived them.
+        return columns.renumbered(passed.batch, columns.places(keys[passed.rows]))
 
     def _process_block(
         self, batch: pa.RecordBatch, nacked: list[pa.RecordBatch], errors: list[dict[str, str]]
@@ -139,7 +154,7 @@ class RowPass:
         keys = _row_keys(batch).tolist()
         culprits = {key: r for key, r in zip(keys, results) if r.error is not None}
         if culprits:
-            # Derived records are acked or nacked together: they share the position (issue: processors).
+            # Derived records are acked or nacked together: they share the position.
             rows = [i for i, key in enumerate(keys) if key in culprits]
             nacked.append(batch.take(pa.array(rows)))
             errors.extend(_error(self.plan.node, culprits[keys[i]]) for i in rows)
@@ -191,9 +206,9 @@ class RowPass:
         self.result.nacked += len(_records_of(rows))
         if self._nacked is None:
             self._nacked = self.writer.nacked(self.part, NACKED_SCHEMA)
-        columns = [rows.column(name) for name in NACKED_SCHEMA.names[:-1]]
-        columns.append(pa.array([orjson.dumps(e) for e in errors], pa.binary()))
-        self._nacked.write(pa.RecordBatch.from_arrays(columns, schema=NACKED_SCHEMA))
+        cells = [rows.column(name) for name in NACKED_SCHEMA.names[:-1]]
+        cells.append(pa.array([orjson.dumps(e) for e in errors], pa.binary()))
+        self._nacked.write(pa.RecordBatch.from_arrays(cells, schema=NACKED_SCHEMA))
 
 
 def numbered(slice_number: int, batches: Iterable[pa.RecordBatch], counts: dict[int, int]) -> Iterator[pa.RecordBatch]:

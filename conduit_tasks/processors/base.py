@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from conduit_tasks.connectors.base import Spec
+from conduit_tasks.record.fields import NOTHING, Parts
 from conduit_tasks.record.record import Record
 
 
@@ -17,6 +18,10 @@ class RecordProcessor:
     """Sees one record at a time. Built once per chain and executor; settings are checked in the constructor."""
 
     spec: ClassVar[Spec]
+    reads: Parts | None = None
+    """What `process` looks at or changes, where that is known; None: anything. Nothing else is made of a row then."""
+    changes: Parts = NOTHING
+    """What of it `process` may change; counts where `reads` is known. Derived records may differ in these only."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)

@@ -10,6 +10,7 @@ from conduit_tasks.errors import ConduitError, ConfigError, RecordError
 from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors import registry, template
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
+from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts
 from conduit_tasks.record.record import Record
 
 NACKED = "processor"
@@ -69,6 +70,7 @@ class Chain:
     def __init__(self, processors: Sequence[Processor]) -> None:
         self._processors: list[RecordProcessor] = []
         self._steps: list[_Step] = []
+        reads = changes = NOTHING
         for each in processors:
             built = registry.build(each)
             if isinstance(built, FrameProcessor):
@@ -81,6 +83,16 @@ class Chain:
             except ConfigError as error:
                 raise ConfigError(f"processor {each.id}: condition: {error}") from None
             self._steps.append((condition, built.process, each.id))
+            if condition is not None:
+                reads |= template.compile(each.condition or "").reads
+            reads |= EVERYTHING if built.reads is None else built.reads
+            changes |= EVERYTHING if built.reads is None else built.changes
+        self.reads: Parts = reads | changes
+        """The parts of a record that the chain looks at or changes."""
+        self.changes: Parts = changes
+        """The parts that it may change."""
+        self.columnar = all(built.reads is not None for built in self._processors)
+        """Whether every processor says what it looks at, and so can run over columns (`processors.columns`)."""
 
     def run(self, records: Sequence[Record]) -> list[Result]:
         """One result per record, in order.
@@ -91,37 +103,39 @@ class Chain:
         """
         results: list[Result] = []
         append = results.append
-        steps = self._steps
+        through = self.through
         for record in records:
-            current: Any = record
-            step_id = ""
-            try:
-                for step in steps:
-                    condition, process, step_id = step
-                    if condition is not None and not condition(current):
-                        continue
-                    current = process(current)
-                    if current.__class__ is not Record:
-                        if current is None:
-                            break
-                        current = self._derived(current, steps.index(step) + 1)
-                        break
-            except RecordError as error:
-                append(Result.failure(str(error), NACKED, step_id))
-                continue
-            except _Failed as failed:
-                append(Result.failure(failed.message, NACKED, failed.step))
-                continue
-            except ConduitError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a processor's own failure is the record's (C4)
-                append(Result.failure(f"{type(error).__name__}: {error}", NACKED, step_id))
-                continue
-            if current.__class__ is Record:
-                append(Result((current,)))
+            made = through(record)
+            if made.__class__ is Record:
+                append(Result((made,)))
+            elif made is None:
+                append(_FILTERED)
             else:
-                append(Result(current) if current else _FILTERED)
+                append(made if isinstance(made, Result) else Result(made))
         return results
+
+    def through(self, record: Record) -> Any:
+        """One record through all steps: the record, a list of derived ones (never empty), None: filtered, or the
+        `Result` of a failure. See `run`."""
+        current: Any = record
+        step_id = ""
+        try:
+            for step in self._steps:
+                condition, process, step_id = step
+                if condition is not None and not condition(current):
+                    continue
+                current = process(current)
+                if current.__class__ is not Record:
+                    return None if current is None else self._derived(current, self._steps.index(step) + 1) or None
+        except RecordError as error:
+            return Result.failure(str(error), NACKED, step_id)
+        except _Failed as failed:
+            return Result.failure(failed.message, NACKED, failed.step)
+        except ConduitError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a processor's own failure is the record's (C4)
+            return Result.failure(f"{type(error).__name__}: {error}", NACKED, step_id)
+        return current
 
     def close(self) -> None:
         """Closes every processor."""

@@ -113,6 +113,7 @@ class ConvertField(RecordProcessor):
         self._field = data_reference("field.convert", "field", self.settings["field"])
         if not self._field.path:
             raise ConfigError(f"field.convert: option 'field': {self._field.text} is a whole; name a field in it")
+        self.reads = self.changes = self._field.parts
         self._type = self.settings["type"]
         self._convert = _CONVERT[self._type]
         nulls = self.settings.get("null-values")

@@ -26,6 +26,7 @@ class Clone(RecordProcessor):
         if not (text.isascii() and text.isdigit() and int(text) > 0):
             raise ConfigError(f"clone: option 'count' must be a whole number above 0, not {text!r}")
         self._count = int(text)
+        self.reads = self.changes = frozenset({"metadata"})
 
     def process(self, record: Record) -> list[Record]:
         records = [record, *(record.copy() for _ in range(self._count))]
@@ -46,6 +47,7 @@ class Split(RecordProcessor):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         self._field = data_reference("split", "field", self.settings["field"])
+        self.reads = self.changes = self._field.parts | {"metadata"}
 
     def process(self, record: Record) -> list[Record]:
         elements = self._field.get(record)

@@ -29,6 +29,7 @@ class _FieldProcessor(RecordProcessor):
             self._field = reference(name, "field", self.settings["field"])
             if self._field.root in ("Position", "Operation", "Payload") or self._field.text == ".Metadata":
                 raise ConfigError(f"{name}: option 'field': {self._field.text} cannot be encoded")
+        self.reads = self.changes = self._field.parts
 
     def process(self, record: Record) -> Record:
         value = self._field.get(record)

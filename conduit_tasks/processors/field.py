@@ -8,7 +8,7 @@ from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.processors import template
 from conduit_tasks.processors.base import RecordProcessor
-from conduit_tasks.record.fields import FieldRef, parse
+from conduit_tasks.record.fields import NOTHING, FieldRef, parse
 from conduit_tasks.record.record import Record
 
 
@@ -49,6 +49,8 @@ class SetField(RecordProcessor):
             self._value = template.compile(self.settings["value"])
         except ConfigError as error:
             raise ConfigError(f"field.set: option 'value': {error}") from None
+        self.changes = self._field.parts
+        self.reads = self.changes | self._value.reads
 
     def process(self, record: Record) -> Record:
         constant = self._value.constant
@@ -82,6 +84,7 @@ class RenameFields(RecordProcessor):
             if not field.path:
                 raise ConfigError(f"field.rename: option 'mapping': {field.text} is a part of every record")
             self._mapping.append((field, new.strip()))
+        self.reads = self.changes = NOTHING.union(*(field.parts for field, _ in self._mapping))
 
     def process(self, record: Record) -> Record:
         for field, name in self._mapping:
@@ -111,6 +114,7 @@ class ExcludeFields(RecordProcessor):
         for field in self._fields:
             if field.root in ("Position", "Operation"):
                 raise ConfigError(f"field.exclude: option 'fields': {field.text} is a part of every record")
+        self.reads = self.changes = NOTHING.union(*(field.parts for field in self._fields))
 
     def process(self, record: Record) -> Record:
         for field in self._fields:

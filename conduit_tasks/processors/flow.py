@@ -8,6 +8,7 @@ from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors import template
 from conduit_tasks.processors.base import RecordProcessor
+from conduit_tasks.record.fields import NOTHING
 from conduit_tasks.record.record import Record
 
 
@@ -15,6 +16,7 @@ class Filter(RecordProcessor):
     """Every record it sees is filtered, which acks it (SEMANTICS C4)."""
 
     spec = Spec("filter", "Filters every record that meets its condition, which acks it.")
+    reads = NOTHING
 
     def process(self, record: Record) -> None:
         return None
@@ -35,6 +37,7 @@ class Error(RecordProcessor):
             self._message = template.compile(self.settings["message"])
         except ConfigError as error:
             raise ConfigError(f"error: option 'message': {error}") from None
+        self.reads = self._message.reads
 
     def process(self, record: Record) -> Record:
         raise RecordError(self._message.render(record))

@@ -13,6 +13,7 @@ from functools import lru_cache
 from conduit_tasks.errors import RecordError
 from conduit_tasks.processors.gotemplate.parser import parse
 from conduit_tasks.processors.gotemplate.values import show
+from conduit_tasks.record.fields import Parts
 from conduit_tasks.record.record import Record
 
 TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
@@ -25,7 +26,7 @@ _FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, 
 class Template:
     """A compiled template; safe to use from several threads."""
 
-    __slots__ = ("_program", "_single", "constant", "text")
+    __slots__ = ("_program", "_single", "constant", "reads", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -33,6 +34,8 @@ class Template:
         self._single = self._program.single.f if self._program.single else None
         self.constant = None if "{{" in text else text
         """The text itself where there is nothing to evaluate in it."""
+        self.reads: Parts = self._program.reads
+        """The parts of a record that it can look at."""
 
     def render(self, record: Record) -> str:
         """The text for this record. Raises RecordError."""

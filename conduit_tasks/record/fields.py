@@ -11,6 +11,7 @@ gives None, `set` creates it, `delete` and `rename` do nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -19,6 +20,24 @@ from conduit_tasks.record.record import OPERATIONS, Record
 
 _STEP = re.compile(r'\.([^\W]\w*)|\["((?:[^"\\]|\\.)*)"\]')
 _ESCAPE = re.compile(r"\\(.)")
+
+
+Parts = frozenset[str]
+"""Names of attributes of a record: position, operation, metadata, key, before, after."""
+NOTHING: Parts = frozenset()
+EVERYTHING: Parts = frozenset({"position", "operation", "metadata", "key", "before", "after"})
+
+
+def parts_of(names: Sequence[str]) -> Parts:
+    """The attributes that a reference with these names (`Payload`, `After`, …) lies in; no names: the whole record."""
+    match names:
+        case []:
+            return EVERYTHING
+        case ["Payload"]:
+            return frozenset({"before", "after"})
+        case ["Payload", which, *_]:
+            return frozenset({which.lower()})
+    return frozenset({names[0].lower()})
 
 
 class FieldRef:
@@ -31,6 +50,11 @@ class FieldRef:
 
     def __repr__(self) -> str:
         return f"FieldRef({self.text!r})"
+
+    @property
+    def parts(self) -> Parts:
+        """The attributes of a record that it lies in."""
+        return parts_of(self.root.split("."))
 
     def get(self, record: Record) -> Any:
         """The value; None where there is none. Raises RecordError for a nested reference into raw data."""

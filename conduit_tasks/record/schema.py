@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
 from conduit_tasks.record.record import OPERATIONS, Data, Origin, Record
 
 KEY_STRUCTURED, BEFORE_STRUCTURED, AFTER_STRUCTURED = 1, 2, 4
+DATA = {"key": KEY_STRUCTURED, "before": BEFORE_STRUCTURED, "after": AFTER_STRUCTURED}
+"""Columns of data → their bit of `shape`."""
 
 RECORD_FIELDS = [
     pa.field("position", pa.binary()),
@@ -24,6 +28,9 @@ RECORD_FIELDS = [
 ]
 """`operation`: index into OPERATIONS. `metadata`: null where the record has none of its own.
 `key`, `before`, `after`: raw bytes, or JSON text where the bit of `shape` says structured; null where absent."""
+
+PARTS = tuple(f.name for f in RECORD_FIELDS[:-1])
+"""The columns that are attributes of a record."""
 
 READ_SCHEMA = pa.schema(RECORD_FIELDS)
 """What a source yields: in order, the n-th row is number n of the slice."""
@@ -64,6 +71,27 @@ def read_batch(
 
 def _load(value: bytes | None, structured: bool) -> Data:
     return orjson.loads(value) if structured and value is not None else value
+
+
+def part_values(batch: pa.RecordBatch, part: str) -> Iterable[Any]:
+    """What one attribute of the rows' records holds: an element of `fields.EVERYTHING`; parsed as it is iterated."""
+    column = batch.column(part)
+    if part in DATA:
+        return _values(column, batch.column("shape"), DATA[part])
+    if part == "metadata":
+        return _metadata(column)
+    return map(OPERATIONS.__getitem__, column.to_pylist()) if part == "operation" else column.to_pylist()
+
+
+def part_column(part: str, values: Sequence[Any]) -> tuple[pa.Array, npt.NDArray[np.int8] | None]:
+    """The column of one attribute's values; for data also the bits of `shape`: this part's where it is structured."""
+    if part in DATA:
+        return _data_column(values, DATA[part])
+    if part == "metadata":
+        return pa.array([list(v.items()) if v else None for v in values], RECORD_FIELDS[2].type), None
+    if part == "operation":
+        return pa.array([_CODES[v] for v in values], pa.int8()), None
+    return pa.array(values, pa.binary()), None
 
 
 def to_records(batch: pa.RecordBatch, origin: Origin | Sequence[Origin]) -> list[Record]:
@@ -115,8 +143,24 @@ def _values(column: pa.Array, shapes: pa.Array, bit: int) -> Iterable[Data]:
     return [_load(value, bool(shape & bit)) for value, shape in zip(values, shapes.to_pylist())]
 
 
-def _dump(value: Data) -> bytes | None:
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS) if isinstance(value, dict) else value
+def _dumped(values: Sequence[Data]) -> list[bytes | None]:
+    """JSON text of what is structured, the rest as it is."""
+    try:
+        return [orjson.dumps(v) if v.__class__ is dict else v for v in values]  # type: ignore[misc]
+    except TypeError:
+        return [orjson.dumps(v, option=orjson.OPT_NON_STR_KEYS) if isinstance(v, dict) else v for v in values]
+
+
+def _data_column(values: Sequence[Data], bit: int) -> tuple[pa.Array, npt.NDArray[np.int8]]:
+    shape = np.zeros(len(values), np.int8)
+    kinds = set(map(type, values))
+    if kinds == {type(None)}:
+        return pa.nulls(len(values), pa.binary()), shape
+    if kinds == {dict}:
+        shape |= bit
+    elif dict in kinds:
+        shape[[v.__class__ is dict for v in values]] |= bit
+    return pa.array(_dumped(values) if dict in kinds else values, pa.binary()), shape
 
 
 _CODES = {name: code for code, name in enumerate(OPERATIONS)}
@@ -126,28 +170,13 @@ def record_columns(records: Iterable[Record]) -> list[pa.Array]:
     """The RECORD_FIELDS columns of these records, in that order."""
     rows = list(records)
     shape = np.zeros(len(rows), np.int8)
-    data = []
-    for values, bit in (
-        ([r.key for r in rows], KEY_STRUCTURED),
-        ([r.before for r in rows], BEFORE_STRUCTURED),
-        ([r.after for r in rows], AFTER_STRUCTURED),
-    ):
-        kinds = set(map(type, values))
-        if dict in kinds:
-            structured = np.fromiter((isinstance(v, dict) for v in values), bool, len(values))
-            shape[structured] |= bit
-            data.append(pa.array(list(map(_dump, values)), pa.binary()))
-        elif kinds == {type(None)}:
-            data.append(pa.nulls(len(values), pa.binary()))
-        else:
-            data.append(pa.array(values, pa.binary()))
-    return [
-        pa.array([r.position for r in rows], pa.binary()),
-        pa.array([_CODES[r.operation] for r in rows], pa.int8()),
-        pa.array([list(r.metadata.items()) if r.metadata else None for r in rows], RECORD_FIELDS[2].type),
-        *data,
-        pa.array(shape),
-    ]
+    columns = []
+    for part in PARTS:
+        column, bits = part_column(part, [getattr(r, part) for r in rows])
+        columns.append(column)
+        if bits is not None:
+            shape |= bits
+    return [*columns, pa.array(shape)]
 
 
 def spool_batch(slices: Sequence[int], numbers: Sequence[int], records: Sequence[Record]) -> pa.RecordBatch:

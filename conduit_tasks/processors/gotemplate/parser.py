@@ -14,6 +14,7 @@ from conduit_tasks.processors.gotemplate.expressions import Expression
 from conduit_tasks.processors.gotemplate.functions import FUNCTIONS
 from conduit_tasks.processors.gotemplate.lexer import Action, Source, Token, number, split, unquote
 from conduit_tasks.processors.gotemplate.nodes import BREAK, CONTINUE, Node
+from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts, parts_of
 
 _BLOCKS = ("if", "range", "with")
 _UNSUPPORTED = ("define", "template", "block")
@@ -21,11 +22,15 @@ _UNSUPPORTED = ("define", "template", "block")
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled template: its nodes, its only expression where it is nothing but one, and its number of variables."""
+    """A compiled template: its nodes, its only expression where it is nothing but one, its number of variables.
+
+    `reads`: the parts of a record that it can look at.
+    """
 
     nodes: tuple[Node, ...]
     single: Expression | None
     variables: int
+    reads: Parts
 
 
 def parse(text: str) -> Program:
@@ -45,6 +50,7 @@ class _Parser:
         """Depth of `with` and `range`: outside them dot is the record."""
         self.tokens: tuple[Token, ...] = ()
         self.pos = 0
+        self.reads = NOTHING
 
     def program(self) -> Program:
         nodes, end = self._nodes(())
@@ -55,9 +61,9 @@ class _Parser:
             self._open(only)
             word = self._peek()
             if word.kind == "name" and word.text in (*_BLOCKS, "end", "else", "break", "continue"):
-                return Program(tuple(nodes), None, self.variables)
+                return Program(tuple(nodes), None, self.variables, self.reads)
             single = self._pipeline()
-        return Program(tuple(nodes), single, self.variables)
+        return Program(tuple(nodes), single, self.variables, self.reads)
 
     # Blocks
 
@@ -230,10 +236,18 @@ class _Parser:
                 if not self.blocks and names[0] not in ex.RECORD_FIELDS:
                     known = ", ".join("." + name for name in ex.RECORD_FIELDS)
                     raise self._error(token, f"a record has no field {token.text}; it has {known}")
+                if names[0] in ex.RECORD_FIELDS:
+                    # Inside a block dot is a part of what was read to open it, unless it is the record itself.
+                    self.reads |= parts_of(names)
                 return ex.dot_field(names)
             case "variable", _:
-                return ex.fields(ex.variable(self._variable(token)), self._glued_fields())
+                names = self._glued_fields()
+                if token.text == "$":
+                    self.reads |= parts_of(names)
+                return ex.fields(ex.variable(self._variable(token)), names)
             case "symbol", ".":
+                if not self.blocks:
+                    self.reads |= EVERYTHING
                 return ex.dot()
             case "symbol", "(":
                 inner = self._pipeline()
