@@ -6,55 +6,52 @@ A timer per send costs more than what it is there for; as all wait equally long,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+import time
+from typing import Any
 
 LOOKS = 20
-"""Looks per timeout: a send is given up at most a twentieth late."""
+"""Looks per timeout."""
 SELDOM = 0.25
 """Seconds between two looks at most."""
 
 
-class TimedOut(Exception):
-    """The send was given up; whether it arrived is not known."""
-
-
 class Deadlines:
-    """Times the sends of tasks that each have one at a time. Use it in one event loop; then `stop`."""
+    """Times the sends of tasks that each have one at a time: `begin`, then `end` however it ended.
+
+    A send that is given up sees its task cancelled. Use it in one event loop; then `stop`.
+    """
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._since: dict[asyncio.Task[Any], float] = {}
         self._given_up: set[asyncio.Task[Any]] = set()
-        self._every = min(timeout / LOOKS, SELDOM)
-        self._next = self._loop.call_later(self._every, self._look)
+        self.late = min(timeout / LOOKS, SELDOM)
+        """Seconds after its timeout by which a send is given up."""
+        self._next = self._loop.call_later(self.late, self._look)
 
-    async def within(self, task: asyncio.Task[Any], send: Awaitable[T]) -> T:
-        """What `send` gives, awaited by `task`, the current one. Raises TimedOut after `timeout` seconds."""
-        self._since[task] = self._loop.time()
-        try:
-            return await send
-        except asyncio.CancelledError:
-            if task in self._given_up and not task.uncancel():
-                raise TimedOut from None
-            raise
-        finally:
-            del self._since[task]
-            self._given_up.discard(task)
+    def begin(self, task: asyncio.Task[Any], now: float) -> None:
+        """This task sends from now on (`time.monotonic()`)."""
+        self._since[task] = now
+
+    def end(self, task: asyncio.Task[Any]) -> bool:
+        """The send has ended; whether it was given up, and its task is not cancelled for any other reason."""
+        del self._since[task]
+        if task not in self._given_up:
+            return False
+        self._given_up.remove(task)
+        return not task.uncancel()
 
     def stop(self) -> None:
         """Nothing is given up any more."""
         self._next.cancel()
 
     def _look(self) -> None:
-        late = self._loop.time() - self._timeout
+        late = time.monotonic() - self._timeout
         for task, since in self._since.items():
             if since > late:
                 break
             if task not in self._given_up:
                 self._given_up.add(task)
                 task.cancel()
-        self._next = self._loop.call_later(self._every, self._look)
+        self._next = self._loop.call_later(self.late, self._look)

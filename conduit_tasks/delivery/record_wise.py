@@ -13,7 +13,6 @@ anywhere with `order-by: none`; `resend` and `sequential` have one record on its
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -21,29 +20,16 @@ from typing import Any
 
 import uvloop
 
-from conduit_tasks.connectors.base import Outcome, RecordDestination
-from conduit_tasks.delivery.deadlines import Deadlines, TimedOut
-from conduit_tasks.delivery.down import Suspects
+from conduit_tasks.connectors.base import RecordDestination
+from conduit_tasks.delivery.attempts import Attempts
 from conduit_tasks.delivery.keeper import Keeper
 from conduit_tasks.delivery.lanes import Lane, Lanes
-from conduit_tasks.delivery.outcome import error_class, outcome_of
 from conduit_tasks.delivery.progress import Progress
-from conduit_tasks.delivery.rate import TokenBucket
-from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.teller import Teller
-from conduit_tasks.delivery.work import Entry, Reading, Report
-from conduit_tasks.errors import (
-    BrokerUnavailable,
-    ConfigError,
-    Fenced,
-    InvariantBroken,
-    PipelineStopped,
-    Unavailable,
-)
+from conduit_tasks.delivery.work import Reading, Report
+from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, PipelineStopped
 from conduit_tasks.pipeline.topology import UNTOLD, Delivery
 from conduit_tasks.record.collector import seldom_collecting
-
-log = logging.getLogger(__name__)
 
 FLUSH_RECORDS = UNTOLD * 9 // 10
 """Completed records that start a flush; the rest of `UNTOLD` is for what completes while it runs."""
@@ -63,18 +49,14 @@ class RecordWise:
         work = self._work = teller.work
         self._port = teller.port
         self._renew_every = renew_every
-        self._policy = RetryPolicy(options)
         self._progress = Progress(work.first, work.last, work.confirmed)
         self._lanes = Lanes(options.order_by)
-        self._suspects = Suspects()
-        self._bucket = TokenBucket(options.rate_limit) if options.rate_limit else None
         self._in_flight = 1 if options.pipe in ONE_UNCONFIRMED else max(1, options.max_unconfirmed)
         self._busy = 0
         self._telling = 0
         self._told = True
         self._held: list[tuple[int, Lane | None]] = []
         self._reading = True
-        self._down: Outcome | None = None
         self._stopping = False
 
     async def run(self) -> Report:
@@ -87,9 +69,10 @@ class RecordWise:
         loop = asyncio.get_running_loop()
         self._end: asyncio.Future[None] = loop.create_future()
         self._idle: list[asyncio.Future[None]] = []
-        self._room, self._due, self._lease = asyncio.Event(), asyncio.Event(), asyncio.Lock()
+        self._room, self._due = asyncio.Event(), asyncio.Event()
         self._room.set()
-        self._deadlines = Deadlines(self._options.timeout)
+        self._attempts = Attempts(self._destination, self._options, self._work, self._port, self._progress, self._judge)
+        self._suspects = self._attempts.suspects
 
         def lost(error: BaseException) -> None:
             loop.call_soon_threadsafe(self._fail, error)
@@ -102,7 +85,7 @@ class RecordWise:
             flusher = asyncio.create_task(self._guard(self._flush_loop()))
             senders: list[asyncio.Task[None]] = []
             try:
-                await self._open()
+                await self._attempts.open()
                 senders = [asyncio.create_task(self._guard(self._work_loop())) for _ in range(self._in_flight + 1)]
                 senders.append(asyncio.create_task(self._guard(self._read_loop())))
                 await self._end
@@ -117,8 +100,7 @@ class RecordWise:
                 raise
             finally:
                 await self._stop(senders, flusher)
-                self._deadlines.stop()
-                await self._destination.close()
+                await self._attempts.close()
         return self._teller.report(time.monotonic() - began)
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -184,7 +166,7 @@ class RecordWise:
             if self._lanes.held < low:
                 self._room.set()
             try:
-                nacked = await self._handle(entry, task)
+                nacked = await self._attempts.bring(entry, task)
             finally:
                 self._busy -= 1
             if nacked and lane is not None:
@@ -194,79 +176,6 @@ class RecordWise:
             else:
                 self._lanes.release(lane)
             self._completed()
-
-    async def _handle(self, entry: Entry, task: asyncio.Task[Any]) -> bool:
-        """Brings one record to its outcome; whether it is a nack."""
-        record, seq = entry.record, entry.seq
-        if entry.letter is not None:
-            self._progress.complete(seq, record.ordinal, "nacked", letters=[entry.letter])
-            return True
-        attempts = 1
-        first = began = time.monotonic()
-        while True:
-            # Never begun past the lease: a successor may be sending by then.
-            if self._bucket is not None or began >= self._port.send_until:
-                await self._may_begin()
-                began = time.monotonic()
-            try:
-                outcome = await self._deadlines.within(task, self._destination.send(record))
-            except TimedOut:
-                outcome = Outcome("failed", f"no answer within {self._options.timeout:g} s")
-            except Exception as error:
-                stands_for = outcome_of(error)
-                if stands_for is None:
-                    raise
-                outcome = stands_for
-            if outcome.kind != "failed":
-                self._suspects.succeeded(began, time.monotonic())
-                break
-            delay = self._policy.delay(attempts, outcome)
-            if delay is None:
-                break
-            attempts += 1
-            await asyncio.sleep(delay)
-            began = time.monotonic()
-        if outcome.kind == "delivered":
-            self._progress.complete(seq, record.ordinal, "delivered", retried=attempts - 1)
-            return False
-        return await self._not_delivered(entry, outcome, attempts, first, began)
-
-    async def _not_delivered(self, entry: Entry, outcome: Outcome, attempts: int, first: float, last: float) -> bool:
-        """What a refusal or a used-up policy comes to; `first`, `last`: when the first and last attempt began."""
-        record, seq, retried = entry.record, entry.seq, attempts - 1
-        if outcome.kind == "refused" and self._options.refused == "complete":
-            log.warning("%s refused record %s, which counts as complete: %s", self._work.node, seq, outcome.message)
-            self._progress.complete(seq, record.ordinal, "completed", retried=retried)
-            return False
-        if outcome.kind == "failed" and self._options.on_unavailable == "wait":
-            verdict = self._suspects.wait(outcome, first, last, time.monotonic())
-            self._down = outcome
-            self._judge()
-            await verdict
-        letter = self._work.letter(seq, record, outcome.message, error_class(outcome), attempts=attempts)
-        self._progress.complete(seq, record.ordinal, "nacked", retried=retried, letters=[letter])
-        return True
-
-    async def _may_begin(self) -> None:
-        """Waits for the rate limit's leave and a lease that lasts."""
-        if self._bucket is not None:
-            pause = self._bucket.reserve()
-            if pause:
-                await asyncio.sleep(pause)
-        if time.monotonic() >= self._port.send_until:
-            await self._keep_lease()
-
-    async def _keep_lease(self) -> None:
-        """Waits until sends may begin again. Raises Fenced where the lease is lost."""
-        async with self._lease:
-            if time.monotonic() < self._port.send_until:
-                return
-            await asyncio.get_running_loop().run_in_executor(None, self._port.renew)
-            if time.monotonic() >= self._port.send_until:
-                raise ConfigError(
-                    f"{self._work.node}: delivery.timeout {self._options.timeout:g} s does not fit into the lease; "
-                    "shorten it, or raise CONDUIT_LEASE_TTL"
-                )
 
     # -- telling ------------------------------------------------------------------------------------------------
 
@@ -328,15 +237,7 @@ class RecordWise:
             return  # the next flush makes room for others to be tried
         if self._end.done() or not self._suspects.judge():
             return
-        assert self._down is not None
-        self._fail(
-            Unavailable(
-                f"{self._work.node} of {self._work.pipeline} is down: {self._down.message} (the same for every one of "
-                f"{suspects} record(s) tried {self._policy.attempts} time(s)); it goes on by itself once it answers",
-                retry_after=self._down.retry_after,
-                status=self._down.status,
-            )
-        )
+        self._fail(self._attempts.down(suspects))
 
     def _wake(self) -> None:
         # One is woken; it wakes the next, if there is more for it to do.
@@ -355,24 +256,6 @@ class RecordWise:
             await loop
         except Exception as error:  # noqa: BLE001 - raised again by `run`, which waits for `_end`
             self._fail(error)
-
-    async def _open(self) -> None:
-        """Opens the destination, by the same retry policy as a send."""
-        attempts = 1
-        while True:
-            try:
-                await self._destination.open(self._options.timeout)
-                return
-            except Unavailable as error:
-                delay = self._policy.delay(attempts, Outcome("failed", str(error), error.status, error.retry_after))
-                if delay is None:
-                    if self._options.on_unavailable == "wait":
-                        raise
-                    # T7 to the letter: the sends say the same, one by one, and go to the dead letters.
-                    log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, error)
-                    return
-            attempts += 1
-            await asyncio.sleep(delay)
 
     async def _stop(self, senders: list[asyncio.Task[None]], flusher: asyncio.Task[None]) -> None:
         """Ends all sends at once; a flush that is under way is waited for, because the broker may have heard it."""

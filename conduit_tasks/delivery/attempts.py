@@ -1,0 +1,170 @@
+"""Brings one record at a time to its outcome: sends, waits, sends again, suspects the target (SEMANTICS T5–T9).
+
+No send begins while the rate limit or the lease forbids it: a successor may be sending by the end of the lease, so
+every send must have ended by then, timed out if need be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from conduit_tasks.connectors.base import Outcome, RecordDestination
+from conduit_tasks.delivery.deadlines import Deadlines
+from conduit_tasks.delivery.down import Suspects
+from conduit_tasks.delivery.outcome import error_class, outcome_of
+from conduit_tasks.delivery.port import DeliveryPort
+from conduit_tasks.delivery.progress import Progress
+from conduit_tasks.delivery.rate import TokenBucket
+from conduit_tasks.delivery.retry import RetryPolicy
+from conduit_tasks.delivery.work import Entry, Work
+from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.pipeline.topology import Delivery
+
+log = logging.getLogger(__name__)
+
+
+class Attempts:
+    """The attempts of all tasks of one delivery; made in its event loop, then `close`.
+
+    `suspected` is called when a record has used up its retries and joins `suspects`.
+    """
+
+    def __init__(
+        self,
+        destination: RecordDestination,
+        options: Delivery,
+        work: Work,
+        port: DeliveryPort,
+        progress: Progress,
+        *,
+        suspected: Callable[[], None],
+    ) -> None:
+        self._destination, self._options = destination, options
+        self._work, self._port, self._progress = work, port, progress
+        self._suspected = suspected
+        self._policy = RetryPolicy(options)
+        self._bucket = TokenBucket(options.rate_limit) if options.rate_limit else None
+        self._lease = asyncio.Lock()
+        self._deadlines = Deadlines(options.timeout)
+        self._last_failure = Outcome("failed")
+        self.suspects = Suspects()
+
+    async def open(self) -> None:
+        """Opens the destination, by the same retry policy as a send. Raises Unavailable."""
+        attempts = 1
+        while True:
+            try:
+                await self._destination.open(self._options.timeout)
+                return
+            except Unavailable as error:
+                delay = self._policy.delay(attempts, Outcome("failed", str(error), error.status, error.retry_after))
+                if delay is None:
+                    if self._options.on_unavailable == "wait":
+                        raise
+                    # T7 to the letter: the sends say the same, one by one, and go to the dead letters.
+                    log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, error)
+                    return
+            attempts += 1
+            await asyncio.sleep(delay)
+
+    async def close(self) -> None:
+        """Closes the destination."""
+        self._deadlines.stop()
+        await self._destination.close()
+
+    async def bring(self, entry: Entry, task: asyncio.Task[Any]) -> bool:
+        """Brings one record to its outcome in `task`, the current one; whether it is a nack."""
+        record, seq = entry.record, entry.seq
+        if entry.letter is not None:
+            self._progress.complete(seq, record.ordinal, "nacked", letters=[entry.letter])
+            return True
+        attempts = 1
+        first = began = time.monotonic()
+        deadlines = self._deadlines
+        while True:
+            if self._bucket is not None or began >= self._port.send_until - deadlines.late:
+                await self._may_begin()
+                began = time.monotonic()
+            deadlines.begin(task, began)
+            try:
+                outcome = await self._destination.send(record)
+            except asyncio.CancelledError:
+                if not deadlines.end(task):
+                    raise
+                outcome = Outcome("failed", f"no answer within {self._options.timeout:g} s")
+            except Exception as error:
+                deadlines.end(task)
+                stands_for = outcome_of(error)
+                if stands_for is None:
+                    raise
+                outcome = stands_for
+            else:
+                deadlines.end(task)
+            if outcome.kind != "failed":
+                self.suspects.succeeded(began, time.monotonic())
+                break
+            delay = self._policy.delay(attempts, outcome)
+            if delay is None:
+                break
+            attempts += 1
+            await asyncio.sleep(delay)
+            began = time.monotonic()
+        if outcome.kind == "delivered":
+            self._progress.complete(seq, record.ordinal, "delivered", retried=attempts - 1)
+            return False
+        return await self._not_delivered(entry, outcome, attempts, first, began)
+
+    def down(self, suspects: int) -> Unavailable:
+        """The error of a target that is down; `suspects`: how many records it was tried with."""
+        last = self._last_failure
+        return Unavailable(
+            f"{self._work.node} of {self._work.pipeline} is down: {last.message} (the same for every one of "
+            f"{suspects} record(s) tried {self._policy.attempts} time(s)); it goes on by itself once it answers",
+            retry_after=last.retry_after,
+            status=last.status,
+        )
+
+    async def _not_delivered(self, entry: Entry, outcome: Outcome, attempts: int, first: float, last: float) -> bool:
+        """What a refusal or a used-up policy comes to; `first`, `last`: when the first and last attempt began."""
+        record, seq, retried = entry.record, entry.seq, attempts - 1
+        if outcome.kind == "refused" and self._options.refused == "complete":
+            log.warning("%s refused record %s, which counts as complete: %s", self._work.node, seq, outcome.message)
+            self._progress.complete(seq, record.ordinal, "completed", retried=retried)
+            return False
+        if outcome.kind == "failed" and self._options.on_unavailable == "wait":
+            verdict = self.suspects.wait(outcome, first, last, time.monotonic())
+            self._last_failure = outcome
+            self._suspected()
+            await verdict
+        letter = self._work.letter(seq, record, outcome.message, error_class(outcome), attempts=attempts)
+        self._progress.complete(seq, record.ordinal, "nacked", retried=retried, letters=[letter])
+        return True
+
+    async def _may_begin(self) -> None:
+        """Waits for the rate limit's leave and a lease that lasts."""
+        if self._bucket is not None:
+            pause = self._bucket.reserve()
+            if pause:
+                await asyncio.sleep(pause)
+        if not self._lasts():
+            await self._keep_lease()
+
+    def _lasts(self) -> bool:
+        """Whether a send that begins now has ended before the lease, even if it is given up."""
+        return time.monotonic() < self._port.send_until - self._deadlines.late
+
+    async def _keep_lease(self) -> None:
+        """Waits until sends may begin again. Raises Fenced where the lease is lost."""
+        async with self._lease:
+            if self._lasts():
+                return
+            await asyncio.get_running_loop().run_in_executor(None, self._port.renew)
+            if not self._lasts():
+                raise ConfigError(
+                    f"{self._work.node}: delivery.timeout {self._options.timeout:g} s does not fit into the lease; "
+                    "shorten it, or raise CONDUIT_LEASE_TTL"
+                )
