@@ -93,9 +93,10 @@ class Attempts:
             try:
                 outcome = await self._destination.send(record)
             except asyncio.CancelledError:
-                if not deadlines.end(task):
+                said = f"no answer within {self._options.timeout:g} s" if deadlines.end(task) else "cancelled by itself"
+                if task.cancelling():
                     raise
-                outcome = Outcome("failed", f"no answer within {self._options.timeout:g} s")
+                outcome = Outcome("failed", said)
             except Exception as error:
                 deadlines.end(task)
                 stands_for = outcome_of(error)

@@ -71,7 +71,9 @@ class RecordWise:
         self._idle: list[asyncio.Future[None]] = []
         self._room, self._due = asyncio.Event(), asyncio.Event()
         self._room.set()
-        self._attempts = Attempts(self._destination, self._options, self._work, self._port, self._progress, self._judge)
+        self._attempts = Attempts(
+            self._destination, self._options, self._work, self._port, self._progress, suspected=self._judge
+        )
         self._suspects = self._attempts.suspects
 
         def lost(error: BaseException) -> None:
@@ -141,9 +143,11 @@ class RecordWise:
         progress = self._progress
         # With all suspected one more is tried, to see who is at fault; none of them is on the wire then.
         probe = self._busy == self._in_flight == len(self._suspects)
+        if self._busy >= self._in_flight and not probe:
+            return False
         untold = progress.unconfirmed + self._telling + self._busy
         if untold < self._in_flight + UNTOLD + probe:
-            return self._busy < self._in_flight or probe
+            return True
         # Only nacks wait, for a record before them that is still to be sent: no flush would make room for it.
         return (
             not self._busy and not self._telling and progress.unconfirmed == progress.waiting and not progress.votable
