@@ -1,8 +1,9 @@
-"""Rows as lines of a file: payloads without Python per record, whole records as OpenCDC JSON."""
+"""Rows as lines of a file: payloads, or whole records as OpenCDC JSON; both from columns, without making records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import binascii
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import orjson
@@ -11,40 +12,87 @@ import pyarrow.compute as pc
 
 from conduit_tasks.connectors.base import Rows
 from conduit_tasks.errors import Refused
+from conduit_tasks.record.record import OPERATIONS, Data, json_data
+from conduit_tasks.record.schema import DATA, part_values
 
 BYTES = 256 << 20
 """Per piece of lines: far below the 2 GiB that the offsets of an Arrow array reach."""
 
 
 def lines(rows: Rows, format: str) -> Iterator[memoryview]:
-    """The rows as bytes, each with its `\\n`. Raises Refused where a payload holds a line end of its own, or is
-    damaged: bisection then finds the row."""
-    if format == "opencdc":
-        yield memoryview(_opencdc(rows))
-        return
-    payloads = rows.batch.column("after")
-    step = max(1, int(len(payloads) * BYTES / max(payloads.nbytes, 1)))
-    for start in range(0, len(payloads), step):
-        yield _payloads(payloads.slice(start, step))
+    """The rows as bytes, each with its `\n`. Raises Refused where a raw payload holds a line end of its own: bisection
+    then finds the row."""
+    batch = rows.batch
+    step = max(1, int(batch.num_rows * BYTES / max(batch.nbytes, 1)))
+    for start in range(0, batch.num_rows, step):
+        piece = batch.slice(start, step)
+        yield _opencdc(piece, rows) if format == "opencdc" else _payloads(piece.column("after"))
+
+
+def _joined(*columns: pa.Array | bytes) -> tuple[memoryview, int]:
+    """The columns' values, constants among them, one after the other, row by row; null is nothing. The bytes, and how
+    many line ends are among them."""
+    parts = [pa.scalar(c, pa.binary()) if isinstance(c, bytes) else c for c in columns]
+    joined = pc.binary_join_element_wise(
+        *parts, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b""
+    )
+    offsets = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset : joined.offset + len(joined) + 1]
+    data = memoryview(joined.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+    return data, bytes(data).count(b"\n")
 
 
 def _payloads(payloads: pa.Array) -> memoryview:
     """A record without a payload (a delete) is an empty line: as many lines as records."""
-    joined = pc.binary_join_element_wise(
-        payloads, pa.scalar(b"", pa.binary()), pa.scalar(b"\n", pa.binary()),
-        null_handling="replace", null_replacement=b"",
-    )  # fmt: skip
-    offsets = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset : joined.offset + len(joined) + 1]
-    data = memoryview(joined.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
-    if bytes(data).count(b"\n") != len(joined):
+    data, ends = _joined(payloads, b"\n")
+    if ends != len(payloads):
         raise Refused("a raw payload with a line end in it would be two lines; write format: opencdc, which escapes it")
     return data
 
 
-def _opencdc(rows: Rows) -> bytes:
-    try:
-        records = rows.records()
-    except orjson.JSONDecodeError as e:
-        raise Refused(f"a structured payload is not JSON: {e}") from e
-    out = [orjson.dumps(r.to_opencdc(), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE) for r in records]
-    return b"".join(out)
+def _opencdc(batch: pa.RecordBatch, rows: Rows) -> memoryview:
+    """As `Record.to_opencdc` has it. Structured data goes in as the text that it was."""
+
+    def line(data: Callable[[str], pa.Array]) -> tuple[memoryview, int]:
+        return _joined(
+            b'{"position":"', pa.array(map(_base64, batch.column("position").to_pylist()), pa.binary()),
+            b'","operation":"', pa.array([o.encode() for o in OPERATIONS], pa.binary()).take(batch.column("operation")),
+            b'","metadata":', _metadata(batch, rows),
+            b',"key":', data("key"),
+            b',"payload":{"before":', data("before"),
+            b',"after":', data("after"),
+            b"}}\n",
+        )  # fmt: skip
+
+    found, ends = line(lambda part: _texts(batch, part))
+    if ends != batch.num_rows:
+        # JSON that was printed over several lines.
+        found, _ = line(lambda part: _compact(part_values(batch, part)))
+    return found
+
+
+def _metadata(batch: pa.RecordBatch, rows: Rows) -> pa.Array:
+    column = batch.column("metadata")
+    if column.null_count == len(column):
+        shared = pa.array([orjson.dumps(origin.metadata) for origin in rows.origins], pa.binary())
+        return shared.take(batch.column("slice"))
+    merged = [record.meta() for record in rows.records()]
+    return pa.array(map(orjson.dumps, merged), pa.binary())
+
+
+def _texts(batch: pa.RecordBatch, part: str) -> pa.Array:
+    """JSON of a data column: the text it has where all of it is structured."""
+    column = batch.column(part)
+    if column.null_count == len(column):
+        return pa.array([b"null"], pa.binary()).take(pa.array(np.zeros(len(column), np.int8)))
+    shapes = batch.column("shape").to_numpy()
+    if (shapes & DATA[part]).all():
+        return column.fill_null(b"null")
+    return _compact(part_values(batch, part))
+
+
+def _compact(values: Iterable[Data]) -> pa.Array:
+    return pa.array([orjson.dumps(json_data(v), option=orjson.OPT_NON_STR_KEYS) for v in values], pa.binary())
+
+
+def _base64(raw: bytes) -> bytes:
+    return binascii.b2a_base64(raw, newline=False)

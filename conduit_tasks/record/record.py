@@ -78,8 +78,8 @@ class Record:
             "position": base64.b64encode(self.position).decode(),
             "operation": self.operation,
             "metadata": self.meta(),
-            "key": _json_data(self.key),
-            "payload": {"before": _json_data(self.before), "after": _json_data(self.after)},
+            "key": json_data(self.key),
+            "payload": {"before": json_data(self.before), "after": json_data(self.after)},
         }
 
     @classmethod
@@ -120,7 +120,8 @@ def copy_data(data: Any) -> Any:
     return data
 
 
-def _json_data(data: Data) -> Any:
+def json_data(data: Data) -> Any:
+    """Data as OpenCDC JSON has it: raw data a string (base64 where it is not UTF-8), structured an object."""
     if isinstance(data, bytes):
         try:
             return data.decode()

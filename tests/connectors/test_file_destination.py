@@ -67,16 +67,42 @@ def test_rows_cut_from_a_larger_batch_are_written_alone(home: Path, monkeypatch:
     assert (home / "out/a.jsonl").read_text().splitlines() == [f"line {n}" for n in expected]
 
 
-@pytest.mark.parametrize(("format", "payload"), [("payload", b"two\nlines"), ("opencdc", b"{torn")])
-def test_a_row_that_cannot_be_a_line_is_refused_and_leaves_nothing(home: Path, format: str, payload: bytes) -> None:
-    out = destination(format=format)
+VARIED = [
+    Record(b"\xff\x00", "update", {"own": "m", "file.path": "b"}, b"key", {"n": 1}, {"n": 2, "u": "ü", "e": [1, {}]}),
+    Record(b"2", "delete", before={"n": 1}),
+    Record(b"3", "snapshot", {}, {"id": 7}, after=b"two\nlines"),
+    Record(b"4", after=b"\xff\xfe"),
+    Record(b"5", after={}),
+    Record(b"6"),
+]
+
+
+@pytest.mark.parametrize("chosen", [VARIED, *[[each] for each in VARIED], VARIED[1:3], [VARIED[0], VARIED[4]]])
+def test_an_opencdc_line_says_what_its_record_says(home: Path, chosen: list[Record]) -> None:
+    origins = [Origin("p", "in", "", {"file.path": "a"}), Origin("p", "in", "", {})]
+    batch = spool_batch([n % 2 for n in range(len(chosen))], list(range(len(chosen))), chosen)
+    given = Rows(batch, origins)
+
+    written = b"".join(file_lines.lines(given, "opencdc"))
+
+    assert [json.loads(line) for line in written.splitlines()] == [r.to_opencdc() for r in given.records()]
+
+
+def test_json_printed_over_several_lines_becomes_one(home: Path) -> None:
+    given = rows({"a": 1}, {"b": 2})
+    column = given.batch.schema.get_field_index("after")
+    texts = pa.array([b'{\n  "a": 1\n}', b'{"b":2}'], pa.binary())
+
+    written = b"".join(file_lines.lines(Rows(given.batch.set_column(column, "after", texts), [ORIGIN]), "opencdc"))
+
+    assert [json.loads(line)["payload"]["after"] for line in written.splitlines()] == [{"a": 1}, {"b": 2}]
+
+
+def test_a_row_that_cannot_be_a_line_is_refused_and_leaves_nothing(home: Path) -> None:
+    out = destination()
     out.open(None)
-    bad = rows({"a": 1}, payload)
-    if format == "opencdc":
-        shapes = bad.batch.schema.get_field_index("shape")
-        bad = Rows(bad.batch.set_column(shapes, "shape", pa.array([4, 4], pa.int8())), bad.origins)
     with pytest.raises(Refused):
-        out.write(bad)
+        out.write(rows({"a": 1}, b"two\nlines"))
     out.write(rows({"a": 2}))
     out.close()
     assert (home / "out/a.jsonl").read_text().count("\n") == 1
