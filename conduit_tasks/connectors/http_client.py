@@ -141,6 +141,7 @@ class _Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Ends it at once."""
+        self.reusable = False
         self._transport.abort()
 
     # -- the transport's side -------------------------------------------------------------------------------------
@@ -187,6 +188,11 @@ class _Connection(asyncio.Protocol):
 
     # -- the parser's side ----------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        if self._asked is None or self._asked.done():
+            # Nobody asked for this answer: it would be taken for that of the next request.
+            self._answer, self.reusable = Answer(), False
+
     def on_status(self, reason: bytes) -> None:
         self._answer.reason += reason.decode("latin-1")
 
@@ -213,7 +219,8 @@ class _Connection(asyncio.Protocol):
         if self._answer.status < 200:
             self._answer, self._framed = Answer(), False  # 100 Continue, 103 Early Hints: the answer follows
             return
+        if self._asked is None or self._asked.done():
+            return
         self._used = self._loop.time()
         self.reusable = self._parser.should_keep_alive()
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_result(self._answer)
+        self._asked.set_result(self._answer)

@@ -84,6 +84,16 @@ def test_a_server_that_says_close_is_taken_at_its_word() -> None:
     assert [a.status for a in answers] == [200, 200]
 
 
+@pytest.mark.parametrize(
+    "unasked",
+    [b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 500 O", b"HTTP/1.1 103 Hints\r\n\r\n", b"garbage"],
+)
+def test_an_answer_that_nobody_asked_for_is_not_taken_for_that_of_the_next_request(unasked: bytes) -> None:
+    answers = asked(answering(b"HTTP/1.1 200 Fine\r\nContent-Length: 0\r\n\r\n" + unasked, b"never"), 2)
+
+    assert [(a.status, a.reason) for a in answers] == [(200, "Fine")] * 2
+
+
 def test_an_answer_that_comes_in_single_bytes_is_whole() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(len(REQUEST))
