@@ -60,7 +60,15 @@ class AckFailed(ConduitError):
 
 
 class RecordError(ConduitError):
-    """One record cannot be processed: it is nacked alone, with this message."""
+    """One record cannot be processed: it is nacked alone, with this message, as a dead letter of this class."""
+
+    error_class = "processor"
+
+
+class SchemaDrift(RecordError):
+    """One record is not what its schema says; mend its producer or the schema, then send the dead letter again."""
+
+    error_class = "schema"
 
 
 class Unavailable(ConduitError):

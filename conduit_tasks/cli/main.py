@@ -30,6 +30,8 @@ COMMANDS = {
     "explain": Lazy("explain", "Say what a pipeline guarantees on each edge, and what it does not tolerate."),
     "schema": Lazy("schema", "Print the JSON Schema of the pipeline file, for editors."),
     "filters": Lazy("filters", "Try trigger filters on events."),
+    "processors": Lazy("processors", "List and describe processors, and try one on records."),
+    "connectors": Lazy("connectors", "List and describe connectors."),
     "run": Lazy("run", "Run a pipeline now and wait for it."),
     "status": Lazy("status", "Show how far each destination is."),
     "start": Lazy("status", "Start a stopped or degraded pipeline again."),

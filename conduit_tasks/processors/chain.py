@@ -10,6 +10,7 @@ from conduit_tasks.errors import ConduitError, ConfigError, RecordError
 from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors import registry, template
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
+from conduit_tasks.processors.many import ManyProcessor, by_level
 from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts
 from conduit_tasks.record.record import Record
 
@@ -87,11 +88,12 @@ class Chain:
                 reads |= template.compile(each.condition or "").reads
             reads |= EVERYTHING if built.reads is None else built.reads
             changes |= EVERYTHING if built.reads is None else built.changes
+        self._many = any(isinstance(each, ManyProcessor) for each in self._processors)
         self.reads: Parts = reads | changes
         """The parts of a record that the chain looks at or changes."""
         self.changes: Parts = changes
         """The parts that it may change."""
-        self.columnar = all(built.reads is not None for built in self._processors)
+        self.columnar = not self._many and all(built.reads is not None for built in self._processors)
         """Whether every processor says what it looks at, and so can run over columns (`processors.columns`)."""
 
     def run(self, records: Sequence[Record]) -> list[Result]:
@@ -101,6 +103,9 @@ class Chain:
         made them. Whatever a processor raises nacks its record alone, save errors of ours that concern more than
         one record. Derived records are nacked together: they share the position.
         """
+        if self._many:
+            levels = [(condition, built, id) for (condition, _, id), built in zip(self._steps, self._processors)]
+            return by_level(levels, records)
         results: list[Result] = []
         append = results.append
         through = self.through
@@ -128,9 +133,9 @@ class Chain:
                 if current.__class__ is not Record:
                     return None if current is None else self._derived(current, self._steps.index(step) + 1) or None
         except RecordError as error:
-            return Result.failure(str(error), NACKED, step_id)
+            return Result.failure(str(error), error.error_class, step_id)
         except _Failed as failed:
-            return Result.failure(failed.message, NACKED, failed.step)
+            return Result.failure(failed.message, failed.error_class, failed.step)
         except ConduitError:
             raise
         except Exception as error:  # noqa: BLE001 - a processor's own failure is the record's (C4)
@@ -152,7 +157,7 @@ class Chain:
                 try:
                     made = process(record) if condition is None or condition(record) else record
                 except RecordError as error:
-                    raise _Failed(str(error), step_id) from None
+                    raise _Failed(str(error), step_id, error.error_class) from None
                 except ConduitError:
                     raise
                 except Exception as error:
@@ -170,9 +175,9 @@ class Chain:
 class _Failed(Exception):
     """A derived record failed at `step`."""
 
-    def __init__(self, message: str, step: str) -> None:
+    def __init__(self, message: str, step: str, error_class: str = NACKED) -> None:
         super().__init__(message)
-        self.message, self.step = message, step
+        self.message, self.step, self.error_class = message, step, error_class
 
 
 def has_frames(section: Sequence[Processor]) -> bool:

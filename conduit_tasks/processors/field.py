@@ -76,7 +76,7 @@ class RenameFields(RecordProcessor):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         self._mapping: list[tuple[FieldRef, str]] = []
-        for pair in _comma_separated(self.settings["mapping"]):
+        for pair in comma_separated(self.settings["mapping"]):
             old, colon, new = pair.rpartition(":")
             if not colon or not old.strip() or not new.strip():
                 raise ConfigError(f"field.rename: option 'mapping': {pair!r} is not of the form .Payload.After.foo:bar")
@@ -109,7 +109,7 @@ class ExcludeFields(RecordProcessor):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
-        texts = _comma_separated(self.settings["fields"])
+        texts = comma_separated(self.settings["fields"])
         self._fields = [reference("field.exclude", "fields", text) for text in texts]
         for field in self._fields:
             if field.root in ("Position", "Operation"):
@@ -122,7 +122,7 @@ class ExcludeFields(RecordProcessor):
         return record
 
 
-def _comma_separated(text: str) -> list[str]:
+def comma_separated(text: str) -> list[str]:
     """Parts of a comma-separated option; commas within quoted names (`["a,b"]`) do not separate."""
     parts, quoted, start = [], False, 0
     for at, character in enumerate(text):

@@ -9,15 +9,25 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from conduit_tasks.errors import ConfigError, UnknownPlugin
+from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
+from conduit_tasks.processors.many import ManyProcessor
 
 AnyProcessor = type[RecordProcessor] | type[FrameProcessor]
 
 BUILTIN = {
+    "avro.decode": "avro:DecodeAvro",
+    "avro.encode": "avro:EncodeAvro",
     "base64.decode": "encoding:DecodeBase64",
     "base64.encode": "encoding:EncodeBase64",
     "clone": "derive:Clone",
+    "cohere.command": "cohere:Command",
+    "cohere.embed": "cohere:Embed",
+    "cohere.rerank": "cohere:Rerank",
+    "custom.javascript": "javascript:JavaScript",
+    "dedupe": "dedupe:Dedupe",
+    "enrich": "enrich:Enrich",
     "error": "flow:Error",
     "field.convert": "convert:ConvertField",
     "field.exclude": "field:ExcludeFields",
@@ -26,12 +36,18 @@ BUILTIN = {
     "filter": "flow:Filter",
     "json.decode": "encoding:DecodeJson",
     "json.encode": "encoding:EncodeJson",
+    "mask": "mask:Mask",
+    "ollama": "ollama:Ollama",
+    "openai.embeddings": "openai:Embeddings",
+    "openai.textgen": "openai:TextGen",
     "python": "python:PythonRecord",
+    "schema.check": "schema_check:SchemaCheck",
     "split": "derive:Split",
     "sql": "sql:Sql",
     "unwrap.debezium": "unwrap:UnwrapDebezium",
     "unwrap.kafkaconnect": "unwrap:UnwrapKafkaConnect",
     "unwrap.opencdc": "unwrap:UnwrapOpencdc",
+    "webhook.http": "webhook:Webhook",
 }
 """name → module:class below `conduit_tasks.processors`; a module is imported when its processor is asked for."""
 
@@ -56,11 +72,11 @@ def known() -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def processor_class(plugin: str) -> AnyProcessor:
-    """The class of a plugin (`builtin:` in front is allowed).
+    """The class of a plugin (`builtin:` in front and `@version` behind are allowed, as in Conduit).
 
     Raises UnknownPlugin that names the nearest, ConfigError where somebody else's cannot be loaded.
     """
-    name = plugin.removeprefix("builtin:")
+    name = parse_plugin(plugin).name
     if name in BUILTIN:
         module, cls = BUILTIN[name].split(":")
         return getattr(import_module(f"conduit_tasks.processors.{module}"), cls)
@@ -98,8 +114,11 @@ def build(processor: Processor) -> RecordProcessor | FrameProcessor:
             raise ConfigError(
                 "it sees all records at once and takes no condition; use WHERE or CASE in its statement instead"
             )
-        return cls(processor.settings)
+        built = cls(processor.settings)
     except UnknownPlugin as error:
         raise UnknownPlugin(f"processor {processor.id}: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"processor {processor.id}: {error}") from error
+    if isinstance(built, ManyProcessor):
+        built.id, built.workers = processor.id, max(processor.workers, 1)
+    return built

@@ -21,8 +21,10 @@ def step(plugin: str, condition: str | None = None, /, id: str | None = None, **
 
 def run(subject: Record, *steps: Processor) -> Result:
     chain = Chain(steps)
-    [result] = chain.run([subject])
-    chain.close()
+    try:
+        [result] = chain.run([subject])
+    finally:
+        chain.close()
     return result
 
 

@@ -1,0 +1,50 @@
+"""A plugin's specification, printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conduit_tasks.cli.output import print_table
+from conduit_tasks.connectors.base import Option, Spec
+
+
+def as_dict(spec: Spec) -> dict[str, Any]:
+    """For programs."""
+    return {"name": spec.name, "summary": spec.summary, "options": [_option(option) for option in spec.options]}
+
+
+def print_spec(spec: Spec, side: str = "", *, first: bool = True) -> None:
+    """For people: name and summary, then a line per option. `side`: source or destination."""
+    if not first:
+        print()
+    print(f"{spec.name}{f' ({side})' if side else ''}: {spec.summary}")
+    print()
+    if spec.options:
+        print_table(("OPTION", "DEFAULT", "MEANING"), [(o.name, default(o), meaning(o)) for o in spec.options])
+    else:
+        print("It takes no options.")
+
+
+def default(option: Option) -> str:
+    """What holds where the option is not set."""
+    if option.required:
+        return "required"
+    return "" if option.default is None else option.default
+
+
+def meaning(option: Option) -> str:
+    """The help, with the choices where it does not name them, and whether it is secret."""
+    missing = [choice for choice in option.choices if choice not in option.help]
+    text = f"{option.help}; one of {', '.join(option.choices)}" if missing else option.help
+    return f"{text} (secret)" if option.secret else text
+
+
+def _option(option: Option) -> dict[str, Any]:
+    return {
+        "name": option.name,
+        "help": option.help,
+        "default": option.default,
+        "required": option.required,
+        "secret": option.secret,
+        "choices": list(option.choices),
+    }

@@ -1,0 +1,197 @@
+"""`avro.decode`, `avro.encode`: structured data to Avro and back, in Confluent's wire format.
+
+A zero byte, the schema's id in four bytes (big-endian), the data. Schemas come from a registry
+(`processors.schema_registry`) and are kept for as long as the chain is. A registry that cannot be reached stops the
+task, and nacks nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from typing import Any
+
+import orjson
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Option, Spec
+from conduit_tasks.errors import ConfigError, RecordError
+from conduit_tasks.processors.avro_infer import infer
+from conduit_tasks.processors.base import RecordProcessor
+from conduit_tasks.processors.field import data_reference
+from conduit_tasks.processors.schema_registry import OPTIONS, SchemaRegistry, check_options, open_registry
+from conduit_tasks.record.record import Record
+
+HEAD = 5
+_FIELD = Option("field", "the field, under .Key or .Payload", default=".Payload.After")
+
+
+class _Avro(RecordProcessor):
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        check_options(self.spec.name, self.settings)
+        self._field = data_reference(self.spec.name, "field", self.settings["field"])
+        self._opened: SchemaRegistry | None = None
+        self._pid = 0
+
+    def _registry(self) -> SchemaRegistry:
+        """Opened at the first record; a forked child opens its own."""
+        if self._opened is None or self._pid != os.getpid():
+            self._opened, self._pid = open_registry(self.settings), os.getpid()
+        return self._opened
+
+    def _error(self, reason: str) -> RecordError:
+        return RecordError(f"{self.spec.name}: {self._field.text}: {reason}")
+
+    def close(self) -> None:
+        if self._opened is not None and self._pid == os.getpid():
+            self._opened.close()
+        self._opened = None
+
+
+class DecodeAvro(_Avro):
+    """Raw data becomes structured. Bytes become base64 text, times RFC 3339, decimals text, as JSON has none."""
+
+    spec = Spec("avro.decode", "Decodes a field from Avro into structured data.", (_FIELD, *OPTIONS))
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._schemas: dict[int, Any] = {}
+
+    def process(self, record: Record) -> Record:
+        raw = self._field.get(record)
+        if isinstance(raw, str):
+            raw = raw.encode()
+        if not isinstance(raw, bytes):
+            raise self._error(f"it is {type(raw).__name__}, not raw data")
+        if len(raw) < HEAD or raw[0] != 0:
+            raise self._error("it does not begin with a zero byte and a schema id (Confluent's wire format)")
+        id = int.from_bytes(raw[1:HEAD], "big")
+        schema = self._schemas.get(id)
+        if schema is None:
+            schema = self._schemas[id] = _parsed(self._registry().by_id(id))
+        import fastavro
+
+        stream = io.BytesIO(raw)
+        stream.seek(HEAD)
+        try:
+            value = fastavro.schemaless_reader(stream, schema, None)
+        except Exception as error:  # noqa: BLE001 - broken data makes the decoder fail in many ways
+            raise self._error(f"it is not of schema {id}: {type(error).__name__}: {error}") from None
+        if stream.tell() != len(raw):
+            raise self._error(f"it goes on after the data of schema {id}")
+        self._field.set(record, _json_value(value))
+        return record
+
+
+class EncodeAvro(_Avro):
+    """Structured data, or raw data that is a JSON object, becomes raw data."""
+
+    spec = Spec(
+        "avro.encode",
+        "Encodes a field into Avro.",
+        (
+            _FIELD,
+            Option(
+                "schema.strategy",
+                "preRegistered: a schema of the registry; autoRegister: inferred from each record and registered",
+                required=True,
+                choices=("preRegistered", "autoRegister"),
+            ),
+            Option("schema.preRegistered.subject", "with preRegistered: the schema's subject"),
+            Option("schema.preRegistered.version", "with preRegistered: its version there"),
+            Option("schema.autoRegister.subject", "with autoRegister: where schemas are registered"),
+            *OPTIONS,
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        s = self.settings
+        self._fixed = s["schema.strategy"] == "preRegistered"
+        option = "schema.preRegistered.subject" if self._fixed else "schema.autoRegister.subject"
+        self._subject = s.get(option, "").strip()
+        if not self._subject:
+            raise ConfigError(f"avro.encode: option '{option}' is missing")
+        if self._fixed:
+            s.setdefault("schema.preRegistered.version", "")
+            self._version = options.integer(s, "schema.preRegistered.version", least=1)
+        self._found: tuple[bytes, Any] | None = None
+        self._registered: dict[bytes, tuple[bytes, Any]] = {}
+
+    def process(self, record: Record) -> Record:
+        data = self._structured(self._field.get(record))
+        head, schema = self._schema(data)
+        import fastavro
+
+        stream = io.BytesIO()
+        stream.write(head)
+        try:
+            fastavro.schemaless_writer(stream, schema, data)
+        except Exception as error:  # noqa: BLE001 - data that does not fit makes the encoder fail in many ways
+            raise self._error(f"it is not of the schema {self._subject}: {type(error).__name__}: {error}") from None
+        if self._field.path:
+            raise self._error("Avro is bytes, which structured data cannot hold")
+        self._field.set(record, stream.getvalue())
+        return record
+
+    def _structured(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, str | bytes):
+            try:
+                value = orjson.loads(value) if value else {}
+            except orjson.JSONDecodeError as error:
+                raise self._error(f"it is not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise self._error(f"it is {type(value).__name__}, not structured data")
+        return value
+
+    def _schema(self, data: dict[str, Any]) -> tuple[bytes, Any]:
+        """The wire format's head, and the schema."""
+        if self._fixed:
+            if self._found is None:
+                id, text = self._registry().by_version(self._subject, self._version)
+                self._found = (_head(id), _parsed(text))
+            return self._found
+        canonical = orjson.dumps(infer(data))
+        known = self._registered.get(canonical)
+        if known is None:
+            id = self._registry().register(self._subject, canonical.decode())
+            known = self._registered[canonical] = (_head(id), _parsed(canonical.decode()))
+        return known
+
+
+def _head(id: int) -> bytes:
+    return b"\0" + id.to_bytes(4, "big")
+
+
+def _parsed(text: str) -> Any:
+    import fastavro
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    try:
+        return fastavro.parse_schema(orjson.loads(text))
+    except (SchemaParseException, UnknownType, orjson.JSONDecodeError) as error:
+        raise ConfigError(f"a schema of the registry is no Avro schema: {error}; register it anew") from None
+
+
+def _json_value(value: Any) -> Any:  # noqa: PLR0911 - one line per type
+    """What Avro gave, as JSON can hold it."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case dict():
+            return {name: _json_value(each) for name, each in value.items()}
+        case list():
+            return [_json_value(each) for each in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return str(value)
+    return str(value)

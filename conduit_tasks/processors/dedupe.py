@@ -1,0 +1,97 @@
+"""`dedupe` (ours): of records with the same key only the first goes on, within a time to live; the others are filtered.
+
+Redis remembers, per key, the *id* of the record that came first, and one command serves a whole block of records. A
+record that comes again after a crash finds its own id there and goes on: it is never taken for its own duplicate
+(C10). The time to live begins with the first record and is not prolonged.
+
+Which of two records with one key is first is decided by who asks first; where they come from one partition, that is
+their order. A first record that is nacked later on still counts: its duplicates are gone, and its dead letter stands
+for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Option, Spec
+from conduit_tasks.errors import ConfigError, RecordError
+from conduit_tasks.processors.field import reference
+from conduit_tasks.processors.many import Made, ManyProcessor
+from conduit_tasks.record.record import Record
+from conduit_tasks.settings import settings as installation
+
+
+class Dedupe(ManyProcessor):
+    """See the module."""
+
+    spec = Spec(
+        "dedupe",
+        "Filters records whose key was seen before.",
+        (
+            Option("key", "the field that tells records apart; one without it goes on", default=".Key"),
+            Option("ttl", "how long a key is remembered", default="24h"),
+            Option(
+                "memory",
+                "name of what is remembered in this pipeline; default: the processor's id. Sections whose processors "
+                "have the same id need different ones",
+            ),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._field = reference("dedupe", "key", self.settings["key"])
+        self._ttl = int(options.duration(self.settings, "ttl") * 1000)
+        if self._ttl < 1:
+            raise ConfigError("dedupe: option 'ttl' must be at least 1ms")
+        self._redis: Any = None
+
+    def process_many(self, records: Sequence[Record]) -> list[Made]:
+        made: list[Made] = list(records)
+        claims: dict[str, tuple[str, list[int]]] = {}
+        for place, record in enumerate(records):
+            try:
+                value = self._field.get(record)
+            except RecordError as error:
+                made[place] = error
+                continue
+            if value is not None:
+                claims.setdefault(self._claim(record, value), (record.id, []))[1].append(place)
+        if not claims:
+            return made
+        holders = self._holders(list(claims), [asks for asks, _ in claims.values()])
+        for holder, (_, places) in zip(holders, claims.values()):
+            mine = next((place for place in places if records[place].id == holder), None)
+            for place in places:
+                if place != mine:
+                    made[place] = None
+        return made
+
+    def close(self) -> None:
+        if self._redis is not None:
+            self._redis.close()
+            self._redis = None
+
+    def _claim(self, record: Record, value: Any) -> str:
+        """The Redis key of a value. All of a pipeline share its hash tag, so that one script may touch them."""
+        raw = value if isinstance(value, bytes) else orjson.dumps(value, option=_CANONICAL)
+        kind = b"r" if isinstance(value, bytes) else b"s"
+        digest = hashlib.blake2b(kind + raw, digest_size=16).hexdigest()
+        memory = self.settings.get("memory") or self.id
+        return f"{{conduit:{record.origin.pipeline}}}:dedupe:{memory}:{digest}"
+
+    def _holders(self, claims: list[str], ids: list[str]) -> list[str]:
+        from conduit_tasks.broker import scripts
+        from conduit_tasks.broker.connection import connect
+
+        if self._redis is None:
+            self._redis = connect(installation())
+        return scripts.DEDUPE(self._redis, {"claims": claims}, ttl=self._ttl, ids=ids)
+
+
+_CANONICAL = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS

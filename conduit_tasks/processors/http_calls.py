@@ -1,0 +1,230 @@
+"""HTTP for processors: requests that are repeated by a policy, several records under way at a time.
+
+The client runs in a thread of its own, because a chain may be called from anywhere, also from inside an event loop.
+Link-local and cloud metadata addresses are refused, also behind a name or a redirect, unless the settings allow them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Option
+from conduit_tasks.connectors.link_local import check_address, check_host
+from conduit_tasks.errors import ConduitError, ConfigError, RecordError
+from conduit_tasks.processors.many import Made, ManyProcessor
+from conduit_tasks.record.record import Record
+
+if TYPE_CHECKING:
+    import aiohttp
+
+T = TypeVar("T")
+
+MOST = 32 * 1024 * 1024
+"""Bytes of an answer; a longer one is the record's error."""
+
+COMMON = (
+    Option("timeout", "of one request", default="30s"),
+    Option("allow-link-local", "allow link-local and cloud metadata addresses", default="false"),
+)
+BACKOFF = (
+    Option("backoffRetry.count", "how often a failed request is repeated", default="0"),
+    Option("backoffRetry.factor", "by what the waiting time grows", default="2"),
+    Option("backoffRetry.min", "the first waiting time", default="100ms"),
+    Option("backoffRetry.max", "the longest", default="5s"),
+)
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How a request is repeated. `first` and `longest` in seconds."""
+
+    count: int
+    factor: float
+    first: float
+    longest: float
+
+
+def backoff(settings: Mapping[str, str]) -> Retry:
+    """The policy of the options `BACKOFF`."""
+    return Retry(
+        int(options.number(settings, "backoffRetry.count")),
+        options.number(settings, "backoffRetry.factor", least=1e-9),
+        options.duration(settings, "backoffRetry.min"),
+        options.duration(settings, "backoffRetry.max"),
+    )
+
+
+class Again(Exception):
+    """A request failed in a way that a repetition may mend."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: bytes
+
+
+class HttpProcessor(ManyProcessor):
+    """A processor that makes requests; `handle` sees one record, as many at a time as `workers` says."""
+
+    retry: Retry
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._timeout = options.duration(self.settings, "timeout")
+        self._guarded = not options.boolean(self.settings, "allow-link-local")
+        self._loop: _Loop | None = None
+
+    async def handle(self, record: Record) -> Record:
+        """The record with what was answered. Raises RecordError."""
+        raise NotImplementedError
+
+    async def handle_many(self, records: Sequence[Record]) -> list[Made]:
+        """All of them, `workers` at a time, in order."""
+        return await self.each(records, self.handle)
+
+    async def each(self, items: Sequence[T], handle: Callable[[T], Awaitable[Any]]) -> list[Any]:
+        """What `handle` gives or raises for each item, in order. Raises errors of ours that concern more than one."""
+        room = asyncio.Semaphore(self.workers)
+
+        async def one(item: T) -> Any:
+            async with room:
+                try:
+                    return await handle(item)
+                except RecordError as error:
+                    return error
+                except ConduitError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - a processor's own failure is the record's (C4)
+                    return RecordError(f"{self.spec.name}: {type(error).__name__}: {error}")
+
+        return list(await asyncio.gather(*map(one, items)))
+
+    def process_many(self, records: Sequence[Record]) -> list[Made]:
+        if self._loop is None or self._loop.pid != os.getpid():
+            # A forked child has neither the thread nor the right to its parent's connections.
+            self._loop = _Loop(self._timeout, self._guarded)
+        return self._loop.run(self.handle_many(records))
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        again: Callable[[int], bool],
+    ) -> Answer:
+        """The answer, after repetitions where there was none or `again(status)` says so. Raises RecordError."""
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+        policy = AsyncRetrying(
+            stop=stop_after_attempt(self.retry.count + 1),
+            wait=wait_exponential(self.retry.first, self.retry.longest, self.retry.factor),
+            retry=retry_if_exception_type(Again),
+            reraise=True,
+        )
+        try:
+            return await policy(self._once, method, url, body, headers or {}, again)
+        except Again as error:
+            tries = "" if not self.retry.count else f", {self.retry.count + 1} times"
+            raise RecordError(f"{self.spec.name}: {error}{tries}") from None
+
+    async def _once(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], again: Callable[[int], bool]
+    ) -> Answer:
+        import aiohttp
+        from yarl import URL
+
+        assert self._loop is not None
+        try:
+            address = URL(url)
+            if self._guarded:
+                check_host(address.host or "", self.spec.name)
+            async with self._loop.session.request(method, address, data=body or None, headers=headers) as response:
+                got = await response.content.read(MOST + 1)
+                while len(got) <= MOST and (more := await response.content.read(MOST + 1)):
+                    got += more
+                status = response.status
+        except (ConfigError, ValueError) as error:
+            raise RecordError(f"{self.spec.name}: {error}") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Again(f"no answer: {type(error).__name__}: {error}") from None
+        if again(status):
+            raise Again(f"the answer is {status}: {_shortened(got)}")
+        if len(got) > MOST:
+            raise RecordError(f"{self.spec.name}: the answer is longer than {MOST:,} bytes")
+        return Answer(status, got)
+
+    def close(self) -> None:
+        if self._loop is not None and self._loop.pid == os.getpid():
+            self._loop.close()
+        self._loop = None
+
+
+class _Loop:
+    """An event loop in a thread, with a client."""
+
+    def __init__(self, timeout: float, guarded: bool) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="processor-http", daemon=True)
+        self._thread.start()
+        self.session: aiohttp.ClientSession = self.run(_session(timeout, guarded))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        self.run(self.session.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _session(timeout: float, guarded: bool) -> aiohttp.ClientSession:  # noqa: ASYNC109 - the client's, per request
+    import aiohttp
+
+    trace = aiohttp.TraceConfig()
+    if guarded:
+        trace.on_request_redirect.append(_check_redirect)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(resolver=_resolver(guarded), limit=0),
+        timeout=aiohttp.ClientTimeout(total=timeout or None),
+        trace_configs=[trace],
+    )
+
+
+def _resolver(guarded: bool) -> Any:
+    """Resolves names; `guarded`: fails for those that lead to a refused address."""
+    from aiohttp.resolver import ThreadedResolver
+
+    class Guarded(ThreadedResolver):
+        async def resolve(self, host: str, *args: Any, **options: Any) -> Any:
+            found = await super().resolve(host, *args, **options)
+            for each in found:
+                check_address(each["host"], host)
+            return found
+
+    return Guarded() if guarded else ThreadedResolver()
+
+
+async def _check_redirect(session: Any, context: Any, parameters: aiohttp.TraceRequestRedirectParams) -> None:
+    """An address that is written out is not resolved, so the resolver cannot refuse it."""
+    from yarl import URL
+
+    where = parameters.response.headers.get("Location") or parameters.response.headers.get("URI") or ""
+    host = URL(where).host
+    if host:
+        check_host(host, "a redirect")
+
+
+def _shortened(body: bytes) -> str:
+    text = body[:200].decode(errors="replace")
+    return f"{text}…" if len(body) > 200 else text

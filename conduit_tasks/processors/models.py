@@ -1,0 +1,102 @@
+"""What the processors that ask a language model share: the key, the text that is sent, the answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import orjson
+
+from conduit_tasks.connectors.base import Option
+from conduit_tasks.errors import ConfigError, RecordError
+from conduit_tasks.processors.gotemplate.values import nested
+from conduit_tasks.processors.http_calls import HttpProcessor
+
+CONNECTION = Option("connection", "Airflow connection (in the environment: AIRFLOW_CONN_…) whose password is the key")
+
+
+class ModelProcessor(HttpProcessor):
+    """Asks a provider's API in JSON."""
+
+    key_option: str
+    """The option that may hold the key."""
+    key_variable: str
+    """The environment variable that holds it otherwise."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        url = self.settings["url"].strip().rstrip("/")
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ConfigError(f"{self.spec.name}: option 'url' must begin with http:// or https:// and name a host")
+        self._url = url
+
+    async def ask(self, path: str, question: Any, *, again: Callable[[int], bool]) -> Any:
+        """The answer's JSON. Raises RecordError; `again` as in `request`."""
+        headers = {"Content-Type": "application/json", **self._authorization()}
+        answer = await self.request("POST", self._url + path, body=orjson.dumps(question), headers=headers, again=again)
+        if answer.status >= 400:
+            raise RecordError(f"{self.spec.name}: the answer is {answer.status}: {_reason(answer.body)}")
+        try:
+            return orjson.loads(answer.body)
+        except orjson.JSONDecodeError as error:
+            raise RecordError(f"{self.spec.name}: the answer is not JSON: {error}") from None
+
+    def _authorization(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._key()}"}
+
+    def _key(self) -> str:
+        """The key: the option's, the connection's, or the environment's. Raises ConfigError where there is none."""
+        key = self.settings.get(self.key_option, "").strip()
+        connection = self.settings.get("connection", "").strip()
+        if not key and connection:
+            key = _password(os.environ.get(f"AIRFLOW_CONN_{connection.upper()}", ""))
+            if not key:
+                raise ConfigError(
+                    f"{self.spec.name}: option 'connection': AIRFLOW_CONN_{connection.upper()} is not in the "
+                    "environment, or has no password"
+                )
+        key = key or os.environ.get(self.key_variable, "").strip()
+        if not key:
+            raise ConfigError(
+                f"{self.spec.name}: no key; set the environment variable {self.key_variable}, or the option "
+                f"'connection' or '{self.key_option}'"
+            )
+        return key
+
+    def unexpected(self, answer: Any) -> RecordError:
+        """The answer has not the documented form."""
+        return RecordError(
+            f"{self.spec.name}: the answer is not as documented: {orjson.dumps(answer)[:200].decode(errors='replace')}"
+        )
+
+
+def as_text(value: Any) -> str:
+    """A field's value as a model gets it: raw data and text as they are, the rest as JSON."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return (
+        orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+        if isinstance(value, dict | list)
+        else nested(value)
+    )
+
+
+def _password(connection: str) -> str:
+    """The password of a connection as Airflow writes it into the environment: JSON or a URI."""
+    if connection.lstrip().startswith("{"):
+        try:
+            return str(orjson.loads(connection).get("password") or "")
+        except orjson.JSONDecodeError:
+            return ""
+    return unquote(urlsplit(connection).password or "")
+
+
+def _reason(body: bytes) -> str:
+    try:
+        said = orjson.loads(body)
+        error = said.get("error") or said.get("message") or said
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:200]
+    except (orjson.JSONDecodeError, AttributeError):
+        return body[:200].decode(errors="replace")

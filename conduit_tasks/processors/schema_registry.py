@@ -1,0 +1,192 @@
+"""Where Avro schemas are kept: the registry built in, or one that speaks Confluent's API.
+
+The one built in lives in the installation's Redis and is shared by its pipelines. A schema has an id, the same in every
+subject, and a version in each subject that it was registered for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import orjson
+
+from conduit_tasks.connectors.base import Option
+from conduit_tasks.connectors.link_local import check_host
+from conduit_tasks.errors import ConfigError, RecordError, Unavailable
+from conduit_tasks.settings import settings as installation
+
+OPTIONS = (
+    Option("url", "a Confluent-compatible schema registry; default: the one built in, in Redis"),
+    Option("auth.basic.username", "user of HTTP basic authentication"),
+    Option("auth.basic.password", "its password", secret=True),
+    Option("tls.ca.cert", "certificates to trust, PEM, relative to the home folder"),
+    Option("tls.client.cert", "certificate of ours, PEM"),
+    Option("tls.client.key", "its key, PEM"),
+)
+_TAG = "{conduit-schemas}:"
+CONTENT = "application/vnd.schemaregistry.v1+json"
+_PATIENCE = 10.0
+"""Seconds for one request."""
+
+
+class SchemaRegistry(Protocol):
+    """Raises Unavailable where it cannot be reached."""
+
+    def by_id(self, id: int) -> str:
+        """The schema's JSON. Raises RecordError where there is none: the record names it."""
+
+    def by_version(self, subject: str, version: int) -> tuple[int, str]:
+        """Id and JSON. Raises ConfigError where there is none: the settings name it."""
+
+    def register(self, subject: str, schema: str) -> int:
+        """The schema's id; the same for the same schema."""
+
+    def close(self) -> None:
+        """Leaves nothing open."""
+
+
+def check_options(plugin: str, settings: Mapping[str, str]) -> None:
+    """Raises ConfigError where the options do not fit together."""
+    for pair in (("auth.basic.username", "auth.basic.password"), ("tls.client.cert", "tls.client.key")):
+        missing = [name for name in pair if not settings.get(name)]
+        if len(missing) == 1:
+            raise ConfigError(f"{plugin}: option '{missing[0]}' is missing; {' and '.join(pair)} go together")
+    url = settings.get("url", "")
+    if url and not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{plugin}: option 'url' must begin with http:// or https://")
+
+
+def open_registry(settings: Mapping[str, str]) -> SchemaRegistry:
+    """The registry that these options name."""
+    return ConfluentRegistry(settings) if settings.get("url") else RedisRegistry()
+
+
+class RedisRegistry:
+    """The one built in."""
+
+    def __init__(self) -> None:
+        from conduit_tasks.broker.connection import connect
+
+        self._redis = connect(installation())
+
+    def by_id(self, id: int) -> str:
+        schema = self._read(_TAG + "schemas", str(id))
+        if schema is None:
+            raise RecordError(f"the schema registry has no schema with the id {id}")
+        return schema
+
+    def by_version(self, subject: str, version: int) -> tuple[int, str]:
+        id = self._read(_versions(subject), str(version))
+        if id is None:
+            raise ConfigError(f"the schema registry has no version {version} of the subject {subject}; register it")
+        return int(id), self.by_id(int(id))
+
+    def register(self, subject: str, schema: str) -> int:
+        return self.register_version(subject, schema)[0]
+
+    def register_version(self, subject: str, schema: str) -> tuple[int, int]:
+        """Id and version in the subject."""
+        from conduit_tasks.broker import scripts
+
+        keys = {"ids": _TAG + "ids", "schemas": _TAG + "schemas", "versions": _versions(subject)}
+        digest = hashlib.sha256(schema.encode()).hexdigest()
+        id, version = scripts.SCHEMA_REGISTER(self._redis, keys, fingerprint=digest, schema=schema)
+        return int(id), int(version)
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def _read(self, key: str, field: str) -> str | None:
+        from conduit_tasks.broker.connection import reaching
+
+        with reaching(self._redis):
+            value: Any = self._redis.hget(key, field)
+        return value
+
+
+def _versions(subject: str) -> str:
+    return f"{_TAG}versions:{subject}"
+
+
+class ConfluentRegistry:
+    """A registry that speaks Confluent's API."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        import httpx
+
+        url = settings["url"].rstrip("/")
+        check_host(httpx.URL(url).host, "option 'url'")
+        user, password = settings.get("auth.basic.username"), settings.get("auth.basic.password")
+        self._client = httpx.Client(
+            base_url=url,
+            auth=(user, password) if user and password else None,
+            verify=_tls(settings) if url.startswith("https:") else True,
+            timeout=_PATIENCE,
+            headers={"Accept": CONTENT},
+            trust_env=False,
+        )
+        self._subjects: set[str] = set()
+
+    def by_id(self, id: int) -> str:
+        answer = self._ask("GET", f"/schemas/ids/{id}")
+        if answer is None:
+            raise RecordError(f"the schema registry has no schema with the id {id}")
+        schema: str = answer["schema"]
+        return schema
+
+    def by_version(self, subject: str, version: int) -> tuple[int, str]:
+        answer = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")
+        if answer is None:
+            raise ConfigError(f"the schema registry has no version {version} of the subject {subject}; register it")
+        return int(answer["id"]), answer["schema"]
+
+    def register(self, subject: str, schema: str) -> int:
+        name = quote(subject, safe="")
+        if subject not in self._subjects:
+            if self._ask("GET", f"/subjects/{name}/versions") is None:
+                # Inferred schemas need not be compatible with each other, so a subject of theirs checks nothing.
+                self._ask("PUT", f"/config/{name}", {"compatibility": "NONE"})
+            self._subjects.add(subject)
+        answer = self._ask("POST", f"/subjects/{name}/versions", {"schema": schema, "schemaType": "AVRO"})
+        if answer is None:
+            raise ConfigError("option 'url': the schema registry takes no schemas there; check the address")
+        return int(answer["id"])
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer's JSON, None where it is 404."""
+        import httpx
+
+        content = orjson.dumps(body) if body is not None else None
+        headers = {"Content-Type": CONTENT} if body is not None else {}
+        try:
+            answer = self._client.request(method, path, content=content, headers=headers)
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the schema registry does not answer: {type(error).__name__}: {error}") from None
+        if answer.status_code == 404:
+            return None
+        if answer.status_code >= 500 or answer.status_code in (408, 429):
+            raise Unavailable(f"the schema registry answers {answer.status_code}", status=answer.status_code)
+        if answer.status_code >= 300:
+            raise ConfigError(f"the schema registry answers {answer.status_code} to {path}: {answer.text[:200]}")
+        return orjson.loads(answer.content)
+
+
+def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:
+    def path(name: str) -> str | None:
+        return installation().path(settings[name]) if settings.get(name) else None
+
+    try:
+        context = ssl.create_default_context(cafile=path("tls.ca.cert"))
+        certificate = path("tls.client.cert")
+        if certificate:
+            context.load_cert_chain(certificate, path("tls.client.key"))
+    except OSError as error:
+        raise ConfigError(f"tls.ca.cert, tls.client.cert or tls.client.key cannot be read: {error}") from error
+    return context

@@ -1,0 +1,152 @@
+"""`webhook.http` against a real server."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.topology import Processor
+from conduit_tasks.processors.chain import Chain
+from conduit_tasks.processors.registry import build
+from tests.processors.answering import Asked, Reply, answering
+from tests.processors.conftest import one, record, run, step
+
+
+def hook(url: str, **settings: str) -> Processor:
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    return step("webhook.http", **{"request.url": url, "backoffRetry.min": "1ms", **named})
+
+
+def test_the_request_is_made_of_templates_and_the_answer_goes_into_the_record() -> None:
+    with answering(lambda asked: (200, b"\xffanswer")) as server:
+        out = one(
+            record({"id": 7}, key=b"k"),
+            hook(
+                server.url + "/x/{{ .Payload.After.id }}?q={{ .Metadata.kind }} b",
+                request__method="POST",
+                request__body='{"id": {{ .Payload.After.id }}}',
+                headers__X_Team="data",
+                response__status=".Metadata.status",
+            ),
+        )
+    [asked] = server.asked
+    assert (asked.method, asked.path, asked.json) == (
+        "POST",
+        "/x/7?q=flight+b",
+        {"id": 7},
+    ) or asked.path == "/x/7?q=flight%20b"
+    assert (asked.headers["x-team"], asked.headers["content-type"]) == ("data", "application/json")
+    assert (out.after, out.metadata["status"]) == (b"\xffanswer", "200")
+
+
+def test_by_default_it_is_a_get_without_a_body() -> None:
+    with answering(lambda asked: (200, {"a": 1})) as server:
+        out = one(
+            record({"id": 7}), hook(server.url, response__body=".Payload.After.got", request__contentType="text/plain")
+        )
+    [asked] = server.asked
+    assert (asked.method, asked.body, asked.headers["content-type"]) == ("GET", b"", "text/plain")
+    assert out.after == {"id": 7, "got": '{"a": 1}'}
+
+
+@pytest.mark.parametrize("status", [201, 304, 400, 404, 429, 499])
+def test_what_is_below_500_is_an_answer(status: int) -> None:
+    with answering(lambda asked: (status, b"")) as server:
+        out = one(record({}), hook(server.url, backoffRetry__count="5", response__status=".Metadata.status"))
+    assert (out.metadata["status"], len(server.asked)) == (str(status), 1)
+
+
+def test_500_and_above_is_repeated_and_then_the_records_error() -> None:
+    with answering(lambda asked: (500 + len(server.asked), b"no")) as server:
+        failed = run(record({"x": 1}), hook(server.url, backoffRetry__count="2"))
+        assert (len(server.asked), failed.error) == (3, "webhook.http: the answer is 503: no, 3 times")
+        server.reply = lambda asked: (200 if len(server.asked) == 6 else 500, b"ok")
+        assert one(record({}), hook(server.url, backoffRetry__count="2")).after == b"ok"
+        server.reply = lambda asked: (500, b"")
+        assert len(server.asked) == 6
+        assert run(record({}), hook(server.url)).error
+        assert len(server.asked) == 7
+
+
+def test_no_answer_and_a_late_one_are_failures() -> None:
+    late = threading.Event()
+
+    def reply(asked: Asked) -> Reply:
+        late.wait(20)
+        return 200, b""
+
+    with answering(reply) as server:
+        result = run(record({}), hook(server.url, timeout="100ms"))
+        late.set()
+    assert "no answer: TimeoutError" in (result.error or "")
+    assert "no answer" in (run(record({}), hook(server.url)).error or "")
+
+
+def test_workers_wait_together_and_order_stays() -> None:
+    # Given a server that answers only once four requests are there
+    together = threading.Barrier(4)
+
+    def reply(asked: Asked) -> Reply:
+        together.wait(20)
+        return 200, asked.path.encode()
+
+    with answering(reply) as server:
+        settings = {"request.url": server.url + "/{{ .Payload.After.n }}"}
+        chain = Chain([Processor("hook", "webhook.http", settings, None, 4)])
+        results = chain.run([record({"n": n}) for n in range(12)])
+        chain.close()
+    # Then the answers stand in the records' order
+    assert [r.records[0].after for r in results] == [b"/%d" % n for n in range(12)]
+
+
+def test_one_record_that_fails_leaves_the_others_alone() -> None:
+    with answering(lambda asked: (500 if asked.path == "/1" else 200, b"ok")) as server:
+        chain = Chain([hook(server.url + "/{{ .Payload.After.n }}")])
+        results = chain.run([record({"n": n}) for n in range(3)])
+        chain.close()
+    assert [r.error is None for r in results] == [True, False, True]
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "metadata.google.internal"])
+def test_link_local_addresses_are_refused_written_out_made_by_a_template_and_behind_a_redirect(host: str) -> None:
+    with pytest.raises(ConfigError, match="link-local"):
+        build(hook(f"http://{host}/"))
+    templated = run(record({"host": host}), hook("http://{{ .Payload.After.host }}/"))
+    assert "link-local" in (templated.error or "")
+    with answering(lambda asked: (302, b"", {"Location": f"http://{host}/x"})) as server:
+        assert "link-local" in (run(record({}), hook(server.url)).error or "")
+
+
+def test_redirects_are_followed() -> None:
+    def reply(asked: Asked) -> Reply:
+        return (302, b"", {"Location": "/there"}) if asked.path == "/" else (200, b"here")
+
+    with answering(reply) as server:
+        assert one(record({}), hook(server.url + "/")).after == b"here"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"request__method": "GET IT"},
+        {"response__status": ".Payload.After"},
+        {"request__contentType": "a/b", "headers__content-type": "a/b"},
+        {"headers__X": "a\r\nb"},
+        {"request__body": "{{ nothing }}"},
+        {"backoffRetry__count": "-1"},
+        {"backoffRetry__factor": "0"},
+        {"backoffRetry__min": "soon"},
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        build(hook("http://127.0.0.1", **settings))
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "example.org", "http://", "{{ nothing }}"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"request\.url"):
+        build(hook(url))
