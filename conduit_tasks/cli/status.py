@@ -66,14 +66,9 @@ def start(
     destination: Annotated[str | None, typer.Option(help="Only this destination of an isolated pipeline.")] = None,
 ) -> None:
     """Start a stopped or degraded pipeline: clears its first error and its tripped nack windows (C6)."""
-    from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.micro_batch import control
 
-    with opened(pipeline, "start") as context:
-        if destination:
-            context.broker.start_destination(context.pipeline.destination(destination).id)
-        else:
-            context.broker.start()
-        note(f"{pipeline}: {context.broker.status().status}")
+    note(f"{pipeline}: {control.start(pipeline, destination)}")
 
 
 def stop(
@@ -86,30 +81,20 @@ def stop(
 
     Exit code 1 where something was still in flight at the deadline; it is delivered later all the same.
     """
-    from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.micro_batch.plan import in_flight
+    from conduit_tasks.micro_batch import control
 
-    with opened(pipeline, "stop") as context:
-        broker = context.broker
-        if force:
-            note(f"{pipeline}: {broker.force_stop()}")
-            return
-        broker.stop(deadline)
-        until = time.monotonic() + deadline
-        left = in_flight(context)
-        if left and wait:
-            _wake(pipeline)
-        while wait and left and time.monotonic() < until:
-            time.sleep(0.5)
-            left = in_flight(context)
-        note(f"{pipeline}: {broker.status().status}" + (f", in flight: {left}" if left else ""))
-        if wait and left:
-            note(f"the deadline of {deadline:g} s is missed; runs go on delivering, or `conduit stop --force`")
-            raise typer.Exit(1)
+    if force:
+        note(f"{pipeline}: {control.force_stop(pipeline).status}")
+        return
+    done = control.stop(pipeline, deadline=deadline, wait=wait, wake=_wake)
+    note(f"{pipeline}: {done.status}" + (f", in flight: {done.left}" if done.left else ""))
+    if done.overdue:
+        note(f"the deadline of {deadline:g} s is missed; runs go on delivering, or `conduit stop --force`")
+        raise typer.Exit(1)
 
 
-def _wake(pipeline: str) -> None:
-    """Without a run under way nothing would drain it: starts one, where Airflow can be reached."""
+def _wake(pipeline: str) -> bool:
+    """Without a run under way nothing would drain it: starts one, where Airflow can be reached; False where none is."""
     from conduit_tasks.errors import ConduitError
     from conduit_tasks.settings import settings
     from conduit_tasks.stack.api import Api
@@ -118,6 +103,7 @@ def _wake(pipeline: str) -> None:
 
     try:
         with Api.of(Layout(settings().home.resolve())) as api:
-            see_to_a_run(api, pipeline, note)
+            return see_to_a_run(api, pipeline, note)
     except ConduitError as error:
         note(f"{pipeline}: no run could be started to drain it: {error}")
+        return False

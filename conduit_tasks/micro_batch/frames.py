@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.frame_step import FrameStep, nacks
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, aligned
 from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.processors.chain import segments
@@ -41,6 +42,7 @@ def run_frames(
         steps.append(())
     origins = reader.origins  # type: ignore[attr-defined]
     results: list[PassResult] = []
+    failed: list[PassResult] = []
     current: Reader = reader
     current_pieces = pieces
     for i, step in enumerate(steps):
@@ -51,7 +53,9 @@ def run_frames(
                 frame = spark.read.parquet(*paths).select(*SPOOL_SCHEMA.names)
             else:
                 frame = spark.createDataFrame(SPOOL_SCHEMA.empty_table())
-            step.apply(spark, frame).write.mode("overwrite").parquet(folder)
+            work = FrameStep(step, spark, frame, origins)
+            if culprits := work.write(folder):
+                failed.append(nacks(plan, spool, work, culprits, i))
             current = FolderReader(origins)
             current_pieces = list(enumerate(spool.listing(folder)))
         else:
@@ -63,9 +67,9 @@ def run_frames(
     first, final = results[: len(pieces)], results[len(results) - len(current_pieces) :]
     total = PassResult(
         files=list(chained.from_iterable(r.files for r in final)),
-        nacked_files=list(chained.from_iterable(r.nacked_files for r in results)),
+        nacked_files=list(chained.from_iterable(r.nacked_files for r in [*results, *failed])),
         read=sum(r.read for r in first),
-        nacked=sum(r.nacked for r in results),
+        nacked=sum(r.nacked for r in [*results, *failed]),
         written=sum(r.written for r in final),
         bytes=sum(r.bytes for r in final),
     )

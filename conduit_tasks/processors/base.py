@@ -41,6 +41,10 @@ class FrameProcessor:
     """Sees the whole micro-batch. `apply` gets and returns a DataFrame that keeps `_id` (see processors/sql.py)."""
 
     spec: ClassVar[Spec]
+    id: str = ""
+    """In the pipeline file."""
+    condition: str | None = None
+    """Go template; rows of records that it does not hold for pass by, untouched."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)

@@ -110,11 +110,9 @@ def build(processor: Processor) -> RecordProcessor | FrameProcessor:
     """The processor with its settings. Raises ConfigError that names it and the option."""
     try:
         cls = variant(processor.plugin, processor.settings)
-        if processor.condition is not None and issubclass(cls, FrameProcessor):
-            raise ConfigError(
-                "it sees all records at once and takes no condition; use WHERE or CASE in its statement instead"
-            )
         built = cls(processor.settings)
+        if isinstance(built, FrameProcessor):
+            built.id, built.condition = processor.id, processor.condition
     except UnknownPlugin as error:
         raise UnknownPlugin(f"processor {processor.id}: {error}") from None
     except ConfigError as error:

@@ -12,7 +12,8 @@ Its result must keep `_id`: a record whose id is missing is filtered (and so ack
 
 filters and marks. A statement that no longer says which record a row is — an aggregate, sort, limit, DISTINCT, window,
 set operation, or a join with anything but a static table — is refused before it runs, and so is anything but a query.
-An error inside the statement (a cast that fails) fails the whole micro-batch: use `try_cast` and the like.
+A record on which the statement fails (a cast) is looked for and nacked alone, which costs a Spark job per halving;
+where many fail, use `try_cast` and the like. With a `condition`, rows of other records pass by untouched.
 """
 
 from __future__ import annotations

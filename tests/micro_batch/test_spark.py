@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conduit_tasks.spark.session import run_all
+from tests.faults.parts import dead_letters
 from tests.micro_batch.harness import payloads, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import PROCESSED, events
 
@@ -48,3 +50,44 @@ def test_a_sql_processor_stands_among_record_wise_ones(home: Path, spark: Any) -
     assert totals["processors/read"] == 60
     assert totals["processors/nacked"] == 1
     assert totals["processors/filtered"] == 60 - 1 - len(kept)
+
+
+FAULTY = """
+version: "2.2"
+pipelines:
+  - id: p
+    dead-letter-queue: {window-size: 0}
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s}}
+      - {id: all, type: destination, plugin: file, settings: {path: out/all.jsonl, format: payload}}
+    processors:
+      - id: digits
+        plugin: sql
+        condition: '{{ eq .Payload.After.colour "red" }}'
+        settings:
+          query: "SELECT _id, _row, map('tens', CAST(CAST(get_json_object(payload, '$.word') AS INT) AS STRING)) AS metadata FROM records"
+"""  # noqa: E501 - one statement
+
+
+@pytest.mark.proves("C4", "C5", "C9", "I10")
+def test_the_record_that_a_statement_fails_on_is_nacked_alone_and_others_pass_a_condition_by(
+    home: Path, spark: Any
+) -> None:
+    # Given a statement over the red records that fails on one of them, and blue ones that it would fail on too
+    write_pipeline(home, "p", FAULTY)
+    (home / "data").mkdir()
+    rows = [
+        {"n": n, "colour": "blue" if n % 3 == 1 else "red", "word": "ten" if n == 2 or n % 3 == 1 else "10"}
+        for n in range(4)
+    ]
+    (home / "data/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # When they are processed
+    run_until_quiet("p", run_all=run_all)
+    # Then that one is a dead letter with what the statement says, and everything else goes on in order
+    assert payloads(home / "out/all.jsonl") == [row for row in rows if row["n"] != 2]
+    (letter,) = dead_letters()
+    assert (letter["seq"], letter["node"]) == (2, "processors/digits")
+    assert "CAST_INVALID_INPUT" in letter["error"]
+    assert "'ten'" in letter["error"]
+    totals = state("p").totals()
+    assert (totals["processors/read"], totals["processors/nacked"], totals["processors/filtered"]) == (4, 1, 0)

@@ -1,0 +1,66 @@
+"""Starting and stopping a pipeline (SEMANTICS C15, C16): what the command line and other programs call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.plan import in_flight
+
+POLL, WAKE = 0.5, 5.0
+"""Seconds between two looks at what is still in flight, and between two at whether a run is under way."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How a stop ended. `left`: what is in flight still, in words; `overdue`: the deadline was missed, runs go on."""
+
+    status: str
+    left: str = ""
+    overdue: bool = False
+
+
+def start(pipeline_id: str, destination: str | None = None) -> str:
+    """Starts a stopped or degraded pipeline, or one destination of an isolated one; returns the pipeline's status.
+
+    Clears the first error, tripped nack windows and rows of failures (C6).
+    """
+    with opened(pipeline_id, "start") as context:
+        if destination:
+            context.broker.start_destination(context.pipeline.destination(destination).id)
+        else:
+            context.broker.start()
+        return context.broker.status().status
+
+
+def force_stop(pipeline_id: str) -> Stop:
+    """Stops at once (C16): holders of leases end at their next word to the broker; what is not sealed is dropped."""
+    with opened(pipeline_id, "stop") as context:
+        return Stop(context.broker.force_stop())
+
+
+def stop(
+    pipeline_id: str, *, deadline: float = 60.0, wait: bool = True, wake: Callable[[str], bool] | None = None
+) -> Stop:
+    """Stops gracefully (C15): only reading stops, what is in flight is delivered and acked within `deadline` seconds.
+
+    `wake` is called while something is in flight: it sees to a run, without which nothing would be delivered, and says
+    False where it cannot.
+    """
+    with opened(pipeline_id, "stop") as context:
+        context.broker.stop(deadline)
+        until = time.monotonic() + deadline
+        left = in_flight(context)
+        woken = time.monotonic()
+        if left and wake is not None and not wake(pipeline_id):
+            wake = None
+        while wait and left and time.monotonic() < until:
+            time.sleep(min(POLL, max(0.0, until - time.monotonic())))
+            left = in_flight(context)
+            # Again and again: a run may end with a destination skipped that was down for the moment.
+            if left and wake is not None and time.monotonic() - woken >= WAKE:
+                woken = time.monotonic()
+                wake(pipeline_id)
+        return Stop(context.broker.status().status, left, bool(wait and left))
