@@ -75,8 +75,12 @@ class Keys:
         return f"{self._tag}lease:{node}"
 
     def destination(self, destination: str) -> str:
-        """hash: cursor, ranges, epoch, state, status, error, counters of one destination. Pipeline."""
+        """hash: cursor, ranges, epoch, state, begun, status, error, counters of one destination. Pipeline."""
         return f"{self._tag}destination:{destination}"
+
+    def numbers(self, destination: str, *, redelivery: bool = False) -> str:
+        """hash: how far the records sent to a destination are numbered; redeliveries apart. Pipeline."""
+        return f"{self._tag}numbers:{destination}{'|redelivery' if redelivery else ''}"
 
     def window(self, destination: str) -> str:
         """hash: the nack window of a destination, or ("") of what comes before the fan-out. Pipeline."""
