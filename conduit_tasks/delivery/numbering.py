@@ -1,0 +1,149 @@
+"""The sender's side of the index pipes (SEMANTICS O5–O6r) and of effectively-once (B8): a number for every record.
+
+Numbers are consecutive per destination, lane and epoch. They need no call per record: the broker keeps how far each
+lane was before this micro-batch, stored before anything of it is sent, and the place of a record in its lane of the
+sealed micro-batch does the rest. A record that is sent again has the number it had.
+
+One record of a lane is on its way at a time, so that when one goes out, everything before it in its lane is settled:
+delivered, filtered, or its dead letter stored. `after` says so to the receiver: the numbers between it and the record's
+own will not come, or not again. A dead-lettered number is thereby announced with the next record that is sent.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from conduit_tasks.delivery.chunks import Seqs
+from conduit_tasks.delivery.lanes import KEY_LANES
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.record.record import Origin
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.sending import Numbered
+    from conduit_tasks.delivery.work import Entry
+
+LANE, EPOCH, INDEX, AFTER = "conduit.lane", "conduit.epoch", "conduit.index", "conduit.after"
+"""Metadata of a record that travels through an index pipe."""
+
+Batches = Iterable[tuple[Seqs, pa.RecordBatch]]
+_ORD_BITS = 31
+
+
+class LaneOf:
+    """The lane of each row as it was sealed: processors of the destination do not change it."""
+
+    def __init__(self, order_by: str, origins: Sequence[Origin]) -> None:
+        self._by_key = order_by == "key"
+        self.columns = ["key" if self._by_key else "slice"]
+        """What of a row says its lane."""
+        names = [f"{o.connector}/{o.partition}" if o.partition else o.connector for o in origins]
+        self._names = [f"key-{n}" for n in range(KEY_LANES)] if self._by_key else sorted(set(names))
+        self._of_slice = np.array([self._names.index(n) for n in names], np.int64) if not self._by_key else None
+
+    def name(self, lane: int) -> str:
+        return self._names[lane]
+
+    def of(self, batch: pa.RecordBatch) -> Seqs:
+        """Per row the number of its lane."""
+        if self._of_slice is not None:
+            return self._of_slice[batch.column("slice").to_numpy()]
+        keys = batch.column("key").to_pylist()
+        return np.fromiter((zlib.crc32(key or b"") % KEY_LANES for key in keys), np.int64, len(keys))
+
+
+def count_lanes(batches: Iterable[pa.RecordBatch], lanes: LaneOf) -> dict[str, int]:
+    """Lane → rows of a whole micro-batch; the batches need only `lanes.columns`."""
+    counts: dict[str, int] = {}
+    for batch in batches:
+        for lane, count in zip(*np.unique(lanes.of(batch), return_counts=True)):
+            name = lanes.name(int(lane))
+            counts[name] = counts.get(name, 0) + int(count)
+    return counts
+
+
+class LaneNumbers:
+    """Numbers of the rows of one micro-batch, for record-wise delivery. About 30 bytes per row that was read."""
+
+    def __init__(self, numbered: Numbered, lanes: LaneOf, node: str) -> None:
+        self._epoch, self._before = numbered.epoch, numbered.before
+        self._lanes, self._node = lanes, node
+        self._starts: list[int] = []
+        self._blocks: list[tuple[Seqs, Seqs, Seqs]] = []
+        self._sent: dict[int, int] = {}
+
+    def watch(self, batches: Batches) -> Iterator[tuple[Seqs, pa.RecordBatch]]:
+        """The same batches, every row numbered as it passes, confirmed ones too."""
+        following: dict[int, int] = {}
+        for seqs, batch in batches:
+            if len(seqs):
+                self._number(seqs, batch, following)
+            yield seqs, batch
+
+    def _number(self, seqs: Seqs, batch: pa.RecordBatch, following: dict[int, int]) -> None:
+        lanes = self._lanes.of(batch)
+        numbers = np.empty(len(lanes), np.int64)
+        for lane in np.unique(lanes).tolist():
+            rows = np.flatnonzero(lanes == lane)
+            first = following.get(lane) or self._before.get(self._lanes.name(lane), 0) + 1
+            numbers[rows] = first + np.arange(len(rows))
+            following[lane] = first + len(rows)
+        keys = (seqs.astype(np.int64) << _ORD_BITS) | batch.column("ord").to_numpy().astype(np.int64)
+        self._blocks.append((keys, lanes, numbers))
+        # Last: a block that can be found is there.
+        self._starts.append(int(keys[0]))
+
+    def _find(self, entry: Entry) -> tuple[int, int]:
+        key = (entry.seq << _ORD_BITS) | entry.record.ordinal
+        keys, lanes, numbers = self._blocks[bisect_right(self._starts, key) - 1]
+        at = int(np.searchsorted(keys, key))
+        if at == len(keys) or keys[at] != key:
+            raise ConfigError(
+                f"{self._node}: a processor of this destination makes several records of one, which an index pipe cannot "
+                "number; move it to the source or to the pipeline's processors, or write pipe: stream"
+            )
+        return int(lanes[at]), int(numbers[at])
+
+    def lane(self, entry: Entry) -> int:
+        """What an entry must not overtake another one in. Raises ConfigError for a record that was derived here."""
+        return self._find(entry)[0]
+
+    def stamp(self, entry: Entry) -> None:
+        """Gives the record its number, before it is sent for the first time."""
+        lane, number = self._find(entry)
+        last = self._sent.get(lane, 0)
+        numbered = {LANE: self._lanes.name(lane), EPOCH: str(self._epoch), INDEX: str(number)}
+        if last != number - 1:
+            numbered[AFTER] = str(last)
+        entry.record.metadata = {**entry.record.metadata, **numbered}
+
+    def delivered(self, entry: Entry) -> None:
+        """The target confirmed it: what follows in its lane is next to it."""
+        lane, number = self._find(entry)
+        self._sent[lane] = number
+
+
+class RowNumbering:
+    """Numbers for batch-wise delivery, which is in order as a whole: one lane, a number per position."""
+
+    def __init__(self, numbered: Numbered, pipeline: str, destination: str) -> None:
+        self._epoch, self._first = numbered.epoch, numbered.before.get("", 0) + 1
+        self._of = (pipeline, destination)
+
+    def rows(self, ordinals: Seqs) -> RowNumbers:
+        """Of rows whose positions have these places among the matched ones of the micro-batch."""
+        from conduit_tasks.connectors.base import RowNumbers
+
+        return RowNumbers(*self._of, self._epoch, ordinals + self._first)
+
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import RowNumbers
+
+Numbering = LaneNumbers | RowNumbering
+Counts = Callable[[], Mapping[str, int]]
