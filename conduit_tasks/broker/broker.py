@@ -1,8 +1,8 @@
 """The broker of one pipeline: everything its state in Redis can be asked and told.
 
 The parts are `lifecycle` (schema, status, stops), `micro_batches` (open, stage, seal), `leases`, `delivery` (cursors,
-confirms, votes), `sending` (what is stored before a send) and `acks` (sources, collection). State size follows open micro-batches × destinations + exceptions,
-never the number of events.
+confirms, votes), `sending` (what is stored before a send) and `acks` (sources, collection). State size follows open
+micro-batches × destinations + exceptions, never the number of events.
 """
 
 from __future__ import annotations

@@ -103,6 +103,12 @@ class BrokerPort:
         self.renew()
         self._store.store(letters)
 
+    def begin_send(self, seq: int) -> None:
+        """See DeliveryPort."""
+        began = time.monotonic()
+        self._broker.begin_send(self._destination.id, self._m, self._lease.token, seq, epoch=self._epoch)
+        self._lease.renewed(began)
+
     def renew(self) -> None:
         """See DeliveryPort."""
         began = time.monotonic()

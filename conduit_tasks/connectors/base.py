@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
 Token = Any
@@ -147,6 +149,17 @@ class RecordDestination:
 
 
 @dataclass(frozen=True)
+class RowNumbers:
+    """The numbers of some rows in what a pipeline sends to a destination within an epoch: ascending, never given to
+    another record. Rows of one position share a number, and are always written together."""
+
+    pipeline: str
+    destination: str
+    epoch: int
+    numbers: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Rows:
     """Some rows for a batch-wise destination, in order, with what is needed to see them as records.
 
@@ -159,6 +172,8 @@ class Rows:
     micro_batch: int = 0
     first: int = 0
     last: int = 0
+    numbers: RowNumbers | None = None
+    """Where the pipe or the guarantee wants them, for a destination that `keeps_index`."""
 
     def records(self) -> list[Record]:
         from conduit_tasks.record.schema import to_records
@@ -177,11 +192,18 @@ class BatchDestination:
     spec: ClassVar[Spec]
     effectively_once: ClassVar[bool] = False
     """As above; also where `open(state)` brings back exactly what was confirmed (a file is cut back)."""
+    keeps_index: ClassVar[bool] = False
+    """Whether it stores the last of `Rows.numbers` with the rows in one transaction, and leaves out what it has."""
     chunk: ClassVar[int] = 50_000
     """Rows per write."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
+
+    @classmethod
+    def idempotent(cls, settings: Mapping[str, str]) -> bool:
+        """Whether rows that are written again, after a crash between write and confirmation, change nothing."""
+        return False
 
     def open(self, state: dict[str, Any] | None) -> None:
         """See above; raises Unavailable (may recover) or ConfigError."""

@@ -2,7 +2,7 @@
 
 Required: `url`. Common options: `method` (POST), `headers.<Name>`, `body` (`payload`: the record's own data;
 `opencdc`: the whole record as JSON), `auth.bearer`. Every request carries the record's id in the idempotency header,
-the same at each attempt, so that a target can drop what it has.
+the same at each attempt, so that a target can drop what it has; with an index pipe (SEMANTICS O5–O6r) also its number.
 
 ```yaml
 plugin: http
@@ -17,6 +17,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 import orjson
 from yarl import URL
@@ -27,8 +28,12 @@ from conduit_tasks.connectors.http_client import Client
 from conduit_tasks.connectors.http_outcome import outcome_of_answer, outcome_of_error
 from conduit_tasks.connectors.link_local import check_host
 from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.pipes.base import AFTER, EPOCH, INDEX, LANE
 from conduit_tasks.record.record import Record, data_bytes
 from conduit_tasks.settings import settings as installation
+
+_PIPE = ((LANE, "Conduit-Lane"), (EPOCH, "Conduit-Epoch"), (INDEX, "Conduit-Index"), (AFTER, "Conduit-After"))
+"""Metadata of a record that travels through an index pipe, and the header it is sent in."""
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "expect", "upgrade", "te", "trailer"})
@@ -92,6 +97,8 @@ class HttpDestination(RecordDestination):
             raise Unavailable("http: send before open")
         body, content_type = self._body(record)
         key = f"{self._key}: {record.id}\r\n" if self._key else ""
+        if INDEX in record.metadata:
+            key += _pipe_headers(record.metadata)
         head = f"{self._head}{key}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         try:
             return outcome_of_answer(await self._client.exchange(head.encode("latin-1") + body))
@@ -175,6 +182,12 @@ def _headers(settings: Mapping[str, str]) -> dict[str, str]:
         pair = f"{user}:{settings.get('auth.basic.password', '')}"
         headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
     return headers
+
+
+def _pipe_headers(metadata: Mapping[str, str]) -> str:
+    """The number of a record in an index pipe. Quoted: metadata of a foreign record must not end a header."""
+    present = [(header, metadata[name]) for name, header in _PIPE if name in metadata]
+    return "".join(f"{header}: {quote(value, safe='/%')}\r\n" for header, value in present)
 
 
 def _path(text: str | None) -> Path | None:

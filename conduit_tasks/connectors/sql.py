@@ -1,4 +1,4 @@
-"""`sql`: rows of one table, idempotent by record id (SEMANTICS C17, T8).
+"""`sql`: rows of one table, idempotent by record id, or appended (SEMANTICS B8, C17, T8).
 
 Required: `url` (SQLAlchemy; a relative SQLite path is taken from the project's home) and `table`.
 
@@ -14,8 +14,11 @@ settings:
   columns: "carrier=.Payload.After.carrier, delay:float=.Payload.After.dep_delay"
 ```
 
-A chunk is one transaction of `INSERT … ON CONFLICT (id) DO UPDATE`, in the records' order: written again, it changes
-nothing. Needs a table with a primary key or unique constraint on the id column. SQLite and PostgreSQL.
+A chunk is one transaction, in the records' order. `mode: upsert` is `INSERT … ON CONFLICT (id) DO UPDATE`: sent again,
+a chunk changes nothing; it needs a primary key or unique constraint on the id column. `mode: append` only inserts.
+
+Where the guarantee is effectively-once, or the pipe has an index, the number of the last row is stored in the same
+transaction, in `index-table`, and a chunk that comes again is dropped, in either mode. SQLite and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
 from conduit_tasks.connectors.sql_columns import RECORD_TYPES, Column, columns_of_setting, columns_of_table, row_of
 from conduit_tasks.connectors.sql_errors import translated
+from conduit_tasks.connectors.sql_index import SqlIndex
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.settings import settings as installation
 
@@ -40,7 +44,10 @@ DIALECTS = ("sqlite", "postgresql")
 
 
 class SqlDestination(BatchDestination):
-    """Upserts records into one table."""
+    """Writes records into one table."""
+
+    effectively_once = True
+    keeps_index = True
 
     spec = Spec(
         "sql",
@@ -54,7 +61,19 @@ class SqlDestination(BatchDestination):
             ),
             Option("table", "table, optionally with its schema before a dot", required=True),
             Option("columns", "name[:type]=reference, comma-separated; types: text, int, float, bool, json"),
+            Option(
+                "mode",
+                "upsert: one row per record id; append: insert only, the id where there is a column for it",
+                default="upsert",
+                choices=("upsert", "append"),
+            ),
             Option("id-column", "column of the record's id", default="id"),
+            Option(
+                "index-table",
+                "where the number of the last row is kept, for effectively-once and pipes with an index; "
+                "optionally with its schema before a dot",
+                default="conduit_index",
+            ),
             Option("chunk", "rows per transaction", default="10000"),
             Option("lock-timeout", "how long a write waits for a lock", default="10s"),
         ),
@@ -72,6 +91,10 @@ class SqlDestination(BatchDestination):
         schema, _, name = s["table"].rpartition(".")
         self._table, self._schema = name, schema or None
         self._id = s["id-column"]
+        self._append = s["mode"] == "append"
+        index_schema, _, index_name = s["index-table"].rpartition(".")
+        self._index = SqlIndex(index_name, index_schema or None, self._dialect)
+        self._with_id = True
         self._columns: list[Column] | None = columns_of_setting(s["columns"]) if s.get("columns") else None
         if any(c.name == self._id for c in self._columns or ()):
             raise ConfigError(f"sql: option 'columns' must not name '{self._id}', which holds the record's id")
@@ -79,6 +102,10 @@ class SqlDestination(BatchDestination):
         self._lock_timeout = options.duration(s, "lock-timeout")
         self._engine: sa.Engine | None = None
         self._written: list[Column] | None = None
+
+    @classmethod
+    def idempotent(cls, settings: Mapping[str, str]) -> bool:
+        return settings.get("mode", "upsert") == "upsert"
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects and looks at the table, which is created where it is missing. There is no state to go back to:
@@ -92,19 +119,32 @@ class SqlDestination(BatchDestination):
     def write(self, rows: Rows) -> dict[str, Any] | None:
         assert self._engine is not None
         assert self._written is not None
-        names = [self._id, *(c.name for c in self._written)]
-        # The last one of an id wins: PostgreSQL updates no row twice in one statement.
-        by_id = {record.id: record for record in rows.records()}
+        names = [*([self._id] if self._with_id else []), *(c.name for c in self._written)]
         try:
             with translated(self._named()):
-                values = [dict(zip(names, (id, *row_of(r, self._written)))) for id, r in by_id.items()]
+                if rows.numbers is not None:
+                    self._index.create(self._engine)
+                values = self._values(rows)
                 with self._engine.begin() as connection:
-                    connection.execute(self._upsert(names), values)
+                    known = self._index.advance(connection, rows.numbers) if rows.numbers is not None else 0
+                    new = [v for v in values if v[0] >= known]
+                    if new:
+                        connection.execute(self._insert(names), [dict(zip(names, cells)) for _, cells in new])
         except Unavailable:
             # The next `open` looks at the table again: it may have been restored without it.
             self._written = None
             raise
         return None
+
+    def _values(self, rows: Rows) -> list[tuple[int, list[Any]]]:
+        """(place among the rows, cells) of what is to be written. Raises Refused where a row has no such field."""
+        assert self._written is not None
+        numbered = list(enumerate(rows.records()))
+        if not self._append:
+            # The last one of an id wins: PostgreSQL updates no row twice in one statement.
+            numbered = list({record.id: (n, record) for n, record in numbered}.values())
+        head = (lambda r: [r.id]) if self._with_id else (lambda r: [])
+        return [(n, [*head(record), *row_of(record, self._written)]) for n, record in numbered]
 
     def close(self) -> None:
         if self._engine is not None:
@@ -128,14 +168,18 @@ class SqlDestination(BatchDestination):
             inspector = sa.inspect(engine)
         present = {c["name"]: c["type"] for c in inspector.get_columns(self._table, self._schema)}
         self._check(inspector, list(present))
+        self._with_id = not self._append or self._id in present
         columns = self._columns or columns_of_table([name for name in present if name != self._id])
         return [c.stored_as(present[c.name]) for c in columns]
 
     def _check(self, inspector: sa.Inspector, present: list[str]) -> None:
         where = self.settings["table"]
-        missing = [n for n in (self._id, *(c.name for c in self._columns or ())) if n not in present]
+        needed = [] if self._append else [self._id]
+        missing = [n for n in (*needed, *(c.name for c in self._columns or ())) if n not in present]
         if missing:
             raise ConfigError(f"sql: table {where} has no column {', '.join(missing)}; add it, or change `columns`")
+        if self._append:
+            return
         keys = [inspector.get_pk_constraint(self._table, self._schema)["constrained_columns"]]
         keys += [u["column_names"] for u in inspector.get_unique_constraints(self._table, self._schema)]
         keys += [
@@ -152,7 +196,7 @@ class SqlDestination(BatchDestination):
         table = sa.Table(
             self._table,
             sa.MetaData(),
-            sa.Column(self._id, sa.String(32), primary_key=True),
+            sa.Column(self._id, sa.String(32), primary_key=not self._append),
             *(sa.Column(c.name, c.sql_type()) for c in columns),
             schema=self._schema,
         )
@@ -160,7 +204,7 @@ class SqlDestination(BatchDestination):
         with engine.begin() as connection:
             connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
 
-    def _upsert(self, names: list[str]) -> Any:
+    def _insert(self, names: list[str]) -> Any:
         """Untyped columns: values go to the driver as they are, and the table's own types decide."""
         target = sa.table(self._table, *(sa.column(n) for n in names), schema=self._schema)
         if self._dialect == "sqlite":
@@ -168,6 +212,8 @@ class SqlDestination(BatchDestination):
         else:
             from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
         statement = insert(target)
+        if self._append:
+            return statement
         updates = {n: statement.excluded[n] for n in names if n != self._id}
         if not updates:
             return statement.on_conflict_do_nothing(index_elements=[self._id])

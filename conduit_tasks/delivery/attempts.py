@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from conduit_tasks.connectors.base import Outcome, RecordDestination
+from conduit_tasks.delivery.at_most_once import Gate
 from conduit_tasks.delivery.deadlines import Deadlines
 from conduit_tasks.delivery.down import Suspects
+from conduit_tasks.delivery.numbering import LaneNumbers
 from conduit_tasks.delivery.outcome import error_class, outcome_of
 from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.delivery.progress import Progress
@@ -52,6 +54,8 @@ class Attempts:
         self._deadlines = Deadlines(options.timeout)
         self._last_failure = Outcome("failed")
         self.suspects = Suspects()
+        self._numbering = work.numbering if isinstance(work.numbering, LaneNumbers) else None
+        self._gate = Gate(port, work.begun) if options.guarantee == "at-most-once" else None
 
     async def open(self) -> None:
         """Opens the destination, by the same retry policy as a send. Raises Unavailable."""
@@ -74,7 +78,13 @@ class Attempts:
     async def close(self) -> None:
         """Closes the destination."""
         self._deadlines.stop()
+        if self._gate is not None:
+            self._gate.close(self._work.node)
         await self._destination.close()
+
+    def stale(self, seq: int) -> bool:
+        """Whether an earlier attempt may have sent it, and must not be followed by another (at-most-once)."""
+        return self._gate is not None and self._gate.stale(seq)
 
     async def bring(self, entry: Entry, task: asyncio.Task[Any]) -> bool:
         """Brings one record to its outcome in `task`, the current one; whether it is a nack."""
@@ -82,6 +92,10 @@ class Attempts:
         if entry.letter is not None:
             self._progress.complete(seq, record.ordinal, "nacked", letters=[entry.letter])
             return True
+        if self._numbering is not None:
+            self._numbering.stamp(entry)
+        if self._gate is not None:
+            await self._gate.passed(seq)
         attempts = 1
         first = began = time.monotonic()
         deadlines = self._deadlines
@@ -115,6 +129,8 @@ class Attempts:
             await asyncio.sleep(delay)
             began = time.monotonic()
         if outcome.kind == "delivered":
+            if self._numbering is not None:
+                self._numbering.delivered(entry)
             self._progress.complete(seq, record.ordinal, "delivered", retried=attempts - 1)
             return False
         return await self._not_delivered(entry, outcome, attempts, first, began)

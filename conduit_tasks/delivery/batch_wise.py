@@ -20,6 +20,7 @@ from conduit_tasks.connectors.base import BatchDestination, Outcome, Rows
 from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
 from conduit_tasks.delivery.in_order import InOrder
 from conduit_tasks.delivery.keeper import Keeper
+from conduit_tasks.delivery.numbering import RowNumbering
 from conduit_tasks.delivery.outcome import clip
 from conduit_tasks.delivery.outcome import error_class as class_of
 from conduit_tasks.delivery.port import Counts, DeadLetter
@@ -53,6 +54,7 @@ class BatchWise:
         self._state = work.state
         self._reopen = True
         self._torn = False
+        self._numbering = work.numbering if isinstance(work.numbering, RowNumbering) else None
 
     def run(self) -> Report:
         """Delivers what is to be done. Raises Unavailable (down, with `on-unavailable: wait`: the cursor stays where
@@ -118,7 +120,9 @@ class BatchWise:
 
     def _write(self, chunk: Chunk) -> tuple[dict[str, object] | None, int]:
         """The state that a write of these rows returned, and the attempts it took. Raises Refused, Unavailable."""
-        rows = Rows(chunk.batch, self._work.origins, self._work.micro_batch, int(chunk.seqs[0]), int(chunk.seqs[-1]))
+        numbers = self._numbering.rows(chunk.ordinals) if self._numbering is not None else None
+        first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])
+        rows = Rows(chunk.batch, self._work.origins, self._work.micro_batch, first, last, numbers)
         if self._bucket is not None:
             self._keeper.pause(self._bucket.reserve(chunk.rows))
 

@@ -2,7 +2,8 @@
 
 `partition`: a lane per (source connector, partition). `key`: `KEY_LANES` lanes by hash of the key's bytes; records
 without a key share one. `none`: no lanes, every record may go. A lane hands out its next record only when the one
-before it is released, so at most one record of a lane is unconfirmed by the target.
+before it is released, so at most one record of a lane is unconfirmed by the target. An index pipe has the lanes of its
+numbering: the same, by the record as it was sealed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
 
 from conduit_tasks.delivery.work import Entry
 from conduit_tasks.record.record import Record, data_bytes
+
+if TYPE_CHECKING:
+    from conduit_tasks.delivery.numbering import LaneNumbers
 
 KEY_LANES = 64
 
@@ -30,8 +35,11 @@ class Lane:
 class Lanes:
     """Records that were read and not handed out yet."""
 
-    def __init__(self, order_by: str) -> None:
-        self._of = _LANE_OF[order_by]
+    def __init__(self, order_by: str, numbering: LaneNumbers | None = None) -> None:
+        by_record = _LANE_OF[order_by]
+        self._of: Callable[[Entry], Hashable] | None = (lambda e: by_record(e.record)) if by_record else None
+        if numbering is not None:
+            self._of = numbering.lane
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[tuple[Lane | None, Entry]] = deque()
         self.held = 0
@@ -43,7 +51,7 @@ class Lanes:
         if self._of is None:
             self._ready.append((None, entry))
             return
-        name = self._of(entry.record)
+        name = self._of(entry)
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = Lane()

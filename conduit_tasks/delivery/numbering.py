@@ -13,25 +13,25 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 
+from conduit_tasks.connectors.base import RowNumbers
 from conduit_tasks.delivery.chunks import Seqs
 from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipes.base import AFTER, EPOCH, INDEX, LANE
 from conduit_tasks.record.record import Origin
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.sending import Numbered
     from conduit_tasks.delivery.work import Entry
 
-LANE, EPOCH, INDEX, AFTER = "conduit.lane", "conduit.epoch", "conduit.index", "conduit.after"
-"""Metadata of a record that travels through an index pipe."""
-
-Batches = Iterable[tuple[Seqs, pa.RecordBatch]]
+Batches = Iterator[tuple[Seqs, pa.RecordBatch]]
 _ORD_BITS = 31
 
 
@@ -42,7 +42,7 @@ class LaneOf:
         self._by_key = order_by == "key"
         self.columns = ["key" if self._by_key else "slice"]
         """What of a row says its lane."""
-        names = [f"{o.connector}/{o.partition}" if o.partition else o.connector for o in origins]
+        names = [quote(f"{o.connector}/{o.partition}" if o.partition else o.connector) for o in origins]
         self._names = [f"key-{n}" for n in range(KEY_LANES)] if self._by_key else sorted(set(names))
         self._of_slice = np.array([self._names.index(n) for n in names], np.int64) if not self._by_key else None
 
@@ -79,6 +79,7 @@ class LaneNumbers:
 
     def watch(self, batches: Batches) -> Iterator[tuple[Seqs, pa.RecordBatch]]:
         """The same batches, every row numbered as it passes, confirmed ones too."""
+        self._starts, self._blocks = [], []
         following: dict[int, int] = {}
         for seqs, batch in batches:
             if len(seqs):
@@ -104,8 +105,8 @@ class LaneNumbers:
         at = int(np.searchsorted(keys, key))
         if at == len(keys) or keys[at] != key:
             raise ConfigError(
-                f"{self._node}: a processor of this destination makes several records of one, which an index pipe cannot "
-                "number; move it to the source or to the pipeline's processors, or write pipe: stream"
+                f"{self._node}: a processor of this destination makes several records of one, which an index pipe "
+                "cannot number; move it to the source or to the pipeline's processors, or write pipe: stream"
             )
         return int(lanes[at]), int(numbers[at])
 
@@ -137,13 +138,13 @@ class RowNumbering:
 
     def rows(self, ordinals: Seqs) -> RowNumbers:
         """Of rows whose positions have these places among the matched ones of the micro-batch."""
-        from conduit_tasks.connectors.base import RowNumbers
-
         return RowNumbers(*self._of, self._epoch, ordinals + self._first)
 
 
-if TYPE_CHECKING:
-    from conduit_tasks.connectors.base import RowNumbers
-
 Numbering = LaneNumbers | RowNumbering
-Counts = Callable[[], Mapping[str, int]]
+"""Of either kind of delivery."""
+
+
+def watched(numbering: Numbering | None, batches: Batches) -> Batches:
+    """The same batches, which pass by the numbering where it has to see them."""
+    return numbering.watch(batches) if isinstance(numbering, LaneNumbers) else batches

@@ -55,7 +55,8 @@ class DeliveryPort(Protocol):
     """Calls of one lease holder for one destination and one micro-batch. Every call renews the lease and raises
     Fenced where it was lost, PipelineStopped where the pipeline (or this destination) was stopped forcefully.
 
-    Calls come from one thread at a time, but for `renew` and `send_until`, which may come beside another call."""
+    Calls come from one thread at a time, but for `renew`, `begin_send` and `send_until`, which may come beside another
+    call."""
 
     def confirm(
         self,
@@ -83,6 +84,9 @@ class DeliveryPort(Protocol):
 
     def store_dead(self, letters: Sequence[DeadLetter]) -> None:
         """Stores dead letters, idempotently, durable on return (invariant 8). Raises where it cannot (T7)."""
+
+    def begin_send(self, seq: int) -> None:
+        """Everything up to `seq` may have been sent from here on (guarantee: at-most-once)."""
 
     def renew(self) -> None:
         """Keeps the lease; called at least every `lease_ttl / 3` while nothing else is."""

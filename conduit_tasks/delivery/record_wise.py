@@ -24,6 +24,7 @@ from conduit_tasks.connectors.base import RecordDestination
 from conduit_tasks.delivery.attempts import Attempts
 from conduit_tasks.delivery.keeper import Keeper
 from conduit_tasks.delivery.lanes import Lane, Lanes
+from conduit_tasks.delivery.numbering import LaneNumbers
 from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.delivery.work import Reading, Report
@@ -50,7 +51,8 @@ class RecordWise:
         self._port = teller.port
         self._renew_every = renew_every
         self._progress = Progress(work.first, work.last, work.confirmed)
-        self._lanes = Lanes(options.order_by)
+        numbering = work.numbering if isinstance(work.numbering, LaneNumbers) else None
+        self._lanes = Lanes(options.order_by, numbering)
         self._in_flight = 1 if options.pipe in ONE_UNCONFIRMED else max(1, options.max_unconfirmed)
         self._busy = 0
         self._telling = 0
@@ -120,6 +122,8 @@ class RecordWise:
                 self._progress.expect(entry.seq, entry.record.ordinal, entry.ordinal)
                 if entry.filtered:
                     self._progress.complete(entry.seq, entry.record.ordinal, "filtered")
+                elif self._attempts.stale(entry.seq):
+                    self._progress.complete(entry.seq, entry.record.ordinal, "completed")
                 else:
                     self._lanes.admit(entry)
             self._wake()

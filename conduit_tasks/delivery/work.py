@@ -23,6 +23,7 @@ from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 
 if TYPE_CHECKING:
+    from conduit_tasks.delivery.numbering import Numbering
     from conduit_tasks.processors.chain import Chain, Result
 
 BLOCK = 512
@@ -44,7 +45,8 @@ class Work:
     (seq, ord), those already confirmed included. `origins`: per slice number. `matched`: distinct matched seqs.
     `state`: what the destination's last confirm stored. `span`: the seqs to work on, both inside; None = all.
     `culprits`: seqs that are not sent but nacked, because they kill their worker. `index`: a seq's number in its
-    source partition, where the caller knows it.
+    source partition, where the caller knows it. `numbering`: what gives the records their numbers, where the pipe or
+    the guarantee wants them. `begun`: seqs up to this one may have been sent by an earlier attempt (at-most-once).
     """
 
     pipeline: str
@@ -61,6 +63,8 @@ class Work:
     index: Callable[[int], int | None] | None = None
     span: tuple[int, int] | None = None
     culprits: Collection[int] = ()
+    numbering: Numbering | None = None
+    begun: int = -1
 
     @property
     def node(self) -> str:

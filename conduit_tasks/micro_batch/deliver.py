@@ -18,10 +18,12 @@ from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.careful import deliver_carefully
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.handlers import Changes, Handlers
+from conduit_tasks.delivery.numbering import watched
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.numbering import numbering_of
 from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.stage import keeping
@@ -188,14 +190,18 @@ class DeliverTask:
                 epoch=self.epoch,
             )
             chain = Chain(destination.processors) if destination.processors else None
+            origins, connector = origins_of(pipeline.id, manifest.slices), connect(destination)
+            numbering = numbering_of(
+                context, destination, connector, manifest, origins=origins, token=self.token, epoch=self.epoch
+            )
             work = Work(
                 pipeline=pipeline.id,
                 destination=destination.id,
                 micro_batch=self.number,
                 total=manifest.total,
                 matched=manifest.matched[destination.id],
-                rows=lambda: rows_of(context, manifest, destination),
-                origins=origins_of(pipeline.id, manifest.slices),
+                rows=lambda: watched(numbering, rows_of(context, manifest, destination)),
+                origins=origins,
                 confirmed=self._done(context).ranges,
                 state=broker.delivery(destination.id).state,
                 chain=chain,
@@ -203,13 +209,13 @@ class DeliverTask:
                 index=manifest.index_of(),
                 span=span,
                 culprits=culprits,
+                numbering=numbering,
+                begun=broker.begun(destination.id, self.number, epoch=self.epoch),
             )
             changes = Changes(Handlers(pipeline.id, pipeline.handlers), work) if pipeline.handlers else None
             try:
                 with recording(context, self, work) as tally:
-                    return deliver(
-                        work, connect(destination), port, destination.delivery, handler, changes=changes, tally=tally
-                    )
+                    return deliver(work, connector, port, destination.delivery, handler, changes=changes, tally=tally)
             finally:
                 if chain is not None:
                     chain.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from conduit_tasks.pipeline.model import (
     ConnectorKeys,
     DeadLetterKeys,
@@ -79,9 +81,15 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
         settings=keys.settings,
         processors=_processors(keys.processors),
         filters=tuple(keys.trigger.filters) if keys.trigger else (),
-        delivery=Delivery(**delivery.model_dump()),
+        delivery=_delivery(delivery),
         dead_letters=_dead_letters(keys.dead_letter_queue) if keys.dead_letter_queue else queue,
     )
+
+
+def _delivery(keys: DeliveryKeys) -> Delivery:
+    delivery = Delivery(**keys.model_dump())
+    # At-most-once cannot wait: what a destination that is down did not take must not be sent again (SEMANTICS B8).
+    return replace(delivery, on_unavailable="dead-letter") if keys.guarantee == "at-most-once" else delivery
 
 
 def _processors(section: list[ProcessorKeys]) -> tuple[Processor, ...]:

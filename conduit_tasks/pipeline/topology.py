@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+INDEX_PIPES = frozenset({"monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"})
+"""Pipes whose receiver keeps an index: records travel with a number (SEMANTICS O5–O6r)."""
+
 
 @dataclass(frozen=True)
 class Processor:

@@ -10,16 +10,13 @@ from typing import Any
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Path, Report
-from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.plugins import KINDS, parse_plugin
 from conduit_tasks.pipeline.schedule import parse_schedule
+from conduit_tasks.pipeline.validate_delivery import check_delivery
 from conduit_tasks.record.fields import parse as field_reference
 from conduit_tasks.settings import settings
 
-STRICT_PIPES = frozenset({"sequential", "monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"})
-"""Pipes whose promise is an order (SEMANTICS O4–O6r)."""
-INDEX_PIPES = STRICT_PIPES - {"sequential"}
-"""Pipes whose receiver keeps an index."""
 GATEWAY = "gateway"
 """The source whose producers are answered by `conduit gateway`."""
 _SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
@@ -64,8 +61,7 @@ def check(keys: PipelineKeys, report: Report, base: Path) -> None:
                     "E107", (*path, key), f"'{key}' belongs to a {other}", f"move it to a connector of type: {other}"
                 )
         _check_durability(connector, keys.spool.path, report, path)
-        if connector.delivery:
-            _check_delivery(connector.delivery, report, (*path, "delivery"))
+        check_delivery(connector, report, path)
         if connector.dead_letter_queue:
             _check_dead_letters(connector.dead_letter_queue, report, (*path, "dead-letter-queue"))
 
@@ -167,60 +163,6 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
                 f"the lag budget of {limit} {key} is below one micro-batch of {one}",
                 "raise the budget to at least one micro-batch, or lower micro-batch",
             )
-
-
-def _check_delivery(delivery: DeliveryKeys, report: Report, path: Path) -> None:
-    if delivery.pipe in STRICT_PIPES and delivery.order_by == "none":
-        report.add(
-            "E209",
-            (*path, "order-by"),
-            f"the pipe {delivery.pipe} promises an order, order-by: none gives it up",
-            "write order-by: partition or key, or a pipe without an order (resend-multi, stream)",
-        )
-    elif delivery.pipe in INDEX_PIPES:
-        report.add(
-            "E213",
-            (*path, "pipe"),
-            f"the pipe {delivery.pipe} is not used between broker and destination yet",
-            "write pipe: stream, resend, resend-multi or sequential",
-        )
-    if delivery.pipe == "resend" and delivery.order_by == "none" and delivery.max_unconfirmed > 1:
-        report.add(
-            "E209",
-            (*path, "max-unconfirmed"),
-            f"the pipe resend has one unconfirmed record, not {delivery.max_unconfirmed}",
-            "write pipe: resend-multi, or order-by: key for one per lane",
-        )
-    if delivery.guarantee == "at-most-once" and delivery.retry > 0:
-        report.add(
-            "E209",
-            (*path, "retry"),
-            "at-most-once never sends twice, retry does",
-            "remove retry, or write guarantee: at-least-once",
-        )
-    elif delivery.guarantee == "at-most-once":
-        report.add(
-            "E213",
-            (*path, "guarantee"),
-            "after a crash a record may still be sent twice: at-most-once is not built yet",
-            "write guarantee: at-least-once; with dead-letter-queue {plugin: builtin:log} failed records are dropped",
-        )
-    if delivery.park_keys and delivery.order_by != "key":
-        report.add(
-            "E209", (*path, "park-keys"), "parking keeps the order of a key", "write order-by: key, or remove park-keys"
-        )
-    elif delivery.park_keys:
-        hint = "after a dead letter the later records of its key go on; remove park-keys to say so"
-        report.add("W204", (*path, "park-keys"), "keys are not parked yet", hint)
-    if delivery.timeout <= 0:
-        report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
-    if delivery.order_by == "partition" and delivery.max_unconfirmed > 1:
-        report.add(
-            "W202",
-            (*path, "max-unconfirmed"),
-            "with order-by: partition one record per source partition is unconfirmed, whatever max-unconfirmed says",
-            "write order-by: key for 64 lanes, or none",
-        )
 
 
 def _check_dead_letters(queue: DeadLetterKeys, report: Report, path: Path) -> None:

@@ -11,7 +11,7 @@ from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Path, Report, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.plugins import parse_plugin
-from conduit_tasks.pipeline.topology import Processor
+from conduit_tasks.pipeline.topology import INDEX_PIPES, Processor
 from conduit_tasks.pipeline.validate import check_with, sections
 
 
@@ -39,7 +39,8 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
         kind = sources if connector.type == "source" else destinations
         cls = _check_connector(kind, connector.plugin, connector.settings, report, path)
         if connector.trigger:
-            check_with(compile_filters, connector.trigger.filters, "E206", report, (*path, "trigger", "filters"))
+            for i, one in enumerate(connector.trigger.filters):
+                check_with(compile_filters, [one], "E206", report, (*path, "trigger", "filters", i))
         if cls and connector.type == "destination":
             _check_guarantee(connector, cls, report, path)
         if connector.dead_letter_queue:
@@ -100,13 +101,33 @@ def _check_settings(make: Callable[[], Any], settings: Mapping[str, str], report
 
 
 def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: Path) -> None:
-    """SEMANTICS B8: effectively-once needs a destination that stores the index with the data in one step."""
-    if connector.delivery and connector.delivery.guarantee == "effectively-once" and not cls.effectively_once:
+    """SEMANTICS B8: what each guarantee needs of the destination; and whether it has a use for numbers (O5–O6r)."""
+    from conduit_tasks.connectors.base import BatchDestination
+
+    delivery = connector.delivery
+    if delivery is None:
+        return
+    batch_wise = issubclass(cls, BatchDestination)
+    if delivery.guarantee == "effectively-once" and not cls.effectively_once:
         report.add(
             "E211",
             (*path, "delivery", "guarantee"),
             f"'{connector.plugin}' cannot store its position together with the data",
             "write guarantee: at-least-once; the receiver can drop repeated records by their id",
+        )
+    if delivery.guarantee == "at-most-once" and batch_wise and not cls.effectively_once:
+        report.add(
+            "E211",
+            (*path, "delivery", "guarantee"),
+            f"'{connector.plugin}' writes in batches, and a batch that fails is written again",
+            "write guarantee: at-least-once",
+        )
+    if delivery.pipe in INDEX_PIPES and batch_wise and not cls.keeps_index:
+        report.add(
+            "W202",
+            (*path, "delivery", "pipe"),
+            f"'{connector.plugin}' keeps no index: it writes in order from where it is confirmed, whatever the pipe",
+            "write pipe: stream",
         )
 
 

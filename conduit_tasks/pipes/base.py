@@ -26,6 +26,11 @@ AT_ONCE = float("-inf")
 """A `wake_at` in the past: there is something to send now."""
 
 
+LANE, EPOCH, INDEX, AFTER = "conduit.lane", "conduit.epoch", "conduit.index", "conduit.after"
+"""Metadata of a record on its way through an index pipe: `lane` has numbers of its own, `index` is `Message.number`,
+`after` is `Message.after`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """`number` counts from 1 within the epoch and never changes when the message is sent again (SEMANTICS T8).

@@ -5,7 +5,9 @@ What the route lost, and what arrives after a higher number, is gone: the price 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from conduit_tasks.errors import ConfigError
@@ -86,6 +88,14 @@ class MonotonicReceiver(Receiver):
         if self.relaxed and message.number == self.current and self._passed and not message.gap:
             return Reaction((message,), confirm)
         return Reaction((), confirm)
+
+    def receive_all(self, numbers: Sequence[int]) -> int:
+        """As `receive` of one message after the other, without gaps; how many of these ascending numbers it drops:
+        all others, which follow them, pass. Of a relaxed receiver the current one is dropped too."""
+        dropped = 0 if self.current is None else bisect_right(numbers, self.current)
+        if dropped < len(numbers):
+            self.current, self._passed = int(numbers[-1]), True
+        return dropped
 
     def snapshot(self) -> State:
         return {"epoch": self.epoch, "current": self.current, "passed": self._passed}

@@ -78,8 +78,15 @@ def test_a_wrong_key_of_the_pipeline_is_found_at_its_place(
         ("delivery: {pipe: resend, order-by: none, max-unconfirmed: 9}", "E209", "one unconfirmed record, not 9"),
         ("delivery: {guarantee: at-most-once, retry: 2}", "E209", "at-most-once never sends twice"),
         ("delivery: {park-keys: true}", "E209", "order-by: key"),
-        ("delivery: {guarantee: at-most-once}", "E213", "not built yet"),
-        ("delivery: {pipe: monotonic}", "E213", "write pipe: stream"),
+        ("delivery: {pipe: resend, max-unconfirmed: 2}", "E209", "write pipe: resend-multi"),
+        ("delivery: {pipe: sequential, order-by: key, max-unconfirmed: 8}", "E209", "one unconfirmed record, not 8"),
+        ("delivery: {guarantee: at-most-once, on-unavailable: wait}", "E209", "cannot wait for a destination"),
+        ("processors: [{id: a, plugin: split}]\ndelivery: {pipe: monotonic}", "E209", "makes several of one"),
+        ("delivery: {order-by: key, max-unconfirmed: 65}", "W202", "64 lanes"),
+        ("delivery: {backoff-delay: 1s}", "W202", "add retry"),
+        ("delivery: {rate-limit: 0/s}", "E103", "is not a rate"),
+        ("delivery: {backoff-delay: -1s}", "E103", "is not a duration"),
+        ("delivery: {guarantee: exactly-once}", "E103", "'effectively-once'"),
         ("delivery: {park-keys: true, order-by: key}", "W204", "not parked yet"),
         ("delivery: {retry: -1}", "E103", "greater than or equal to 0"),
         ("delivery: {timeout: 10}", "E103", "is not a duration"),
@@ -168,7 +175,7 @@ def test_plugins_of_the_pipeline_are_checked(only: Only, files: Files, keys: str
 def test_a_wrong_trigger_filter_is_found(only: Only, files: Files) -> None:
     text = files.with_pipeline(destination="trigger:\n  filters: [{exactly: {type: x}}]")
     line, column, code, _, _ = only(text, plugins=True)
-    assert (line, column, code) == (14, 11, "E206")
+    assert (line, column, code) == (14, 21, "E206")
 
 
 @pytest.mark.proves("B8")
@@ -181,9 +188,76 @@ def test_effectively_once_is_refused_where_it_cannot_be_given(only: Only, files:
     assert "by their id" in hint
 
 
+@pytest.mark.proves("B8")
+@pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once", "effectively-once"])
+@pytest.mark.parametrize("plugin", ["file", "http", "sql"])
+def test_each_guarantee_is_taken_by_the_destinations_that_can_give_it(
+    files: Files, plugin: str, guarantee: str
+) -> None:
+    settings = {"file": "{path: o}", "http": "{url: 'http://localhost/'}", "sql": "{url: 'sqlite:///o.db', table: t}"}
+    text = files.with_pipeline(destination=f"delivery: {{guarantee: {guarantee}}}").replace(
+        "plugin: file\n        settings: {path: out.txt}", f"plugin: {plugin}\n        settings: {settings[plugin]}"
+    )
+    refused = [f.code for f in files.load(text, plugins=True).findings]
+    assert refused == (["E211"] if (plugin, guarantee) == ("http", "effectively-once") else [])
+
+
+@pytest.mark.proves("B8", "T7")
+def test_at_most_once_does_not_wait_for_a_destination_that_is_down(files: Files) -> None:
+    result = files.load(files.with_pipeline(destination="delivery: {guarantee: at-most-once}"))
+    assert result.pipelines[0].destinations[0].delivery.on_unavailable == "dead-letter"
+
+
+@pytest.mark.proves("O5", "O6")
+@pytest.mark.parametrize(
+    ("plugin", "settings", "codes"),
+    [
+        ("file", "{path: o}", ["W202"]),
+        ("http", "{url: 'http://localhost/'}", []),
+        ("sql", "{url: 'sqlite:///o.db', table: t}", []),
+    ],
+)
+def test_a_destination_that_has_no_use_for_an_index_is_named(
+    files: Files, plugin: str, settings: str, codes: list[str]
+) -> None:
+    text = files.with_pipeline(destination="delivery: {pipe: continuous}").replace(
+        "plugin: file\n        settings: {path: out.txt}", f"plugin: {plugin}\n        settings: {settings}"
+    )
+    assert [f.code for f in files.load(text, plugins=True).findings] == codes
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "place"),
+    [
+        ("---\n", "W106", (2, 1)),
+        ("- a\n- b\n", "E006", (1, 1)),
+        ('version: "2.2"\npipelines: {a: {}}\n', "E006", (2, 1)),
+    ],
+)
+def test_a_document_that_is_no_pipeline_file_is_named(only: Only, text: str, code: str, place: tuple[int, int]) -> None:
+    line, column, found, _, hint = only(text)
+    assert (found, (line, column)) == (code, place)
+    assert hint
+
+
+def test_of_several_filters_the_wrong_one_is_found(only: Only, files: Files) -> None:
+    filters = "trigger:\n  filters:\n    - {exact: {type: x}}\n    - {sql: 'type ='}"
+    line, _, code, _, _ = only(files.with_pipeline(destination=filters), plugins=True)
+    assert (line, code) == (16, "E206")
+
+
 def test_every_code_is_documented() -> None:
     documented = (Path(__file__).parents[2] / "docs" / "pipeline-file.md").read_text()
     assert [code for code in CODES if f"`{code}`" not in documented] == []
+
+
+def test_every_code_that_is_documented_is_reported_somewhere_and_tested() -> None:
+    """Codes are written out wherever they are used, so that the source and the tests can be searched for them."""
+    root = Path(__file__).parents[2]
+    reported = "".join(f.read_text() for f in (root / "conduit_tasks").rglob("*.py") if f.name != "findings.py")
+    tested = "".join(f.read_text() for f in (root / "tests").rglob("*.py"))
+    assert [code for code in CODES if f'"{code}"' not in reported] == []
+    assert [code for code in CODES if f'"{code}"' not in tested] == []
 
 
 @pytest.mark.proves("T2")

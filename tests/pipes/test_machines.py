@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from typing import Any, get_args
@@ -122,6 +123,20 @@ def test_monotonic_passes_higher_numbers_only() -> None:
         (bool(strict.receive(m).deliver), bool(relaxed.receive(m).deliver)) for m in map(Message, (2, 2, 1, 5, 3, 5))
     ]
     assert passed == [(True, True), (False, True), (False, False), (True, True), (False, False), (False, True)]
+
+
+@pytest.mark.proves("O5", "O5r")
+@pytest.mark.parametrize("seed", range(20))
+def test_ascending_numbers_at_once_are_as_one_after_the_other(seed: int) -> None:
+    chance = random.Random(seed)
+    at_once, one_by_one = MonotonicReceiver(), MonotonicReceiver()
+    for _ in range(20):
+        start = chance.randint(1, 40)
+        batch = sorted(chance.sample(range(start, start + 15), chance.randint(1, 15)))
+        dropped = at_once.receive_all(batch)
+        passed = [n for n in batch if one_by_one.receive(Message(n)).deliver]
+        assert batch[dropped:] == passed
+        assert at_once.snapshot() == one_by_one.snapshot()
 
 
 @pytest.mark.proves("O6")

@@ -1,0 +1,55 @@
+"""The receiver of a monotonic pipe (SEMANTICS O5) that keeps its index in the table's own database.
+
+The number of the last row is stored in the transaction of the rows, so that a write that comes again is dropped
+(effectively-once, B8).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from conduit_tasks.connectors.base import RowNumbers
+from conduit_tasks.pipes.monotonic import MonotonicReceiver
+
+
+class SqlIndex:
+    """One table for every pipeline that writes to this database: pipeline, destination, lane, epoch → number."""
+
+    def __init__(self, name: str, schema: str | None, dialect: str) -> None:
+        key = [sa.Column(n, sa.String(128), primary_key=True) for n in ("pipeline", "destination", "lane")]
+        epoch = sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False)
+        number = sa.Column("number", sa.BigInteger, nullable=False)
+        self._table = sa.Table(name, sa.MetaData(), *key, epoch, number, schema=schema)
+        self._dialect = dialect
+        self._created = False
+
+    def create(self, engine: sa.Engine) -> None:
+        """Once per engine; two attempts may create it at the same time."""
+        if not self._created:
+            with engine.begin() as connection:
+                connection.execute(sa.schema.CreateTable(self._table, if_not_exists=True))
+            self._created = True
+
+    def advance(self, connection: sa.Connection, numbers: RowNumbers) -> int:
+        """Receives these numbers; how many of them were written before, in the order of the rows. The rest is to be
+        written in this transaction, which nothing else passes until it ends: not even an attempt that was given up."""
+        where = {"pipeline": numbers.pipeline, "destination": numbers.destination, "lane": "", "epoch": numbers.epoch}
+        table = self._table
+        # First of all a write, so that SQLite takes its lock; PostgreSQL waits here for whoever inserts the same row.
+        connection.execute(self._insert().values(**where, number=0).on_conflict_do_nothing())
+        mine = sa.and_(*(table.c[name] == value for name, value in where.items()))
+        current = connection.execute(sa.select(table.c.number).where(mine).with_for_update()).scalar_one()
+        receiver = MonotonicReceiver(first=current + 1, epoch=numbers.epoch)
+        dropped = receiver.receive_all(numbers.numbers.tolist())
+        if receiver.current != current:
+            connection.execute(sa.update(table).where(mine).values(number=receiver.current))
+        return dropped
+
+    def _insert(self) -> Any:
+        if self._dialect == "sqlite":
+            from sqlalchemy.dialects.sqlite import insert
+        else:
+            from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+        return insert(self._table)

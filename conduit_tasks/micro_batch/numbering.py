@@ -1,0 +1,62 @@
+"""Which deliveries number their records, and from where (SEMANTICS O5–O6r, B8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from conduit_tasks.connectors.base import BatchDestination
+from conduit_tasks.delivery.numbering import LaneNumbers, LaneOf, Numbering, RowNumbering, count_lanes
+from conduit_tasks.pipeline.topology import INDEX_PIPES, Destination
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.record.record import Origin
+    from conduit_tasks.spool.manifest import SealedManifest
+
+
+def numbering_of(
+    context: Context,
+    destination: Destination,
+    connector: Any,
+    manifest: SealedManifest,
+    *,
+    origins: Sequence[Origin],
+    token: int,
+    epoch: int = 0,
+) -> Numbering | None:
+    """The numbers of a micro-batch's records at a destination, stored; None where neither pipe nor guarantee wants
+    them. `token`: of the lease; `epoch`: above 0 for a redelivery. Raises Fenced, PipelineStopped."""
+    delivery = destination.delivery
+    batch_wise = isinstance(connector, BatchDestination)
+    wanted = delivery.pipe in INDEX_PIPES
+    if batch_wise:
+        wanted = connector.keeps_index and (wanted or delivery.guarantee != "at-least-once")
+    if not wanted:
+        return None
+
+    def number(counts: Any) -> Any:
+        return context.broker.number(
+            destination.id, manifest.micro_batch, token, seal=manifest.token, counts=counts, stream=epoch
+        )
+
+    if batch_wise:
+        numbered = number(lambda: {"": manifest.matched[destination.id]})
+        return RowNumbering(numbered, context.pipeline.id, destination.id)
+    lanes = LaneOf(delivery.order_by, origins)
+    numbered = number(lambda: count_lanes(lane_columns(context, manifest, destination, lanes), lanes))
+    return LaneNumbers(numbered, lanes, destination.node)
+
+
+def lane_columns(
+    context: Context, manifest: SealedManifest, destination: Destination, lanes: LaneOf
+) -> Iterator[pa.RecordBatch]:
+    """What says the lane of each row that the destination's trigger matched."""
+    wanted = f"to.{destination.id}"
+    for file in manifest.files:
+        row_filter = wanted if wanted in context.spool.columns(file) else None
+        yield from context.spool.read(file, columns=lanes.columns, row_filter=row_filter)

@@ -1,0 +1,114 @@
+"""Checks of a destination's `delivery`: options that contradict each other, or do nothing (SEMANTICS O, B8)."""
+
+from __future__ import annotations
+
+from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.model import ConnectorKeys, DeliveryKeys
+from conduit_tasks.pipeline.plugins import parse_plugin
+from conduit_tasks.pipeline.topology import INDEX_PIPES
+
+STRICT_PIPES = INDEX_PIPES | {"sequential"}
+"""Pipes whose promise is an order (SEMANTICS O4–O6r)."""
+ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
+"""Pipes that have one record on its way in all."""
+KEY_LANES = 64
+"""As `order-by: key` has them (`delivery.lanes`, which loads more than parsing DAGs may)."""
+_DERIVING = frozenset({"split", "clone"})
+"""Processors that make several records of one."""
+_RETRYING = ("backoff-policy", "backoff-delay", "retry-after-max")
+
+
+def check_delivery(connector: ConnectorKeys, report: Report, base: Path) -> None:
+    """`base`: the connector's place."""
+    delivery, path = connector.delivery, (*base, "delivery")
+    if delivery is None:
+        return
+    written = {str(DeliveryKeys.model_fields[name].alias or name) for name in delivery.model_fields_set}
+    _check_pipe(delivery, report, path)
+    _check_unconfirmed(delivery, report, path)
+    if delivery.guarantee == "at-most-once":
+        _check_at_most_once(delivery, written, report, path)
+    if delivery.pipe in INDEX_PIPES:
+        _check_deriving(connector, report, base)
+    if delivery.park_keys and delivery.order_by != "key":
+        report.add(
+            "E209", (*path, "park-keys"), "parking keeps the order of a key", "write order-by: key, or remove park-keys"
+        )
+    elif delivery.park_keys:
+        hint = "after a dead letter the later records of its key go on; remove park-keys to say so"
+        report.add("W204", (*path, "park-keys"), "keys are not parked yet", hint)
+    if delivery.timeout <= 0:
+        report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
+    if not delivery.retry and delivery.guarantee != "at-most-once":
+        for key in sorted(written & set(_RETRYING)):
+            report.add(
+                "W202", (*path, key), f"without retry nothing is repeated, so {key} has no effect", "add retry: 5"
+            )
+
+
+def _check_pipe(delivery: DeliveryKeys, report: Report, path: Path) -> None:
+    if delivery.pipe in STRICT_PIPES and delivery.order_by == "none":
+        report.add(
+            "E209",
+            (*path, "order-by"),
+            f"the pipe {delivery.pipe} promises an order, order-by: none gives it up",
+            "write order-by: partition or key, or a pipe without an order (resend-multi, stream)",
+        )
+
+
+def _check_unconfirmed(delivery: DeliveryKeys, report: Report, path: Path) -> None:
+    key = (*path, "max-unconfirmed")
+    if delivery.max_unconfirmed == 1:
+        return
+    if delivery.pipe in ONE_UNCONFIRMED:
+        report.add(
+            "E209",
+            key,
+            f"the pipe {delivery.pipe} has one unconfirmed record, not {delivery.max_unconfirmed}",
+            "remove max-unconfirmed, or write pipe: resend-multi",
+        )
+    elif delivery.order_by == "partition":
+        report.add(
+            "W202",
+            key,
+            "with order-by: partition one record per source partition is unconfirmed, whatever max-unconfirmed says",
+            "write order-by: key for 64 lanes, or none",
+        )
+    elif delivery.order_by == "key" and delivery.max_unconfirmed > KEY_LANES:
+        report.add(
+            "W202",
+            key,
+            f"order-by: key has {KEY_LANES} lanes of one unconfirmed record each, not {delivery.max_unconfirmed}",
+            f"write {KEY_LANES}, or order-by: none",
+        )
+
+
+def _check_at_most_once(delivery: DeliveryKeys, written: set[str], report: Report, path: Path) -> None:
+    if delivery.retry > 0:
+        report.add(
+            "E209",
+            (*path, "retry"),
+            "at-most-once never sends twice, retry does",
+            "remove retry, or write guarantee: at-least-once",
+        )
+    if "on-unavailable" in written and delivery.on_unavailable == "wait":
+        report.add(
+            "E209",
+            (*path, "on-unavailable"),
+            "at-most-once cannot wait for a destination that is down: it would send its records again",
+            "remove on-unavailable (they become dead letters), or write guarantee: at-least-once",
+        )
+
+
+def _check_deriving(connector: ConnectorKeys, report: Report, base: Path) -> None:
+    assert connector.delivery is not None
+    for n, processor in enumerate(connector.processors):
+        name = parse_plugin(processor.plugin).name
+        if name in _DERIVING:
+            report.add(
+                "E209",
+                (*base, "processors", n, "plugin"),
+                f"the pipe {connector.delivery.pipe} numbers records before this destination's processors, and "
+                f"'{name}' makes several of one",
+                "move it to the source or to the pipeline's processors, or write pipe: stream",
+            )
