@@ -4,10 +4,16 @@ the sentences behind `conduit explain`, the DAG's documentation and the file's r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from conduit_tasks.pipeline.topology import UNTOLD, DeadLetterQueue, Destination, Pipeline, Source
+from conduit_tasks.pipeline.topology import INDEX_PIPES, DeadLetterQueue, Destination, Pipeline, Source
 from conduit_tasks.pipeline.units import format_duration
 from conduit_tasks.pipes.registry import PIPES
+
+UNTOLD = 2_000
+"""Completed records of which the broker may not be told yet (`delivery.record_wise.UNTOLD`)."""
+BEGUN_AHEAD = 500
+"""Records that at-most-once lets through ahead of the sends (`delivery.at_most_once.AHEAD`)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ def destination_edge(pipeline: Pipeline, destination: Destination, connector: ty
     guarantee: str = delivery.guarantee
     if drops and guarantee != "at-most-once":
         guarantee += ", at-most-once for failed records (they are dropped)"
-    not_tolerated = [pipe.not_tolerated]
+    not_tolerated = [pipe.not_tolerated, *_not_tolerated(destination, connector)]
     if not pipeline.isolate:
         not_tolerated.append("long outages of this destination without holding up the others (isolate: true)")
     duplicates, dedupe = _duplicates(destination, connector)
@@ -105,30 +111,49 @@ def writes(connector: type | None) -> str:
 
 def _order(destination: Destination) -> str:
     delivery = destination.delivery
-    if delivery.order_by == "none" or (delivery.pipe == "resend-multi" and delivery.order_by != "key"):
+    if delivery.order_by == "none":
         return "not kept: a record that is sent again may be overtaken"
     if delivery.order_by == "key":
         return "per key, in 64 lanes; free between keys"
     return "per source partition, as the source gave them (C9)"
 
 
-def _duplicates(destination: Destination, connector: type | None) -> tuple[str, str]:
+def _duplicates(destination: Destination, connector: Any) -> tuple[str, str]:
     """Where duplicates can arise (C10), and what drops them."""
     delivery, how = destination.delivery, writes(connector)
     dedupe = "the receiver can drop repeated ids; id and idempotency header never change between attempts (T8)"
-    if delivery.guarantee == "at-most-once":
-        return "none: what is unconfirmed after a crash is not sent again, and may be lost", "not needed"
-    if delivery.guarantee == "effectively-once":
-        return "none in the destination: data and position are stored in one step (B8)", "not needed"
+    keeps_index = how == "batch" and connector.keeps_index
+    if keeps_index and (delivery.guarantee != "at-least-once" or delivery.pipe in INDEX_PIPES):
+        return "none: the number of the last row is stored with the rows, and a repetition is dropped (B8, O5)", "done"
+    if how == "batch" and connector.effectively_once and not keeps_index:
+        return "none: after a crash it goes back to exactly what was confirmed", "not needed"
+    if how == "batch" and connector.idempotent(destination.settings):
+        return "none: rows that are written again after a crash replace themselves, by record id", "done"
     if how == "batch":
-        if getattr(connector, "effectively_once", False):
-            return "none: after a crash it goes back to exactly what was confirmed", "not needed"
         return "after a crash between a write and its confirmation: the rows of that write", dedupe
+    if delivery.guarantee == "at-most-once":
+        return "none: what may have been sent before a crash is not sent again", "not needed"
+    if delivery.pipe in INDEX_PIPES:
+        dedupe = "a receiver of this pipe drops repeated numbers (docs/pipes.md); ids do not change either (T8)"
     unconfirmed = f"{delivery.max_unconfirmed} unconfirmed record{'s' if delivery.max_unconfirmed > 1 else ''}"
     text = f"after a crash: at most {unconfirmed}, and up to {UNTOLD:,} whose answers the broker was not told yet"
     if delivery.retry:
         text += f"; a send that timed out after {format_duration(delivery.timeout)} but did arrive is repeated"
     return text, dedupe
+
+
+def _not_tolerated(destination: Destination, connector: Any) -> list[str]:
+    """What the chosen guarantee does not survive (B8)."""
+    guarantee, how = destination.delivery.guarantee, writes(connector)
+    if guarantee == "at-most-once" and how != "batch":
+        return [
+            f"a crash without loss: what was on its way and up to {BEGUN_AHEAD} records behind it are given up",
+            "a Redis that forgets its last second (appendfsync everysec): what it forgot may be sent twice",
+        ]
+    appends = how == "batch" and connector.keeps_index and not connector.idempotent(destination.settings)
+    if guarantee == "effectively-once" and appends:
+        return ["a Redis that forgets its last second between a write and its confirmation: the rows come twice"]
+    return []
 
 
 def _failures(destination: Destination) -> str:

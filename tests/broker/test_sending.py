@@ -61,7 +61,6 @@ def test_a_server_that_was_started_since_may_have_forgotten_and_begins_a_new_epo
     assert anew.before == {}
 
 
-@pytest.mark.proves("X2")
 def test_a_redelivery_has_an_epoch_and_numbers_of_its_own(feed: Feed) -> None:
     live = number(feed, 1, {"a": 3})
     again = number(feed, 1, {"a": 3}, stream=1)

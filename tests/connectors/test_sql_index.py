@@ -79,7 +79,7 @@ def test_a_refused_chunk_leaves_neither_rows_nor_index(url: str, mode: str) -> N
     assert delays(url) == [0, 1, 2, 4, 5]
 
 
-@pytest.mark.proves("O5", "X2")
+@pytest.mark.proves("O5")
 def test_epochs_and_destinations_have_an_index_each(url: str) -> None:  # noqa: F811
     destination = opened(url, mode="append")
     for epoch, name in ((7, "d"), (7, "e"), (8, "d"), (7, "d")):

@@ -149,7 +149,7 @@ def passed(pipe: str, arrivals: list[dict[str, Any]]) -> list[dict[str, Any]]:
     [
         ("monotonic", "key", 0),
         ("monotonic-relaxed", "partition", 1),
-        ("continuous", "partition", 2),
+        ("continuous", "partition", 1),
         ("continuous", "key", 3),
         ("continuous-relaxed", "key", 4),
     ],
@@ -167,6 +167,7 @@ def test_a_receiver_of_the_pipe_has_every_record_once_in_the_order_of_its_lane(
     for a in arrivals:
         assert numbers.setdefault((a[LANE], a[EPOCH], a[INDEX]), a["n"]) == a["n"]
     assert len({a[EPOCH] for a in arrivals}) == 1
+    assert len(arrivals) > RECORDS or order_by == "key"
     # And numbers are consecutive from 1 in each lane, those of refused records included
     lanes: dict[str, set[int]] = {}
     for a in arrivals:
@@ -185,15 +186,6 @@ def test_a_receiver_of_the_pipe_has_every_record_once_in_the_order_of_its_lane(
     assert broker.dead_count("out") == len(REFUSED)
     assert broker.acked_position("in") == broker.position("in")
     broker.close()
-
-
-@pytest.mark.proves("O5", "O6")
-def test_records_that_died_unconfirmed_do_arrive_again_and_need_the_receiver(
-    home: Path, redis_server: Any, target: Callable[[], list[dict[str, Any]]]
-) -> None:
-    begin(home, redis_server, f"{HTTP} pipe: continuous}}")
-    live_and_die(1)
-    assert len(target()) > RECORDS
 
 
 @pytest.mark.proves("B8")

@@ -72,8 +72,56 @@ def test_text_shows_every_node_and_no_setting() -> None:
     assert "localhost:9000" not in text
 
 
-def test_every_pipe_is_explained() -> None:
+@pytest.mark.proves("X8", "O1", "O2", "O3", "O4", "O5", "O5r", "O6", "O6r")
+@pytest.mark.parametrize("pipe", PIPE_NAMES)
+def test_every_pipe_is_explained_with_what_it_does_not_tolerate(files: Files, pipe: str) -> None:
+    about = explain(files.load(files.with_pipeline(destination=f"delivery: {{pipe: {pipe}}}")).pipelines[0])
+    said = edge(about, "destinations.out")
+    assert PIPES[pipe].number in said["rules"]
+    assert PIPES[pipe].delivery in said["acked"]
+    assert PIPES[pipe].not_tolerated == said["not_tolerated"][0]
     assert set(PIPES) == set(PIPE_NAMES)
+
+
+SQL = "plugin: sql\n        settings: {{url: 'sqlite:///o.db', table: t, mode: {mode}}}"
+HTTP = "plugin: http\n        settings: {url: 'http://localhost/'}"
+
+
+@pytest.mark.proves("X8", "B8", "C10")
+@pytest.mark.parametrize(
+    ("plugin", "delivery", "duplicates", "not_tolerated"),
+    [
+        (SQL.format(mode="upsert"), "retry: 0", "replace themselves, by record id", ""),
+        (SQL.format(mode="upsert"), "guarantee: effectively-once", "a repetition is dropped", ""),
+        (SQL.format(mode="append"), "retry: 0", "the rows of that write", ""),
+        (SQL.format(mode="append"), "guarantee: effectively-once", "a repetition is dropped", "the rows come twice"),
+        (SQL.format(mode="append"), "guarantee: at-most-once", "a repetition is dropped", ""),
+        (SQL.format(mode="append"), "pipe: monotonic", "a repetition is dropped", ""),
+        ("", "guarantee: effectively-once", "goes back to exactly what was confirmed", ""),
+        (HTTP, "retry: 0", "up to 2,000 whose answers", ""),
+        (HTTP, "pipe: continuous", "up to 2,000 whose answers", "the sender's or the receiver's state"),
+        (HTTP, "guarantee: at-most-once", "is not sent again", "up to 500 records behind it are given up"),
+    ],
+)
+def test_duplicates_and_losses_are_told_for_each_guarantee(
+    files: Files, plugin: str, delivery: str, duplicates: str, not_tolerated: str
+) -> None:
+    text = files.with_pipeline(destination=f"delivery: {{{delivery}}}")
+    if plugin:
+        text = text.replace("plugin: file\n        settings: {path: out.txt}", plugin)
+    said = edge(explain(files.load(text).pipelines[0]), "destinations.out")
+    assert duplicates in said["duplicates"]
+    assert not_tolerated in " ".join(said["not_tolerated"])
+
+
+def test_the_numbers_that_are_told_are_those_of_the_engine() -> None:
+    from conduit_tasks.delivery import at_most_once, record_wise
+    from conduit_tasks.delivery.lanes import KEY_LANES
+    from conduit_tasks.pipeline import guarantees, validate_delivery
+
+    assert (guarantees.UNTOLD, guarantees.BEGUN_AHEAD) == (record_wise.UNTOLD, at_most_once.AHEAD)
+    assert validate_delivery.KEY_LANES == KEY_LANES
+    assert validate_delivery.ONE_UNCONFIRMED == record_wise.ONE_UNCONFIRMED
 
 
 def test_the_picture_has_the_pipelines_shape() -> None:
