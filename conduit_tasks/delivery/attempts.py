@@ -86,16 +86,21 @@ class Attempts:
         """Whether an earlier attempt may have sent it, and must not be followed by another (at-most-once)."""
         return self._gate is not None and self._gate.stale(seq)
 
+    async def _before_the_first(self, entry: Entry) -> None:
+        """What pipe and guarantee want before a record is sent at all: its number, the broker's knowledge of it."""
+        if self._numbering is not None:
+            self._numbering.stamp(entry)
+        if self._gate is not None:
+            await self._gate.passed(entry.seq)
+
     async def bring(self, entry: Entry, task: asyncio.Task[Any]) -> bool:
         """Brings one record to its outcome in `task`, the current one; whether it is a nack."""
         record, seq = entry.record, entry.seq
         if entry.letter is not None:
             self._progress.complete(seq, record.ordinal, "nacked", letters=[entry.letter])
             return True
-        if self._numbering is not None:
-            self._numbering.stamp(entry)
-        if self._gate is not None:
-            await self._gate.passed(seq)
+        if self._numbering is not None or self._gate is not None:
+            await self._before_the_first(entry)
         attempts = 1
         first = began = time.monotonic()
         deadlines = self._deadlines
@@ -129,9 +134,7 @@ class Attempts:
             await asyncio.sleep(delay)
             began = time.monotonic()
         if outcome.kind == "delivered":
-            if self._numbering is not None:
-                self._numbering.delivered(entry)
-            self._progress.complete(seq, record.ordinal, "delivered", retried=attempts - 1)
+            self._delivered(entry, attempts - 1)
             return False
         return await self._not_delivered(entry, outcome, attempts, first, began)
 
@@ -144,6 +147,11 @@ class Attempts:
             retry_after=last.retry_after,
             status=last.status,
         )
+
+    def _delivered(self, entry: Entry, retried: int) -> None:
+        if self._numbering is not None:
+            self._numbering.delivered(entry)
+        self._progress.complete(entry.seq, entry.record.ordinal, "delivered", retried=retried)
 
     async def _not_delivered(self, entry: Entry, outcome: Outcome, attempts: int, first: float, last: float) -> bool:
         """What a refusal or a used-up policy comes to; `first`, `last`: when the first and last attempt began."""

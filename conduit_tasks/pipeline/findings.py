@@ -38,7 +38,6 @@ CODES = {
     "E210": "the nack window can never trip as written",
     "E211": "the guarantee cannot be given by this destination",
     "E212": "a field reference or a handler is written wrongly",
-    "E213": "a promise that this version cannot keep yet",
     "E214": "the spool cannot keep a gateway's journal",
     "W101": "a deprecated name",
     "W102": "the version is missing or unknown",

@@ -6,12 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from conduit_tasks.pipeline.topology import INDEX_PIPES, DeadLetterQueue, Destination, Pipeline, Source
+from conduit_tasks.pipeline.topology import INDEX_PIPES, UNTOLD, DeadLetterQueue, Destination, Pipeline, Source
 from conduit_tasks.pipeline.units import format_duration
 from conduit_tasks.pipes.registry import PIPES
 
-UNTOLD = 2_000
-"""Completed records of which the broker may not be told yet (`delivery.record_wise.UNTOLD`)."""
 BEGUN_AHEAD = 500
 """Records that at-most-once lets through ahead of the sends (`delivery.at_most_once.AHEAD`)."""
 
