@@ -39,6 +39,7 @@ COMMANDS = {
     "dead-letters": Lazy("dead_letters", "List what could not be delivered."),
     "ledger": Lazy("ledger", "Print what became of which records, where, when and in which attempt."),
     "gateway": Lazy("gateway", "Take events over HTTP; answer when they are stored."),
+    "verify": Lazy("verify", "Kill a pipeline of its own at every moment, and check what must hold."),
     "broker": Lazy("broker", "Look after the broker."),
     "stack": Lazy("stack", "Start and stop the embedded stack."),
 }

@@ -7,7 +7,7 @@ Both are picklable before `open`: plan and acks run in the driver or in Airflow,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -181,6 +181,10 @@ class Rows:
         return to_records(self.batch, self.origins)
 
 
+def _nobody_asks() -> None:
+    """Outside of an engine there is no lease."""
+
+
 class BatchDestination:
     """Batch-wise: `write` is all or nothing and durable when it returns; bisected on `Refused`.
 
@@ -199,6 +203,9 @@ class BatchDestination:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
+        self.still_ours: Callable[[], None] = _nobody_asks
+        """Set by the engine; raises Fenced where the lease was lost. A destination that goes back to its state asks
+        once nobody else can write and before it changes anything: the state may be an old one by then (invariant 4)."""
 
     @classmethod
     def idempotent(cls, settings: Mapping[str, str]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from conduit_tasks.connectors import file_ledger
 from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
-from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.durable import make_folders, sync_folder
 
@@ -67,10 +67,13 @@ class FileDestination(BatchDestination):
             make_folders(path.parent)
             existed = path.exists()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if not existed:
+            if not existed or state is None:
+                # Whoever made it may have died before its entry was durable; once confirmed, it must be.
                 sync_folder(path.parent)
             # A holder that lost its lease may still be writing; two writers never share the file.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Invariant 4: one that stood still until its successor was done must not cut that one's records away.
+            self.still_ours()
             size = os.fstat(self._fd).st_size
             self._size = self._confirmed(path, size, state)
             if size != self._size:
@@ -82,7 +85,7 @@ class FileDestination(BatchDestination):
         except OSError as e:
             self.close()
             raise self._unavailable(e) from e
-        except ConfigError:
+        except ConduitError:
             self.close()
             raise
 

@@ -39,6 +39,7 @@ from conduit_tasks.connectors.sql_errors import translated
 from conduit_tasks.connectors.sql_index import SqlIndex
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.settings import settings as installation
+from conduit_tasks.spool.durable import make_folders
 
 DIALECTS = ("sqlite", "postgresql")
 
@@ -155,7 +156,7 @@ class SqlDestination(BatchDestination):
         timeout = self._lock_timeout
         if self._dialect == "sqlite":
             if self._url.database and self._url.database != ":memory:":
-                Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+                make_folders(Path(self._url.database).parent)
             return sa.create_engine(self._url, connect_args={"timeout": timeout})
         arguments = {"connect_timeout": max(1, int(timeout)), "options": f"-c lock_timeout={int(timeout * 1000)}"}
         return sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=True)

@@ -47,6 +47,7 @@ class BatchWise:
         self._teller, self._keeper = teller, keeper
         work = self._work = teller.work
         self._port = teller.port
+        destination.still_ours = self._port.renew
         self._reading = Reading(work)
         self._order = InOrder(work, self._reading)
         self._policy = RetryPolicy(options)
@@ -149,7 +150,7 @@ class BatchWise:
             self._keeper.check()
             try:
                 self._destination.open(self._state)
-            except Unavailable as error:
+            except (Unavailable, PipelineStopped) as error:
                 log.warning("%s is undone when it is opened next: %s", self._work.node, error)
 
     def _may_send(self) -> None:

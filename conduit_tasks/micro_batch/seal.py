@@ -48,6 +48,9 @@ def seal_if_complete(context: Context, number: int, wait: float = 5.0) -> str:
         micro_batch = broker.micro_batch(number)
         if micro_batch.state == "sealed":
             return f"micro-batch {number} is sealed"
+        if micro_batch.missing:
+            # Somebody stopped and started the pipeline meanwhile: what was staged is dropped (C16).
+            return ""
         return _seal(context, micro_batch, lease.token)
 
 

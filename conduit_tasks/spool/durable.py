@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_durable: set[Path] = set()
+"""Folders whose entries this process has made durable."""
+
 
 def make_folders(folder: Path) -> None:
-    """Creates `folder` and its parents; each new entry is fsynced in the folder that holds it."""
-    missing = []
-    at = folder
-    while not at.exists():
-        missing.append(at)
-        at = at.parent
-    for new in reversed(missing):
-        new.mkdir(exist_ok=True)
-        sync_folder(new.parent)
+    """Creates `folder` and its parents, each durable in the folder that holds it.
+
+    One that is there already may be the work of a process that died before it had fsynced the entry, so each is fsynced
+    once by every process. What lies in a folder that we may not write to was not made by us.
+    """
+    for each in reversed((folder, *folder.parents)):
+        if each.exists():
+            if each in _durable or not os.access(each.parent, os.W_OK):
+                continue
+        else:
+            each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+        _durable.add(each)
 
 
 def sync_folder(folder: Path) -> None:

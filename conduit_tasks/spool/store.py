@@ -113,7 +113,8 @@ class LocalStore:
     def delete(self, path: str) -> None:
         target = self.root / path
         if target.is_dir():
-            shutil.rmtree(target)
+            # Two runs may collect the same micro-batch: what the other has removed meanwhile is gone, which is right.
+            shutil.rmtree(target, onerror=_unless_gone)
         else:
             target.unlink(missing_ok=True)
 
@@ -147,6 +148,11 @@ class _LocalSink(Sink):
     def abort(self) -> None:
         self.file.close()
         self.aside.unlink(missing_ok=True)
+
+
+def _unless_gone(_: Any, __: str, error: Any) -> None:
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
 
 
 class ArrowStore:

@@ -23,9 +23,9 @@ from conduit_tasks.spool.spool import Spool
 from tests.spool.rows import rows
 
 target = {"write": (os, "fsync"), "rename": (store.Path, "replace"), "folder": (store, "sync_folder")}[sys.argv[2]]
-setattr(*target, lambda *a: os.kill(os.getpid(), signal.SIGKILL))
 part = Spool(sys.argv[1]).writer("p", 1, "sources.in", 7).part(0)
 part.write(rows(1000))
+setattr(*target, lambda *a: os.kill(os.getpid(), signal.SIGKILL))
 part.close()
 """
 

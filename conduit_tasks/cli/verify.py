@@ -1,0 +1,83 @@
+"""`conduit verify`: does what is promised hold when everything is killed at the worst moment? (SEMANTICS X6)"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from conduit_tasks.cli.output import note, print_json
+
+if TYPE_CHECKING:
+    from conduit_tasks.verify.result import Result
+
+COLUMNS = ("events", "runs", "points", "faults", "loss", "inversions", "duplicates", "bound", "unacked")
+PROGRESS = 10
+"""Seeds between two lines of progress."""
+
+
+def verify(  # noqa: PLR0917 - options, not arguments
+    seeds: Annotated[int | None, typer.Option(min=0, help="How many seeds; 100, or 1 with --seed.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The first seed; alone: this history again.")] = None,
+    processes: Annotated[int, typer.Option(min=0, help="Seeds with real processes, killed by SIGKILL.")] = 0,
+    events: Annotated[int, typer.Option(min=1, max=100_000, help="Events of a seed, about.")] = 16,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Seeds at a time; one per processor.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Break a pipeline of its own in every way a seed draws, restart it, and check what must hold.
+
+    Uses a Redis and folders of its own, nothing of this installation. Exit code 0 where everything held, 1 with the
+    seeds where something did not, 2 for wrong input.
+    """
+    from conduit_tasks.verify.processes import kill_processes
+    from conduit_tasks.verify.run import verify as live
+
+    count = seeds if seeds is not None else 0 if processes else 100 if seed is None else 1
+    first = 1 if seed is None else seed
+    if not count and not processes:
+        raise typer.BadParameter("--seeds 0 and --processes 0 leave nothing to do", param_hint="--seeds")
+    if not json:
+        _print("seed", COLUMNS)
+    results = []
+    for result in _progress(live(range(first, first + count), events, jobs or os.cpu_count() or 1), count, json):
+        results.append(result)
+    for result in kill_processes(range(first, first + processes), max(events, 200)):
+        _tell(result, json)
+        results.append(result)
+    _conclude(results, json)
+
+
+def _progress(results: Iterable[Result], count: int, json: bool) -> Iterator[Result]:
+    for n, result in enumerate(results, 1):
+        if not json and (not result.ok or count <= 20):
+            _tell(result, json)
+        elif n % PROGRESS == 0:
+            note(f"{n} of {count} seeds")
+        yield result
+
+
+def _tell(result: Result, json: bool) -> None:
+    if json:
+        return
+    _print(result.name, [result.to_json()["counts"][name] for name in COLUMNS])
+    for said in result.found.violations:
+        print(f"    {said}")
+
+
+def _print(first: str, cells: Iterable[Any]) -> None:
+    print(f"{first:<14}" + "".join(f"{c:>11,}" if isinstance(c, int) else f"{c:>11}" for c in cells), flush=True)
+
+
+def _conclude(results: list[Result], json: bool) -> None:
+    broken = [r for r in results if not r.ok]
+    totals = {name: sum(r.to_json()["counts"][name] for r in results) for name in COLUMNS}
+    if json:
+        print_json({"ok": not broken, "totals": totals, "seeds": [r.to_json() for r in results]})
+    else:
+        _print(f"{len(results)} seeds", [totals[name] for name in COLUMNS])
+        for result in broken:
+            note(f"violated: {result.name}; see it again with: {result.again}")
+    if broken:
+        raise typer.Exit(1)

@@ -1,0 +1,315 @@
+"""What must hold: looked at while a history goes on (`Watch`), and of what it leaves behind (`account`)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from conduit_tasks.verify.result import Found
+from conduit_tasks.verify.scenario import PIPELINE, Scenario
+from conduit_tasks.verify.world import World
+
+Event = tuple[str, int]
+"""(source, n)."""
+
+
+class Outside:
+    """Reads destinations, dead letters and sources as somebody would who knows nothing of the broker."""
+
+    def __init__(self, scenario: Scenario, home: Path) -> None:
+        self.scenario, self.home = scenario, home
+
+    def lines(self, name: str) -> list[bytes]:
+        path = self.home / "out" / f"{name}.jsonl"
+        return path.read_bytes().splitlines(keepends=True) if path.exists() else []
+
+    def arrived(self, destination: str) -> list[Event]:
+        """What a destination has, in its order. Raises ValueError on a torn line."""
+        if destination == "web":
+            return [(s, n) for _, s, n in self.scenario.memory.taken]
+        if destination == "table":
+            return self._table()
+        out = []
+        for line in self.lines(destination):
+            if not line.endswith(b"\n"):
+                raise ValueError(f"the file of {destination} ends with a torn line: {line!r}")
+            event = json.loads(line)
+            out.append((event["s"], event["n"]))
+        return out
+
+    def _table(self) -> list[Event]:
+        path = self.home / "out/table.db"
+        if not path.exists():
+            return []
+        connection = sqlite3.connect(path)
+        try:
+            return [(str(s), int(n)) for s, n in connection.execute("SELECT s, n FROM events ORDER BY rowid")]
+        except sqlite3.OperationalError:
+            return []
+        finally:
+            connection.close()
+
+    def dead(self) -> dict[str, list[tuple[Event, str]]]:
+        """Destination (`_pipeline`: before the fan-out) → its dead letters: which event, which class of error."""
+        from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+        from conduit_tasks.settings import settings
+
+        starts = {
+            source: {start: n for n, start in enumerate(self.offsets(source))} for source in self.scenario.sources
+        }
+        out: dict[str, list[tuple[Event, str]]] = {}
+        for row in DeadLetterStore(settings().path(settings().dead_letters), PIPELINE).list():
+            offset = int(bytes(row["position"]).rpartition(b":")[2])
+            event = (row["connector"], starts[row["connector"]][offset])
+            out.setdefault(row["destination"], []).append((event, row["error_class"]))
+        return out
+
+    def offsets(self, source: str) -> list[int]:
+        """Where each event begins in its file; the end of the file is the last."""
+        at, out = 0, [0]
+        path = self.home / "data" / f"{source}.jsonl"
+        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+            at += len(line)
+            out.append(at)
+        return out
+
+
+class Watch:
+    """Looks on while a history goes on: what is acked, opened, confirmed and removed (invariants 1, 2, 6, 7, 8)."""
+
+    def __init__(self, world: World, scenario: Scenario, outside: Outside, found: Found, redis: Any) -> None:
+        self.world, self.scenario, self.outside, self.found, self.redis = world, scenario, outside, found, redis
+        self.acked: dict[str, list[int]] = {s: [] for s in scenario.sources}
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        from conduit_tasks.broker.broker import Broker
+        from conduit_tasks.connectors.file import FileSource
+        from conduit_tasks.spool.spool import Spool
+
+        with ExitStack() as stack:
+            for owner, name, before, after in (
+                (FileSource, "ack", self._acking, None),
+                (Broker, "open", None, self._opened),
+                (Broker, "confirm", self._confirming, None),
+                (Spool, "collect", self._collecting, None),
+            ):
+                stack.enter_context(patch.object(owner, name, self._around(getattr(owner, name), before, after)))
+            yield
+
+    def _around(
+        self, original: Any, before: Callable[..., None] | None, after: Callable[..., None] | None
+    ) -> Callable[..., Any]:
+        @wraps(original)
+        def call(*args: Any, **options: Any) -> Any:
+            if self.world.actor is None:
+                return original(*args, **options)
+            if before is not None:
+                with self.world.watching():
+                    before(*args, **options)
+            answer = original(*args, **options)
+            if after is not None:
+                with self.world.watching():
+                    after(*args, **options)
+            return answer
+
+        return call
+
+    def _acking(self, _: Any, position: dict[str, Any]) -> None:
+        """Invariants 1 and 2, C12: only what every destination has; in order, and once but for a crash's repeat."""
+        for part, token in position.items():
+            source, offset = Path(part).stem, int(token["offset"])
+            given = self.acked[source]
+            if given and offset < max(given) and not self.scenario.forgetful:
+                self.found.broken(f"Invariant 2: {source} is acked at {offset} after {max(given)}")
+            given.append(offset)
+            if self.scenario.stored:
+                continue
+            count = sum(1 for at in self.outside.offsets(source)[1:] if at <= offset)
+            dead = self.outside.dead()
+            for destination in self.scenario.destinations:
+                has = {*self.outside.arrived(destination), *(e for e, _ in dead.get(destination, ()))}
+                for event in self.scenario.events[source][:count]:
+                    state = self.scenario.at(destination, event)
+                    if state in ("delivered", "nacked") and (source, event["n"]) not in has:
+                        self.found.broken(
+                            f"Invariant 1: {source} is acked at {offset}, but {destination} has not {event['n']}"
+                        )
+        self.world.call("the source is acked", lambda: None)
+
+    def _opened(self, *_: Any, **__: Any) -> None:
+        """Invariants 3 and 7: what is read and not confirmed is within the budget."""
+        s = self.scenario
+        names = self._numbers("pipeline", "sealed", "unsealed")
+        sealed, unsealed = names
+        cursors = [self._numbers(f"destination:{d}", "cursor")[0] for d in s.destinations]
+        behind = list(range(min(cursors) + 1, sealed + 1))
+        if s.lag is None:
+            if unsealed and behind and not s.forgetful:
+                self.found.broken(f"Invariant 7: micro-batch {unsealed} is opened while {behind} are not confirmed")
+            return
+        records = sum(self._numbers(f"micro-batch:{m}", "total")[0] for m in behind)
+        data = self.redis.hgetall(f"{{conduit:{PIPELINE}}}:micro-batch:{unsealed}") if unsealed else {}
+        for name, text in data.items():
+            if name.startswith("slices:"):
+                records += sum(piece["records"] for piece in json.loads(text))
+        if records > s.lag and not s.forgetful:
+            self.found.broken(f"Invariant 7: {records} records are ahead of the slowest destination, {s.lag} may be")
+
+    def _confirming(self, _: Any, destination: str, *args: Any, dead: Sequence[Any] = (), **__: Any) -> None:
+        """Invariant 8: its dead letters are stored before a nack is confirmed."""
+        if dead:
+            stored = Counter(event for event, _ in self.outside.dead().get(destination, ()))
+            for letter in dead:
+                event = self._event(letter.record)
+                if event is not None and not stored[event]:
+                    self.found.broken(
+                        f"Invariant 8: {destination} confirms a nack of {event} before its dead letter is stored"
+                    )
+
+    def _event(self, record: Any) -> Event | None:
+        source = record.origin.connector
+        offset = int(bytes(record.position).rpartition(b":")[2])
+        starts = self.outside.offsets(source)
+        return (source, starts.index(offset)) if offset in starts else None
+
+    def _collecting(self, _: Any, pipeline: str, micro_batch: int) -> None:
+        """Invariant 6: nobody needs it any more."""
+        s = self.scenario
+        needed = [d for d in s.destinations if self._numbers(f"destination:{d}", "cursor")[0] < micro_batch]
+        needed += [a for a in s.sources if self._numbers(f"ack:{a}", "m")[0] < micro_batch]
+        if needed and not s.forgetful:
+            self.found.broken(f"Invariant 6: micro-batch {micro_batch} is removed, {', '.join(needed)} need it")
+
+    def _numbers(self, key: str, *names: str) -> list[int]:
+        return [int(v or 0) for v in self.redis.hmget(f"{{conduit:{PIPELINE}}}:{key}", *names)]
+
+
+def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[str, Any]) -> None:
+    """Adds up what is there after everything was drained. `snapshot`: of `micro_batch.progress`."""
+    dead = outside.dead()
+    for destination in scenario.destinations:
+        state = next(d for d in snapshot["destinations"] if d["id"] == destination)
+        _destination(scenario, outside, found, destination, dead.get(destination, []), state)
+    _before_fan_out(scenario, found, dead.get("_pipeline", []), snapshot)
+    for source in snapshot["sources"]:
+        end = outside.offsets(source["id"])[-1]
+        part = f"data/{source['id']}.jsonl"
+        acked = source["acked"].get(part, {"offset": 0})["offset"]
+        if acked != end:
+            missing = sum(1 for at in outside.offsets(source["id"])[1:] if at > acked)
+            found.unacked += missing
+            found.broken(f"{missing} events of {source['id']} are not acked: {acked} of {end} bytes")
+    if snapshot["unsealed"] is not None:
+        found.broken(f"micro-batch {snapshot['unsealed']['number']} was left unsealed")
+
+
+def _destination(  # noqa: PLR0917 - what is known of one destination
+    scenario: Scenario,
+    outside: Outside,
+    found: Found,
+    destination: str,
+    dead: list[tuple[Event, str]],
+    state: dict[str, Any],
+) -> None:
+    try:
+        arrived = outside.arrived(destination)
+    except ValueError as error:
+        found.broken(str(error))
+        return
+    expected: Counter[Event] = Counter()
+    nacked: set[Event] = set()
+    fates: Counter[str] = Counter()
+    mayfly = {event for event, kind in dead if destination == "web" and kind in ("http 503", "unavailable", "timeout")}
+    for source in scenario.sources:
+        for event in scenario.events[source]:
+            fate = scenario.at(destination, event)
+            key = (source, event["n"])
+            if fate == "delivered" and key not in mayfly:
+                expected[key] = scenario.copies(event)
+            elif fate == "nacked" or key in mayfly:
+                fate = "nacked"
+                nacked.add(key)
+            if fate:
+                fates[fate] += 1
+    has = Counter(arrived)
+    lost = expected - has
+    # Some of a record's copies may have arrived before another's failure made all of them a nack.
+    more = Counter({e: n for e, n in (has - expected).items() if e not in mayfly})
+    if lost:
+        found.loss += lost.total()
+        found.broken(f"loss at {destination}: {_some(lost)}")
+    if gone := nacked - {event for event, _ in dead}:
+        found.loss += len(gone)
+        found.broken(f"loss at {destination}: no dead letter of {_some(gone)}")
+    if odd := {event for event, _ in dead} - nacked:
+        found.broken(f"{destination} has dead letters of events that nothing failed: {_some(odd)}")
+    found.duplicates += more.total()
+    if more and destination != "web" and not (scenario.forgetful and destination != "table"):
+        found.broken(f"duplicates at {destination}: {_some(more)}")
+    if destination == "web" and more.total() > found.bound:
+        found.broken(f"duplicates at web: {more.total()}, its interruptions explain {found.bound}")
+    back = _inversions(scenario, destination, arrived)
+    if back:
+        found.inversions += len(back)
+        found.broken(f"order at {destination}: {_some(back)}")
+    _counters(scenario, found, destination, fates, state)
+
+
+def _counters(scenario: Scenario, found: Found, destination: str, fates: Counter[str], state: dict[str, Any]) -> None:
+    """Invariant 10: what the broker counted is what happened."""
+    for name, count in (
+        ("matched", fates.total()),
+        ("delivered", fates["delivered"]),
+        ("nacked", fates["nacked"]),
+        ("filtered", fates["filtered"]),
+    ):
+        if state[name] != count:
+            found.broken(f"Invariant 10: {destination} counted {state[name]} {name}, there are {count}")
+    if state["behind"]:
+        found.broken(f"{destination} is {state['behind']} micro-batches behind")
+
+
+def _before_fan_out(scenario: Scenario, found: Found, dead: list[tuple[Event, str]], snapshot: dict[str, Any]) -> None:
+    events = [event for source in scenario.sources for event in scenario.events[source]]
+    nacked = {(e["s"], e["n"]) for e in events if scenario.before_fan_out(e) == "nacked"}
+    has = {event for event, _ in dead}
+    if gone := nacked - has:
+        found.loss += len(gone)
+        found.broken(f"loss: no dead letter of {_some(gone)}, which failed before the fan-out")
+    if odd := has - nacked:
+        found.broken(f"dead letters before the fan-out of events that nothing failed: {_some(odd)}")
+    read = snapshot["totals"].get("read", 0)
+    if read != len(events):
+        found.broken(f"Invariant 10: {read} records were read, there are {len(events)}")
+
+
+def _inversions(scenario: Scenario, destination: str, arrived: list[Event]) -> list[str]:
+    """First arrivals that come behind a later one of their line."""
+    order = scenario.order if destination == "web" else "partition"
+    if order == "none":
+        return []
+    seen: set[Event] = set()
+    last: dict[Any, int] = {}
+    out = []
+    for source, n in arrived:
+        if (source, n) in seen:
+            continue
+        seen.add((source, n))
+        line = (source, scenario.events[source][n]["k"]) if order == "key" else source
+        if n < last.get(line, -1):
+            out.append(f"{n} of {source} behind {last[line]}")
+        last[line] = max(n, last.get(line, -1))
+    return out
+
+
+def _some(items: Any) -> str:
+    listed = sorted(map(str, items))
+    return ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")

@@ -1,0 +1,29 @@
+"""A record that ends the process that touches it, as a fault in a native library would (SEMANTICS C10)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from conduit_tasks.verify.world import Crash
+
+
+class Killed(Crash):
+    """This record's doing: a child that dies of it dies alone."""
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+killer: Callable[[], None] = _kill
+"""What such a record does; a world puts its own here."""
+
+
+def touch(record: Any) -> Any:
+    """The processor: harmless but for records whose payload says `"deadly": true`."""
+    if isinstance(record.after, dict) and record.after.get("deadly"):
+        killer()
+    return record

@@ -1,0 +1,97 @@
+"""What a power cut takes: writes that were not fsynced, and names whose folder was not (POSIX)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+DATABASES = (".db", ".db-journal", ".db-wal", ".db-shm")
+"""They keep themselves safe, by calls of their own."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A change of a folder's entries that its fsync has not made durable yet; `content`: what it took away."""
+
+    kind: str
+    path: str
+    source: str = ""
+    content: bytes | None = None
+
+
+class Disk:
+    """Keeps, for the files below `root`, what is durable where it differs from what is there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root.resolve())
+        self._contents: dict[str, bytes] = {}
+        self._entries: list[Entry] = []
+
+    def holds(self, path: str) -> bool:
+        """Whether a path is ours."""
+        return (path == self.root or path.startswith(self.root + "/")) and not path.endswith(DATABASES)
+
+    def changing(self, path: str) -> None:
+        """The file is about to be written, or cut."""
+        if path not in self._contents:
+            self._contents[path] = _read(path) or b""
+
+    def made(self, path: str) -> None:
+        """The file, or (`folder/`) folder, was created."""
+        self._entries.append(Entry("made", path))
+        if not path.endswith("/"):
+            self._contents[path] = b""
+
+    def moving(self, source: str, path: str) -> None:
+        """`source` is about to replace `path`."""
+        self._entries.append(Entry("moved", path, source, self._contents.pop(path, _read(path))))
+        if source in self._contents:
+            self._contents[path] = self._contents.pop(source)
+
+    def removing(self, path: str) -> None:
+        """The file, or (`folder/`) folder, is about to be removed."""
+        held = None if path.endswith("/") else self._contents.pop(path, _read(path))
+        self._entries.append(Entry("removed", path, content=held))
+
+    def synced(self, path: str) -> None:
+        """fsync of a file or folder."""
+        if os.path.isdir(path):
+            self._entries = [e for e in self._entries if os.path.dirname(e.path.rstrip("/")) != path]
+        else:
+            self._contents.pop(path, None)
+
+    def lose(self) -> None:
+        """The power is cut, and comes back: only what is durable is there."""
+        for path, content in self._contents.items():
+            if os.path.exists(path):
+                Path(path).write_bytes(content)
+        for entry in reversed(self._entries):
+            self._undo(entry)
+        self._contents, self._entries = {}, []
+
+    def _undo(self, entry: Entry) -> None:
+        path = Path(entry.path)
+        if entry.kind == "made":
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        elif entry.kind == "moved":
+            if path.exists() and Path(entry.source).parent.is_dir():
+                path.rename(entry.source)
+            if entry.content is not None and path.parent.is_dir():
+                path.write_bytes(entry.content)
+        elif entry.path.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        elif entry.content is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(entry.content)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,338 @@
+"""One seed: a scenario lived through in a world that breaks, then in peace until drained, then accounted for."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import redis
+
+from conduit_tasks.connectors import file as _file  # noqa: F401 - see below
+from conduit_tasks.connectors import registry
+from conduit_tasks.connectors import sql as _sql  # noqa: F401
+from conduit_tasks.errors import BrokerUnavailable, ConduitError, InvariantBroken
+
+# What is imported only while the product is in the world would keep the world's parts for ever: so it is imported here.
+from conduit_tasks.micro_batch import acks, context, deliver, plan, process, progress, read, work  # noqa: F401
+from conduit_tasks.settings import Settings, forget
+from conduit_tasks.verify import deadly, receiver
+from conduit_tasks.verify.checks import Outside, Watch, account
+from conduit_tasks.verify.disk import Disk
+from conduit_tasks.verify.faults import everywhere, faulty
+from conduit_tasks.verify.result import Found, Result
+from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
+from conduit_tasks.verify.tasks import Run
+from conduit_tasks.verify.world import Actor, Crash, World
+
+ROUNDS = 9
+"""Runs under faults, at most."""
+CALM = 60
+"""Runs in which everything must be drained once nothing breaks any more."""
+
+
+def live(seed: int, events: int, folder: Path, url: str) -> Result:
+    """Lives one seed in `folder` on the Redis at `url`, which is emptied."""
+    began = time.perf_counter()
+    scenario = draw(seed, events)
+    home = folder / f"seed-{seed}"
+    (home / "include/pipelines").mkdir(parents=True)
+    (home / "data").mkdir()
+    (home / f"include/pipelines/{PIPELINE}.yaml").write_text(scenario.text)
+    for source in scenario.sources:
+        (home / f"data/{source}.jsonl").touch()
+    client = redis.Redis.from_url(url, decode_responses=True)
+    client.flushall()
+    client.script_flush()
+    Settings(home=home, redis_url=url, lease_ttl=5.0, lease_grace=0.5).use()
+    try:
+        history = History(scenario, home, client)
+        with history.set_up():
+            history.trouble()
+            history.peace()
+        history.add_up()
+    finally:
+        forget()
+        client.close()
+    world = history.world
+    return Result(
+        seed=seed,
+        events=sum(map(len, scenario.events.values())),
+        size=events,
+        runs=history.runs,
+        points=world.points,
+        faults=world.faults,
+        found=history.found,
+        seconds=round(time.perf_counter() - began, 2),
+        odd=history.odd,
+        history=[] if not history.found.violations else list(world.history),
+    )
+
+
+class History:
+    """Plays Airflow, the operator and the producers, from the world's own generator."""
+
+    def __init__(self, scenario: Scenario, home: Path, client: Any) -> None:
+        self.scenario, self.home, self.client = scenario, home, client
+        self.world = World(scenario.seed, scenario.rates, scenario.budget)
+        self.random = self.world.random
+        self.disk = Disk(home)
+        self.found, self.outside = Found(), Outside(scenario, home)
+        self.odd: list[str] = []
+        self.runs = 0
+        self.interrupted = 0
+        self.rolled_back = 0
+        self._under_way: list[Run] = []
+        self._tasks: list[tuple[Run | None, str, Actor]] = []
+        self._remembered: tuple[float, dict[Any, Any], int] = (0.0, {}, 0)
+        self._raw = redis.Redis.from_url(_url_of(client))
+
+    @contextmanager
+    def set_up(self) -> Iterator[None]:
+        """The product in the world, looked at."""
+        from conduit_tasks.broker.connection import check_durability
+        from conduit_tasks.delivery import record_wise
+        from conduit_tasks.pipeline.load import get_pipeline
+
+        world, scenario = self.world, self.scenario
+        receiver.memory = scenario.memory
+        self.pipeline = get_pipeline(PIPELINE)
+        world.on_power = self._power
+        world.on_forget = self._forget
+        if scenario.forgetful:
+            world.on_tick = self._remember
+
+        def kill() -> None:
+            world.faults.append(f"{'':8}  a deadly record is touched")
+            if (actor := world.actor) is not None:
+                actor.dead = True
+                raise deadly.Killed("deadly")
+
+        with ExitStack() as stack:
+            # Coroutines and writers of dead processes complain when they are collected.
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            stack.enter_context(patch.object(sys, "unraisablehook", lambda _: None))
+            stack.enter_context(patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}))
+            stack.enter_context(patch.object(deadly, "killer", kill))
+            # Backoffs are jittered by the one generator of the process.
+            stack.callback(random.setstate, random.getstate())
+            random.seed(scenario.seed)
+            stack.enter_context(patch.object(record_wise, "UNTOLD", scenario.untold))
+            stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
+            for module, name in everywhere(check_durability):
+                # Asked once is enough for a server of our own.
+                stack.enter_context(patch.object(module, name, lambda *_: None))
+            for module, name in everywhere(get_pipeline):
+                # Read once: the file does not change, and parsing it is what takes longest.
+                stack.enter_context(patch.object(module, name, lambda id: self.pipeline))
+            logs = [logging.getLogger(name) for name in ("asyncio", "conduit_tasks")]
+            levels = [log.level for log in logs]
+            for log in logs:
+                log.setLevel(logging.CRITICAL + 1)
+            for log, level in zip(logs, levels):
+                stack.callback(log.setLevel, level)
+            stack.callback(self._raw.close)
+            stack.enter_context(faulty(world, self.disk))
+            stack.enter_context(Watch(world, scenario, self.outside, self.found, self.client).looking())
+            try:
+                yield
+            finally:
+                world.end()
+                self._tasks.clear()
+                gc.collect()
+
+    # -- the two parts ------------------------------------------------------------------------------------------
+
+    def trouble(self) -> None:
+        """Runs, two at a time, while things break."""
+        scenario, random = self.scenario, self.random
+        while self.runs < ROUNDS and (self.world.budget > 0 or self._left()):
+            if random.random() < 0.02:
+                scenario.grow(self.home, random, self.world.now)
+            if random.random() < 0.01:
+                self._operate(random)
+            if not self._under_way or (len(self._under_way) < 2 and random.random() < 0.02):
+                self._begin()
+            self._advance()
+        self._mend()
+
+    def peace(self) -> None:
+        """Nothing breaks any more: everything must be drained, in a bounded number of runs."""
+        self.world.calm = True
+        self.scenario.grow(self.home, self.random, self.world.now, everything=True)
+        while self._under_way or self._tasks:
+            self._advance()
+        for _ in range(CALM):
+            self._mend()
+            self._begin()
+            run = self._under_way[-1]
+            while self._under_way or self._tasks:
+                self._advance()
+            if run.idle:
+                return
+        self.found.broken(f"not drained after {CALM} runs without faults; last: {self.odd[-1:]}")
+
+    def add_up(self) -> None:
+        """Accounts for every event."""
+        from conduit_tasks.micro_batch.context import open_spool
+        from conduit_tasks.micro_batch.progress import snapshot
+
+        scenario = self.scenario
+        each = scenario.unconfirmed + scenario.untold + 1
+        self.found.bound = self.interrupted * each * 2 + scenario.memory.lost_answers * 2 + self.rolled_back
+        with patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}):
+            account(scenario, self.outside, self.found, snapshot(PIPELINE))
+        # Invariant 6: what is sealed and kept is what was sealed.
+        spool = open_spool(self.pipeline)
+        for key in sorted(self.client.scan_iter(f"{{conduit:{PIPELINE}}}:micro-batch:*")):
+            path = self.client.hget(key, "manifest")
+            try:
+                for file in spool.read_sealed(path).files if path else ():
+                    for _ in spool.read(file, verify=True):
+                        pass
+            except ConduitError as error:
+                self.found.broken(f"Invariant 6: {error}")
+
+    # -- Airflow ------------------------------------------------------------------------------------------------
+
+    def _left(self) -> bool:
+        return any(self.scenario.written[s] < len(self.scenario.events[s]) for s in self.scenario.sources)
+
+    def _begin(self) -> None:
+        self.runs += 1
+        limit = self.random.choice([0.05, 60.0])
+        self._under_way.append(Run(self.pipeline, f"run-{self.runs}", limit))
+
+    def _advance(self) -> None:
+        """Starts what is due, lets one process move, and sees what has ended."""
+        for run in self._under_way:
+            for task in run.due():
+                self._start(run, task)
+        if not self.world.step():
+            self.world.now += 1.0
+        for entry in list(self._tasks):
+            owner, task, actor = entry
+            if actor.ended:
+                self._tasks.remove(entry)
+                self._ended(task, actor)
+            if owner is None or not (actor.ended or actor.left):
+                continue
+            if not actor.ended:
+                self.interrupted += task == "destinations.web"
+                # Its heartbeat stopped, so Airflow takes it for dead; it may still move.
+                self._tasks[self._tasks.index(entry)] = (None, task, actor)
+            error = actor.error if actor.ended else Crash(task)
+            if owner.ended(task, error, actor.answer):
+                self._start(owner, task)
+        for run in self._under_way:
+            if run.over:
+                self.world.now += 1.0
+                if run.idle and not self.world.calm:
+                    self.scenario.grow(self.home, self.random, self.world.now)
+        self._under_way = [run for run in self._under_way if not run.over]
+
+    def _start(self, run: Run, task: str) -> None:
+        run.tries[task] = run.tries.get(task, 0) + 1
+        name = f"{run.id}/{task}" + (f"#{run.tries[task]}" if run.tries[task] > 1 else "")
+        self._tasks.append((run, task, self.world.start(name, run.function(task))))
+        if not self.world.calm and self.random.random() < 0.02:
+            self.world.faults.append(f"{'':8}  {name} is started twice")
+            twin = self.world.start(f"{name} (twin)", run.function(task), left=True)
+            self._tasks.append((None, task, twin))
+
+    def _ended(self, task: str, actor: Actor) -> None:
+        error = actor.error
+        if error is not None and "destinations.web" in task:
+            self.interrupted += 1
+        if error is None or isinstance(error, Crash):
+            return
+        said = f"{actor.name}: {type(error).__name__}: {error}"
+        self.world.history.append(f"!!! {said}")
+        unexpected = not isinstance(error, ConduitError) or isinstance(error, BrokerUnavailable | InvariantBroken)
+        if unexpected and not (self.scenario.forgetful and isinstance(error, InvariantBroken)):
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            self.found.broken(f"{said} ({Path(last.filename).name}:{last.lineno})")
+        else:
+            self.odd.append(said)
+
+    # -- the operator -------------------------------------------------------------------------------------------
+
+    def _operate(self, random: Random) -> None:
+        """Now and then somebody stops the pipeline, or starts it again."""
+        broker = self._broker()
+        try:
+            status = broker.status().status
+            if status in ("stopped", "degraded"):
+                self._mend()
+            elif status == "stopping" and random.random() < 0.5:
+                broker.start()
+            elif random.random() < 0.3:
+                force = random.random() < 0.4
+                self.world.faults.append(f"{'':8}  the operator stops the pipeline{' by force' if force else ''}")
+                broker.force_stop() if force else broker.stop(60.0)
+        finally:
+            broker.close()
+
+    def _mend(self) -> None:
+        """The operator mends what stopped the pipeline, and starts it."""
+        broker = self._broker()
+        try:
+            if not self.client.exists(broker.keys.pipeline):
+                return
+            status = broker.status().status
+            stopped = any(
+                self.client.hget(broker.keys.destination(d), "status") == "stopped" for d in self.scenario.destinations
+            )
+            if status in ("stopped", "stopping", "degraded") or stopped:
+                self.world.faults.append(f"{'':8}  the operator starts the pipeline, which was {status}")
+                if self.scenario.strict:
+                    self.scenario.memory.refused = frozenset()
+                broker.start()
+        finally:
+            broker.close()
+
+    def _broker(self) -> Any:
+        from conduit_tasks.broker.broker import Broker
+
+        return Broker(PIPELINE, redis.Redis.from_url(_url_of(self.client), decode_responses=True))
+
+    # -- Redis and the machine ----------------------------------------------------------------------------------
+
+    def _power(self) -> None:
+        self.disk.lose()
+        if self.scenario.own_disk:
+            self._forget()
+
+    def _remember(self) -> None:
+        """What Redis has fsynced: at least everything that is a second old."""
+        if self.world.now - self._remembered[0] >= 0.7:
+            keys = sorted(self._raw.keys("{conduit:*"))
+            dumps = {k: d for k in keys if (d := self._raw.dump(k)) is not None}
+            if dumps:
+                self._remembered = (self.world.now, dumps, len(self.scenario.memory.taken))
+
+    def _forget(self) -> None:
+        if not self._remembered[0]:
+            return
+        for key in self._raw.keys("{conduit:*"):
+            self._raw.delete(key)
+        for key, dump in self._remembered[1].items():
+            self._raw.restore(key, 0, dump, replace=True)
+        self._raw.script_flush()
+        self.rolled_back += len(self.scenario.memory.taken) - self._remembered[2] + self.scenario.batch * 2
+        self.world.now += 1.0
+
+
+def _url_of(client: Any) -> str:
+    return f"unix://{client.connection_pool.connection_kwargs['path']}"

@@ -1,0 +1,227 @@
+"""The same with real processes: a run as a process that is killed by SIGKILL at any moment, and started again.
+
+The process runs the real applications (`spark.app.main`) over the real operator's look, one after the other; only the
+executors are in it too, so that a kill takes both, and no JVM is waited for. What happens between is up to the machine:
+a seed draws the pipeline and the moments, but not to the same instruction again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from conduit_tasks.settings import Settings, forget
+from conduit_tasks.verify.checks import Outside, account
+from conduit_tasks.verify.result import Found, Result
+from conduit_tasks.verify.scenario import DEADLY, PIPELINE, Scenario, draw
+from conduit_tasks.verify.server import own_redis, scratch_folder
+
+KILLS = 8
+MOST = 60
+"""Runs until everything must be drained."""
+
+
+def kill_processes(seeds: Sequence[int], events: int) -> Iterator[Result]:
+    """Lives each seed, one after the other."""
+    for seed in seeds:
+        with scratch_folder() as folder, own_redis(folder) as url:
+            yield _live(seed, events, folder, url)
+
+
+def _live(seed: int, events: int, home: Path, url: str) -> Result:
+    began = time.perf_counter()
+    scenario = draw(seed, events, batch=max(20, events // 8))
+    for rows in scenario.events.values():
+        for row in rows:
+            # What a deadly record does is tried in the other mode, where children are not forked for nothing.
+            if row["c"] == DEADLY:
+                row["c"] = -1
+                del row["deadly"]
+    (home / "include/pipelines").mkdir(parents=True)
+    (home / "data").mkdir()
+    found = Found()
+    faults: list[str] = []
+    random = Random(f"kills {seed}")
+    with _receiving(scenario) as (port, sends):
+        text = scenario.text.replace(
+            "plugin: remembering", f'plugin: http\n        settings: {{url: "http://127.0.0.1:{port}"}}'
+        )
+        (home / f"include/pipelines/{PIPELINE}.yaml").write_text(text)
+        for source in scenario.sources:
+            (home / f"data/{source}.jsonl").touch()
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("CONDUIT_")}
+        environment |= {
+            "CONDUIT_HOME": str(home),
+            "CONDUIT_REDIS_URL": url,
+            "CONDUIT_LEASE_TTL": "0.5",
+            "CONDUIT_LEASE_GRACE": "0.1",
+        }
+        Settings(home=home, redis_url=url).use()
+        try:
+            runs = _runs(scenario, home, environment, random, faults, found)
+            # Completed and untold, and what is on its way: the documented bound of each kill.
+            found.bound = len(faults) * (1_000 + scenario.unconfirmed)
+            scenario.memory.taken = list(sends)
+            _add_up(scenario, home, found)
+        finally:
+            forget()
+    seconds = round(time.perf_counter() - began, 2)
+    count = sum(map(len, scenario.events.values()))
+    return Result(seed, count, events, runs, 0, faults, found, seconds, processes=True)
+
+
+def _runs(  # noqa: PLR0917 - what one seed is made of
+    scenario: Scenario, home: Path, environment: dict[str, str], random: Random, faults: list[str], found: Found
+) -> int:
+    """Kills some, then lets them be; how many there were."""
+    began = time.monotonic()
+    for run in range(MOST):
+        scenario.grow(home, random, 0.0, everything=len(faults) >= KILLS)
+        process = subprocess.Popen(  # noqa: S603 - this program
+            [sys.executable, "-m", "conduit_tasks.verify.processes", PIPELINE, f"run-{run}"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        kill = len(faults) < KILLS
+        try:
+            said, errors = process.communicate(timeout=random.uniform(0.3, 3.0) if kill else 120)
+        except subprocess.TimeoutExpired:
+            if kill:
+                faults.append(f"{time.monotonic() - began:8.3f}  run-{run} is killed")
+            else:
+                found.broken(f"run-{run} hangs")
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            continue
+        if process.returncode:
+            found.broken(f"run-{run} ended with {process.returncode}: {errors.decode(errors='replace')[-500:]}")
+        if not kill and b"idle" in said:
+            return run + 1
+        if b"stopped" in said:
+            scenario.memory.refused = frozenset()
+            _start()
+        # A run that was done before its time: the next one is killed earlier.
+        if (
+            kill
+            and b"idle" in said
+            and not any(scenario.written[s] < len(scenario.events[s]) for s in scenario.sources)
+        ):
+            faults.append(f"{time.monotonic() - began:8.3f}  nothing is left to be killed at")
+    found.broken(f"not drained after {MOST} runs")
+    return MOST
+
+
+def _start() -> None:
+    from conduit_tasks.micro_batch.context import open_broker
+
+    broker = open_broker(PIPELINE)
+    try:
+        broker.start()
+    finally:
+        broker.close()
+
+
+def _add_up(scenario: Scenario, home: Path, found: Found) -> None:
+    from conduit_tasks.micro_batch.progress import snapshot
+
+    account(scenario, Outside(scenario, home), found, snapshot(PIPELINE))
+
+
+@contextmanager
+def _receiving(scenario: Scenario) -> Iterator[tuple[int, list[tuple[str, str, int]]]]:
+    """An HTTP server that remembers, in a thread; its port, and (id, source, n) of all that it took."""
+    from aiohttp import web
+
+    taken: list[tuple[str, str, int]] = []
+    memory = scenario.memory
+
+    async def take(request: web.Request) -> web.Response:
+        event = await request.json()
+        if event["c"] in memory.refused:
+            return web.Response(status=400)
+        taken.append((request.headers["Idempotency-Key"], event["s"], event["n"]))
+        return web.Response()
+
+    loop = asyncio.new_event_loop()
+    ports: list[int] = []
+    ready = threading.Event()
+
+    async def serve() -> None:
+        application = web.Application()
+        application.router.add_post("/", take)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        ports.append(runner.addresses[0][1])
+        ready.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    task = loop.create_task(serve())
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    ready.wait(20)
+    try:
+        yield ports[0], taken
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+
+
+def main(pipeline: str, run: str) -> int:
+    """One run in this process; prints `idle` where there was nothing to do, `stopped` where the pipeline is."""
+    from conduit_tasks.errors import ConduitError
+    from conduit_tasks.micro_batch.plan import plan_run
+    from conduit_tasks.micro_batch.work import needed
+    from conduit_tasks.pipeline.load import get_pipeline
+    from conduit_tasks.spark import app, session
+    from conduit_tasks.verify.tasks import ack_task, here
+
+    said: Any = sys.stdout.write
+    found = get_pipeline(pipeline)
+    try:
+        if not plan_run(pipeline, run).work:
+            said("idle\n")
+            return 0
+    except ConduitError:
+        said("stopped\n")
+    nodes = [s.node for s in found.sources] + (["processors"] if found.processors else [])
+    with patch.object(session, "run_all", here):
+        for node in [*nodes, *(d.node for d in found.destinations)]:
+            if needed(pipeline, node, run).submit:
+                code = app.main(["--pipeline", pipeline, "--node", node, "--run", run])
+                if code == app.STOPPED:
+                    said("stopped\n")
+                elif code == 1:
+                    return 1
+    for source in found.sources:
+        ack_task(pipeline, source.id, run)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

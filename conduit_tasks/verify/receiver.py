@@ -1,0 +1,58 @@
+"""A receiver that remembers every record it was ever sent, and answers as badly as it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Spec
+from conduit_tasks.record.record import Record
+
+PLUGIN = "remembering"
+
+
+@dataclass
+class Memory:
+    """What a receiver has seen. `taken`: (id, source, n), in order of arrival, repetitions too."""
+
+    random: Random
+    refused: frozenset[int] = frozenset()
+    """Classes of records that it answers with 400."""
+    lossy: float = 0.0
+    """How often it takes a record and its answer is lost."""
+    busy: float = 0.0
+    """How often it answers 503."""
+    taken: list[tuple[str, str, int]] = field(default_factory=list)
+    lost_answers: int = 0
+
+
+memory = Memory(Random(0))
+"""The one receiver of this process."""
+
+
+class Remembering(RecordDestination):
+    """Sends to `memory`; each send takes some time, so that others overtake it."""
+
+    spec = Spec(PLUGIN, "Remembers what it was sent, for `conduit verify`.", (Option("name", "told apart by it"),))
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+
+    async def send(self, record: Record) -> Outcome:
+        event = record.after if isinstance(record.after, dict) else {}
+        await asyncio.sleep(memory.random.uniform(0.001, 0.05))
+        if memory.random.random() < memory.busy:
+            return Outcome("failed", "busy", 503)
+        if event.get("c") in memory.refused:
+            return Outcome("refused", f"no {event.get('c')} here", 400)
+        memory.taken.append((record.id, str(event.get("s")), int(event.get("n", -1))))
+        await asyncio.sleep(memory.random.uniform(0.001, 0.05))
+        if memory.random.random() < memory.lossy:
+            memory.lost_answers += 1
+            return Outcome("failed", "no answer")
+        return DELIVERED
+
+
+DESTINATION = Remembering

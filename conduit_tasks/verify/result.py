@@ -1,0 +1,79 @@
+"""What a seed came to, as it is printed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Found:
+    """What was looked for. `bound`: repetitions over HTTP that its interruptions explain, at most."""
+
+    loss: int = 0
+    inversions: int = 0
+    duplicates: int = 0
+    bound: int = 0
+    unacked: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def broken(self, said: str) -> None:
+        """Something did not hold; said once."""
+        if said not in self.violations:
+            self.violations.append(said)
+
+
+@dataclass
+class Result:
+    """One seed. `faults`: what was done to whom, and when (seconds); `odd`: errors that the next attempt mended;
+    `history`: the last operations, where something did not hold. `processes`: real ones, so not to the same point
+    again."""
+
+    seed: int
+    events: int
+    size: int
+    runs: int
+    points: int
+    faults: list[str]
+    found: Found
+    seconds: float
+    odd: list[str] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)
+    processes: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return not self.found.violations
+
+    @property
+    def name(self) -> str:
+        return f"process {self.seed}" if self.processes else str(self.seed)
+
+    @property
+    def again(self) -> str:
+        """The command that lives it once more."""
+        kind = "--seeds 0 --processes 1 " if self.processes else ""
+        return f"conduit verify {kind}--seed {self.seed} --events {self.size}"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON types."""
+        found = asdict(self.found)
+        violations = found.pop("violations")
+        return {
+            "seed": self.seed,
+            "processes": self.processes,
+            "ok": self.ok,
+            "counts": {
+                "events": self.events,
+                "runs": self.runs,
+                "points": self.points,
+                "faults": len(self.faults),
+                **found,
+            },
+            "violations": violations,
+            "seconds": self.seconds,
+            "again": self.again,
+            "faults": self.faults,
+            "odd": self.odd,
+            "history": self.history,
+        }

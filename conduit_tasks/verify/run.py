@@ -1,0 +1,67 @@
+"""Many seeds, side by side in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from conduit_tasks.verify.history import live
+from conduit_tasks.verify.result import Result
+from conduit_tasks.verify.server import own_redis, scratch_folder
+
+
+def verify(seeds: Sequence[int], events: int, jobs: int) -> Iterator[Result]:
+    """Lives every seed, `jobs` at a time, and hands each out as it ends. One job: in this process."""
+    jobs = min(jobs, len(seeds))
+    if jobs <= 1:
+        yield from _share(list(seeds), events)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    todo, done = spawn.Queue(), spawn.Queue()
+    for seed in seeds:
+        todo.put(seed)
+    workers = []
+    # The same order of sets in every process: a seed's history must not depend on who lives it.
+    held = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = "0"
+    try:
+        for _ in range(jobs):
+            todo.put(None)
+            workers.append(spawn.Process(target=_work, args=(todo, done, events), daemon=True))
+            workers[-1].start()
+    finally:
+        if held is None:
+            del os.environ["PYTHONHASHSEED"]
+        else:
+            os.environ["PYTHONHASHSEED"] = held
+    try:
+        ended = 0
+        while ended < jobs:
+            answer = done.get()
+            if isinstance(answer, Result):
+                yield answer
+            elif answer is None:
+                ended += 1
+            else:
+                raise answer
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+
+
+def _work(todo: Any, done: Any, events: int) -> None:
+    try:
+        for result in _share(iter(todo.get, None), events):
+            done.put(result)
+        done.put(None)
+    except Exception as error:  # noqa: BLE001 - raised again in the parent
+        done.put(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _share(seeds: Any, events: int) -> Iterator[Result]:
+    with scratch_folder() as folder, own_redis(folder) as url:
+        for seed in seeds:
+            yield live(seed, events, folder, url)

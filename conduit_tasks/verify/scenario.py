@@ -1,0 +1,241 @@
+"""One pipeline drawn from a seed, its events, and what must become of each: the oracle.
+
+An event is `{"s": source, "n": number, "k": key, "c": class}`; its class decides its fate (`FATES`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from conduit_tasks.verify.receiver import PLUGIN, Memory
+from conduit_tasks.verify.world import Rates
+
+PIPELINE = "verified"
+PLAIN = 20
+FILTERED, FAILED, LATE_FILTERED, LATE_FAILED, CLONED, SKIPPED, SPOILED, REFUSED, BROKEN, DEADLY = range(10)
+"""Classes: filtered or nacked by a source processor; the same by a pipeline processor; doubled there; filtered or
+nacked by a processor of the destination `file`; refused by the receiver; no JSON; ends the process that reads it."""
+
+
+@dataclass
+class Scenario:
+    """`text`: the pipeline file. `events`: per source, in its order; `written`: how many of them are in its file."""
+
+    seed: int
+    sources: list[str]
+    classes: list[int]
+    pipeline_processors: bool
+    few: bool
+    strict: bool
+    """The default nack window: the first nack stops the pipeline until the operator mends its cause and starts it."""
+    stored: bool
+    order: str
+    unconfirmed: int
+    untold: int
+    isolate: bool
+    lag: int | None
+    batch: int
+    retention: str
+    rates: Rates
+    budget: int
+    memory: Memory
+    own_disk: bool
+    """Redis lives on the machine that loses power, and forgets at most its last second."""
+    text: str = ""
+    events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def forgetful(self) -> bool:
+        """Whether Redis may forget something: then more may be there twice."""
+        return self.own_disk or self.rates.forget > 0
+
+    @property
+    def destinations(self) -> list[str]:
+        return ["file", "web", "table", *(["few"] if self.few else [])]
+
+    # -- what must become of an event ---------------------------------------------------------------------------
+
+    def before_fan_out(self, event: dict[str, Any]) -> str:
+        """ "" where it reaches the fan-out, else filtered or nacked."""
+        c = event["c"]
+        if c in (FAILED, BROKEN, DEADLY):
+            return "nacked"
+        if c == FILTERED:
+            return "filtered"
+        if self.pipeline_processors and c in (LATE_FILTERED, LATE_FAILED):
+            return "filtered" if c == LATE_FILTERED else "nacked"
+        return ""
+
+    def at(self, destination: str, event: dict[str, Any]) -> str:
+        """What becomes of it there: delivered, nacked, filtered, or "" where its trigger does not want it."""
+        if self.before_fan_out(event) or (destination == "few" and event["k"] != 1):
+            return ""
+        if destination == "file" and event["c"] == SKIPPED:
+            return "filtered"
+        if destination == "file" and event["c"] == SPOILED:
+            return "nacked"
+        if destination == "web" and event["c"] == REFUSED and not self.strict:
+            return "nacked"
+        return "delivered"
+
+    def copies(self, event: dict[str, Any]) -> int:
+        """Rows that become of it."""
+        return 2 if self.pipeline_processors and event["c"] == CLONED else 1
+
+    # -- the sources --------------------------------------------------------------------------------------------
+
+    def grow(self, home: Path, random: Random, now: float, everything: bool = False) -> None:
+        """Appends some of what is not there yet to the source files."""
+        for source in self.sources:
+            first = self.written[source]
+            more = len(self.events[source]) - first
+            count = more if everything else min(more, random.randint(0, self.batch))
+            path = home / "data" / f"{source}.jsonl"
+            with path.open("a") as file:
+                for event in self.events[source][first : first + count]:
+                    file.write(("{broken" if event["c"] == BROKEN else json.dumps(event)) + "\n")
+            self.written[source] = first + count
+
+
+def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
+    """The scenario of a seed with about `events` events; `batch`: of its micro-batches, whatever the seed says."""
+    random = Random(f"scenario {seed}")
+    chance = random.random
+    strict = chance() < 0.15
+    classes = [c for c in range(10) if chance() < 0.6 and c != DEADLY]
+    if chance() < 0.15:
+        classes.append(DEADLY)
+    if strict:
+        # Only what an operator can mend: the receiver refuses until then.
+        classes = [c for c in classes if c in (FILTERED, LATE_FILTERED, CLONED, SKIPPED, REFUSED)]
+    forgetful = chance() < 0.2
+    drawn = random.choice([3, 5, 8, 15, 1000])
+    batch = drawn if batch is None else batch
+    scenario = Scenario(
+        seed=seed,
+        sources=["a", "b", "c"][: random.choice([1, 2, 2, 3])],
+        classes=classes,
+        pipeline_processors=chance() < 0.5,
+        few=chance() < 0.5,
+        strict=strict,
+        stored=chance() < 0.3,
+        order=random.choice(["partition", "partition", "key", "none"]),
+        unconfirmed=random.choice([1, 2, 4, 8]),
+        untold=random.choice([1, 4, 1000]),
+        isolate=chance() < 0.4,
+        lag=random.choice([None, None, batch, 3 * batch, 50]),
+        batch=batch,
+        retention="24h" if forgetful or chance() < 0.5 else "0s",
+        rates=Rates(
+            crash=random.choice([0.001, 0.003, 0.01]),
+            power=random.choice([0.0, 0.0005, 0.002]),
+            pause=random.choice([0.0, 0.001, 0.003]),
+            double=random.choice([0.0, 0.01]),
+            switch=random.choice([0.02, 0.1, 0.3]),
+            forget=0.002 if forgetful and chance() < 0.5 else 0.0,
+        ),
+        budget=random.choice([4, 8, 14]),
+        memory=Memory(
+            Random(f"receiver {seed}"),
+            refused=frozenset({REFUSED}),
+            lossy=random.choice([0.0, 0.05]),
+            busy=random.choice([0.0, 0.0, 0.2]),
+        ),
+        own_disk=forgetful,
+    )
+    _events(scenario, random, events)
+    scenario.text = _text(scenario)
+    return scenario
+
+
+def _events(scenario: Scenario, random: Random, count: int) -> None:
+    deadly = 0
+    for source in scenario.sources:
+        rows = []
+        for n in range(random.randint(1, max(1, 2 * count // len(scenario.sources)))):
+            c = random.choice([PLAIN, PLAIN, PLAIN, *scenario.classes])
+            if c == DEADLY and (deadly or not n):
+                c = PLAIN
+            row: dict[str, Any] = {"s": source, "n": n, "k": random.randrange(4), "c": c}
+            if c == DEADLY:
+                deadly, row["deadly"] = 1, True
+            rows.append(row)
+        scenario.events[source] = rows
+        scenario.written[source] = 0
+
+
+def _when(c: int) -> str:
+    return f"condition: '{{{{ eq .Payload.After.c {c} }}}}'"
+
+
+def _text(s: Scenario) -> str:
+    lines = [
+        'version: "2.2"',
+        "pipelines:",
+        f"  - id: {PIPELINE}",
+        f"    micro-batch: {{max-records: {s.batch}}}",
+        f"    isolate: {str(s.isolate).lower()}",
+        f"    spool: {{retention: {s.retention}}}",
+    ]
+    if s.lag is not None:
+        lines.append(f"    lag-budget: {{records: {s.lag}}}")
+    if not s.strict:
+        window = "{window-size: 0}" if s.seed % 2 else "{window-size: 12, window-nack-threshold: 11}"
+        lines.append(f"    dead-letter-queue: {window}")
+    lines.append("    connectors:")
+    for source in s.sources:
+        lines += [
+            f"      - id: {source}",
+            "        type: source",
+            "        plugin: file",
+            f"        ack-on: {'stored' if s.stored else 'delivered'}",
+            f"        settings: {{path: data/{source}.jsonl, format: jsonl, key: k, settle: 0s}}",
+            "        processors:",
+            "          - {id: mark, plugin: field.set,"
+            " settings: {field: .Metadata.mark, value: 'm{{ .Payload.After.k }}'}}",
+            "          - {id: deadly, plugin: python, settings: {call: 'conduit_tasks.verify.deadly:touch'}}",
+            f"          - {{id: drop, plugin: filter, {_when(FILTERED)}}}",
+            f"          - {{id: fail, plugin: error, settings: {{message: failed}}, {_when(FAILED)}}}",
+        ]
+    lines += [
+        "      - id: file",
+        "        type: destination",
+        "        plugin: file",
+        "        settings: {path: out/file.jsonl, format: payload}",
+        "        delivery: {timeout: 2s}",
+        "        processors:",
+        f"          - {{id: skip, plugin: filter, {_when(SKIPPED)}}}",
+        f"          - {{id: spoil, plugin: error, settings: {{message: spoiled}}, {_when(SPOILED)}}}",
+        "      - id: web",
+        "        type: destination",
+        f"        plugin: {PLUGIN}",
+        f"        delivery: {{timeout: 2s, retry: 3, order-by: {s.order}, max-unconfirmed: {s.unconfirmed}}}",
+        "      - id: table",
+        "        type: destination",
+        "        plugin: sql",
+        "        delivery: {timeout: 2s}",
+        '        settings: {url: "sqlite:///out/table.db", table: events, chunk: 7,'
+        ' columns: "s=.Payload.After.s, n:int=.Payload.After.n"}',
+    ]
+    if s.few:
+        lines += [
+            "      - id: few",
+            "        type: destination",
+            "        plugin: file",
+            "        settings: {path: out/few.jsonl, format: payload}",
+            "        delivery: {timeout: 2s}",
+            "        trigger: {filters: [{exact: {mark: m1}}]}",
+        ]
+    if s.pipeline_processors:
+        lines += [
+            "    processors:",
+            f"      - {{id: drop, plugin: filter, {_when(LATE_FILTERED)}}}",
+            f"      - {{id: fail, plugin: error, settings: {{message: late}}, {_when(LATE_FAILED)}}}",
+            f"      - {{id: twice, plugin: clone, settings: {{count: 1}}, {_when(CLONED)}}}",
+        ]
+    return "\n".join(lines) + "\n"

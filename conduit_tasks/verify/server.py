@@ -1,0 +1,64 @@
+"""A Redis of verify's own: its state is thrown away, and nobody else's is touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.stack.redis import binary
+
+
+def scratch() -> Path:
+    """A folder for everything that is thrown away; in memory where the machine has such a place."""
+    memory = Path("/dev/shm")  # noqa: S108 - made by mkdtemp below
+    return Path(tempfile.mkdtemp(prefix="conduit-verify-", dir=memory if os.access(memory, os.W_OK) else None))
+
+
+@contextmanager
+def own_redis(folder: Path) -> Iterator[str]:
+    """Starts one in `folder`; its URL. Raises BrokerUnavailable where it does not start."""
+    socket = folder / "redis.sock"
+    command = [str(binary()), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
+    command += ["--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our server
+    try:
+        _await(socket, process)
+        yield f"unix://{socket}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    client = redis.Redis(unix_socket_path=str(socket))
+    try:
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.RedisError as error:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise BrokerUnavailable(f"verify's own Redis does not start in {socket.parent}: {error}") from error
+                time.sleep(0.01)
+    finally:
+        client.close()
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """`scratch`, removed after."""
+    folder = scratch()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

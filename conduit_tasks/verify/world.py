@@ -1,0 +1,274 @@
+"""A small world in which processes run one at a time, on a clock of its own, and die where a seed says so.
+
+Every task of a run is an *actor*: a thread that runs the product's own code and hands over at its *points*, the
+operations on Redis and on files. Only one actor moves at a time and every choice comes from one seeded generator, so
+the same seed gives the same history. A dead actor's points do nothing any more: what its `finally` blocks would still
+do is what a SIGKILL would have prevented.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+EPOCH = 1_700_000_000.0
+"""The clock's start: any second of the past, always the same."""
+TICK = 0.002
+"""Seconds an operation takes."""
+HISTORY = 400
+"""Points that are remembered for a report."""
+POINTS = 200_000
+"""More than any history takes: one that goes on longer hangs."""
+
+
+class Crash(BaseException):
+    """The end of a process. Not an Exception: nothing may handle it, as nothing handles a SIGKILL."""
+
+
+class Stuck(Exception):
+    """Nothing will ever happen again in this process: it waits for nobody."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often, of all changing operations, something happens. Reading ones count a tenth."""
+
+    crash: float = 0.008
+    power: float = 0.001
+    pause: float = 0.002
+    double: float = 0.01
+    switch: float = 0.08
+    forget: float = 0.0
+    """Redis loses what it did since `World.remembered` was taken, at most a second."""
+
+
+@dataclass(eq=False)
+class Actor:
+    """One process. `left`: Airflow has given it up, but it may go on: a zombie."""
+
+    name: str
+    function: Callable[[], Any]
+    wake: float = 0.0
+    dead: bool = False
+    left: bool = False
+    ended: bool = False
+    answer: Any = None
+    error: BaseException | None = None
+    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+
+class World:
+    """The clock, the actors and the faults. `faults` says what was done to whom, in order."""
+
+    def __init__(self, seed: int, rates: Rates, budget: int) -> None:
+        self.random = random.Random(seed)
+        self.rates, self.budget = rates, budget
+        # Counted from a small number: a float of this size tells microseconds apart.
+        self.now = 1_000.0
+        self.points = 0
+        self.faults: list[str] = []
+        self.history: list[str] = []
+        self.actors: list[Actor] = []
+        self.calm = False
+        self.lost_power = False
+        self.on_power: Callable[[], None] = lambda: None
+        self.on_forget: Callable[[], None] = lambda: None
+        self.on_tick: Callable[[], None] = lambda: None
+        self._here = threading.local()
+        self._scheduler = threading.Semaphore(0)
+
+    @property
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        return EPOCH + self.now
+
+    # -- seen from an actor -------------------------------------------------------------------------------------
+
+    @property
+    def actor(self) -> Actor | None:
+        """Who is asking; None outside of actors, and where faults are switched off."""
+        return None if getattr(self._here, "off", 0) else getattr(self._here, "actor", None)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """No faults and no points inside: for those who look on."""
+        self._here.off = getattr(self._here, "off", 0) + 1
+        try:
+            yield
+        finally:
+            self._here.off -= 1
+
+    def check(self) -> None:
+        """Raises Crash in an actor that is dead."""
+        actor = getattr(self._here, "actor", None)
+        if actor is not None and actor.dead:
+            raise Crash(actor.name)
+
+    def call(
+        self,
+        what: str,
+        operation: Callable[[], T],
+        *,
+        changes: bool = True,
+        repeatable: bool = False,
+        torn: Callable[[], Any] | None = None,
+    ) -> T:
+        """One operation, with what happens to it. `torn`: the operation done by half, before a crash."""
+        actor = self.actor
+        if actor is None:
+            return operation()
+        self.check()
+        self.points += 1
+        if self.points > POINTS:
+            raise Stuck(f"{what} is point {POINTS:,}: this history does not end")
+        self.now += TICK
+        self.history.append(f"{actor.name}: {what}")
+        del self.history[:-HISTORY]
+        fate = self._fate(changes, repeatable)
+        if fate in {"switch", "pause"}:
+            self._yield(actor, 0.0 if fate == "switch" else self.random.uniform(1.0, 40.0), what)
+        elif fate == "before":
+            if torn is not None and self.random.random() < 0.5:
+                torn()
+            self._die(actor, f"before {what}")
+        elif fate == "power":
+            self._power(f"before {what}")
+        answer = operation()
+        if fate == "double":
+            self._note(f"{actor.name}: {what} is sent twice")
+            answer = operation()
+        elif fate == "after":
+            self._die(actor, f"after {what}")
+        elif fate == "forget":
+            self._note(f"Redis forgets what it did since its last fsync, after {actor.name}: {what}")
+            with self.watching():
+                self.on_forget()
+        with self.watching():
+            self.on_tick()
+        return answer
+
+    def sleep(self, seconds: float) -> None:
+        """Others move on meanwhile; outside of actors time just passes."""
+        self.check()
+        actor = getattr(self._here, "actor", None)
+        # A wait of less than a float can tell would never end.
+        seconds = max(seconds, 1e-5)
+        if actor is None:
+            self.now += seconds
+        else:
+            self._wait(actor, seconds)
+
+    def die(self, why: str) -> None:
+        """Ends the process that calls it."""
+        actor = getattr(self._here, "actor", None)
+        if actor is not None:
+            self._die(actor, why)
+
+    def revive(self) -> None:
+        """The process that died was only a child of this one."""
+        self._here.actor.dead = False
+
+    def _fate(self, changes: bool, repeatable: bool) -> str:
+        if self.calm:
+            return "go"
+        rates, weight = self.rates, 1.0 if changes else 0.1
+        at = self.random.random() / weight
+        for fate, rate in (
+            ("switch", rates.switch),
+            ("before", rates.crash),
+            ("after", rates.crash),
+            ("power", rates.power),
+            ("pause", rates.pause),
+            ("double", rates.double),
+            ("forget", rates.forget),
+        ):
+            if at < rate:
+                if fate == "switch":
+                    return fate
+                if self.budget <= 0 or (fate == "double" and not repeatable):
+                    return "go"
+                self.budget -= fate != "double"
+                return fate
+            at -= rate
+        return "go"
+
+    def _die(self, actor: Actor, why: str) -> None:
+        self._note(f"{actor.name} dies {why}")
+        actor.dead = True
+        raise Crash(actor.name)
+
+    def _power(self, why: str) -> None:
+        self._note(f"the machine loses power {why}")
+        self.lost_power = True
+        for actor in self.actors:
+            actor.dead = True
+        raise Crash("power")
+
+    def _yield(self, actor: Actor, seconds: float, what: str) -> None:
+        if seconds:
+            self._note(f"{actor.name} stands still for {seconds:.1f} s before {what}")
+            actor.left = True
+        self._wait(actor, seconds)
+
+    def _wait(self, actor: Actor, seconds: float) -> None:
+        actor.wake = self.now + seconds
+        self._scheduler.release()
+        actor.turn.acquire()
+        self.check()
+
+    def _note(self, text: str) -> None:
+        self.faults.append(f"{self.now - 1_000.0:8.3f}  {text}")
+        self.history.append(f"*** {text}")
+
+    # -- seen from the scheduler --------------------------------------------------------------------------------
+
+    def start(self, name: str, function: Callable[[], Any], left: bool = False) -> Actor:
+        """A new process; it moves when its turn comes."""
+        actor = Actor(name, function, wake=self.now, left=left)
+        self.actors.append(actor)
+        threading.Thread(target=self._run, args=(actor,), name=name, daemon=True).start()
+        return actor
+
+    def _run(self, actor: Actor) -> None:
+        actor.turn.acquire()
+        self._here.actor = actor
+        try:
+            self.check()
+            actor.answer = actor.function()
+        except BaseException as error:  # noqa: BLE001 - kept for whoever looks at the actor
+            actor.error = error
+        finally:
+            actor.ended = True
+            self._scheduler.release()
+
+    def step(self) -> bool:
+        """Lets one actor move until it hands over; time passes where all sleep. False: there is none left."""
+        self.actors = [a for a in self.actors if not a.ended]
+        if not self.actors:
+            return False
+        dead = [a for a in self.actors if a.dead]
+        ready = dead or [a for a in self.actors if a.wake <= self.now]
+        if not ready:
+            self.now = min(a.wake for a in self.actors)
+            ready = [a for a in self.actors if a.wake <= self.now]
+        self.random.choice(ready).turn.release()
+        self._scheduler.acquire()
+        if self.lost_power and all(a.ended for a in self.actors):
+            self.lost_power = False
+            self.actors = []
+            self.now += 5.0
+            self.on_power()
+        return True
+
+    def end(self) -> None:
+        """Ends every actor that is left."""
+        for actor in self.actors:
+            actor.dead = True
+        while self.step():
+            pass

@@ -1,0 +1,136 @@
+"""What `conduit verify` has found, each named after what was lost, alone and without its crashes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.connectors.base import Rows
+from conduit_tasks.connectors.file_destination import FileDestination
+from conduit_tasks.errors import Fenced
+from conduit_tasks.micro_batch import seal
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.record.schema import spool_batch
+from conduit_tasks.spool import durable
+from conduit_tasks.spool.store import LocalStore
+from tests.micro_batch.harness import here, state, write_pipeline
+from tests.micro_batch.test_whole import TWO, events
+
+
+def rows(*payloads: dict[str, Any]) -> Rows:
+    records = [Record(b"%d" % n, after=payload) for n, payload in enumerate(payloads)]
+    import numpy as np
+
+    batch = spool_batch(np.zeros(len(records), np.int32), np.arange(len(records), dtype=np.int64), records)
+    assert isinstance(batch, pa.RecordBatch)
+    return Rows(batch, [Origin("p", "in", "")], 1, 0, len(records) - 1)
+
+
+@pytest.mark.proves("I4", "C10")
+def test_a_zombie_does_not_cut_away_what_its_successor_confirmed(home: Path) -> None:
+    # Given a holder that stood still with the state it began with, none, while its successor wrote and confirmed
+    zombie = FileDestination({"path": "out/f.jsonl", "format": "payload"})
+    successor = FileDestination({"path": "out/f.jsonl", "format": "payload"})
+    successor.open(None)
+    successor.write(rows({"n": 1}, {"n": 2}))
+    successor.close()
+    before = (home / "out/f.jsonl").read_bytes()
+
+    def lost() -> None:
+        raise Fenced("lost")
+
+    # When it goes on
+    zombie.still_ours = lost
+    with pytest.raises(Fenced):
+        zombie.open(None)
+    # Then the file is as it was, and nobody is locked out
+    assert (home / "out/f.jsonl").read_bytes() == before
+    assert before.count(b"\n") == 2
+    successor.open(None)
+    successor.close()
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Folders that were fsynced, in order."""
+    seen: list[str] = []
+    fsync = os.fsync
+
+    def spy(fd: int) -> None:
+        seen.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    return seen
+
+
+@pytest.mark.proves("T1")
+def test_a_folder_whose_maker_died_before_its_fsync_is_made_durable_by_the_next(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    folder = tmp_path / "spool/p/1"
+    folder.mkdir(parents=True)
+    durable.make_folders(folder)
+    assert {str(tmp_path), str(tmp_path / "spool"), str(tmp_path / "spool/p")} <= set(synced)
+
+
+@pytest.mark.proves("T1")
+def test_a_file_whose_maker_died_before_its_fsync_is_made_durable_before_it_is_confirmed(
+    home: Path, synced: list[str]
+) -> None:
+    (home / "out").mkdir()
+    (home / "out/f.jsonl").touch()
+    destination = FileDestination({"path": "out/f.jsonl"})
+    destination.open(None)
+    destination.close()
+    assert str((home / "out").resolve()) in synced
+
+
+@pytest.mark.proves("C16", "I3")
+def test_a_micro_batch_that_was_dropped_while_it_was_about_to_be_sealed_is_not_voted_in_part(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a node that has seen everything staged
+    write_pipeline(home, "p", TWO)
+    events(home / "data", "a.jsonl", 0, 5)
+    plan_run("p", "one")
+    with opened("p", "one") as context:
+        monkeypatch.setattr("conduit_tasks.micro_batch.read.seal_if_complete", lambda *_: "")
+        read_source(context, "in", here, 5.0)
+        acquire = Broker.acquire
+
+        # When somebody stops the pipeline by force and starts it, before it has the lease
+        def late(self: Broker, *args: Any, **options: Any) -> Any:
+            other = state("p")
+            other.force_stop()
+            other.start()
+            other.close()
+            return acquire(self, *args, **options)
+
+        monkeypatch.setattr(Broker, "acquire", late)
+        said = seal.seal_if_complete(context, 1)
+    # Then it does nothing: there is something to read again
+    assert not said
+
+
+@pytest.mark.proves("I6")
+def test_two_runs_may_collect_the_same_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "1/a").mkdir(parents=True)
+    (tmp_path / "1/a/part").touch()
+    unlink = os.unlink
+
+    def twice(path: Any, *, dir_fd: int | None = None) -> None:
+        unlink(path, dir_fd=dir_fd)
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", twice)
+    LocalStore(tmp_path).delete("1")
+    assert not (tmp_path / "1").exists()
