@@ -31,6 +31,7 @@ COMMANDS = {
     "schema": Lazy("schema", "Print the JSON Schema of the pipeline file, for editors."),
     "filters": Lazy("filters", "Try trigger filters on events."),
     "processors": Lazy("processors", "List and describe processors, and try one on records."),
+    "pipelines": Lazy("pipelines", "Run the unit tests of a pipeline's processors and triggers."),
     "connectors": Lazy("connectors", "List and describe connectors."),
     "run": Lazy("run", "Run a pipeline now and wait for it."),
     "status": Lazy("status", "Show how far each destination is."),

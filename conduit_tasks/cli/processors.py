@@ -69,7 +69,7 @@ def try_(
 
     processor = Processor("try", parse_plugin(name).name, _settings(setting or []), condition, workers)
     if registry.is_frame(processor):
-        raise ConfigError(f"conduit processors try: {name} sees a whole micro-batch; `conduit pipelines test` tries it")
+        raise ConfigError(f"conduit processors try: {name} sees a whole micro-batch; `conduit run` tries it")
     chain = Chain([processor])
     try:
         for answer in _answers(chain, sys.stdin.buffer):

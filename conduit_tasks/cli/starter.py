@@ -59,6 +59,24 @@ order,customer,amount,note
 5,Eve,100,
 """
 
+TESTS = """\
+# Unit tests of example.yaml: `conduit pipelines test include/pipelines/example.yaml`
+tests:
+  - name: a large order goes to both files
+    input:
+      - {payload: {after: {order: "1", amount: "100"}}}
+      - {payload: {after: {order: "2", amount: "99"}}}
+    expect:
+      all:
+        - {payload: {after: {order: "1", amount: 100}}, metadata: {size: large}}
+        - {payload: {after: {order: "2", amount: 99}}, metadata: {size: null}}
+      large-ones:
+        - {payload: {after: {order: "1", amount: 100}}}
+  - name: an amount that is no number is a dead letter
+    input: [{payload: {after: {order: "3", amount: many}}}]
+    nacks: [{processor: amount, message: cannot become int}]
+"""
+
 DAGS = '''\
 """The Airflow DAGs of all pipeline files: one DAG per pipeline."""
 
@@ -80,6 +98,7 @@ raise_findings()
 
 FILES = {
     "include/pipelines/example.yaml": EXAMPLE,
+    "include/pipelines/example.test.yaml": TESTS,
     "include/data/orders.csv": ORDERS,
     "dags/conduit.py": DAGS,
     "dags/conduit_errors.py": ERRORS,

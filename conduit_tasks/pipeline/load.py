@@ -72,14 +72,19 @@ def load_file(
 
 
 def load_folder(path: str | FilePath, *, plugins: bool = False, env: Mapping[str, str] | None = None) -> LoadResult:
-    """The pipelines of all `*.yaml` and `*.yml` directly in a folder, files in name order. Never raises."""
+    """The pipelines of all `*.yaml` and `*.yml` directly in a folder, files in name order. Never raises.
+
+    `*.test.yaml` and `*.test.yml` are unit tests (`conduit pipelines test`), no pipelines.
+    """
     folder, result = FilePath(path), LoadResult()
     if not folder.is_dir():
         result.findings.append(
             Finding(str(path), 0, 0, "E001", "error", "is not a folder", "create it, or run `conduit init`")
         )
         return result
-    for file in sorted(f for f in folder.iterdir() if f.suffix in (".yaml", ".yml") and f.is_file()):
+    for file in sorted(
+        f for f in folder.iterdir() if f.suffix in (".yaml", ".yml") and f.is_file() and not f.stem.endswith(".test")
+    ):
         loaded = load_file(file, plugins=plugins, env=env, check_ids=False)
         result.pipelines += loaded.pipelines
         result.findings += loaded.findings

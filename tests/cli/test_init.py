@@ -15,6 +15,7 @@ def test_the_starter_project_is_valid_and_can_be_explained(conduit: Conduit, fol
     done = conduit("validate")
     assert (done.exit_code, done.stdout) == (0, "")
     assert conduit("explain", "example").exit_code == 0
+    assert conduit("pipelines", "test", "include/pipelines/example.yaml").exit_code == 0
     assert "PipelineKeys" in json.loads((folder / "include" / "pipeline.schema.json").read_text())["$defs"]
 
 
