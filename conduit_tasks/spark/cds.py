@@ -118,7 +118,9 @@ def ensure(home: Path, timeout: float = 240.0) -> Archive | None:
     try:
         build(home, timeout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        log.warning("no class-data archive could be built, drivers start without one: %s", error)
+        late = isinstance(error, subprocess.TimeoutExpired)
+        why = f"it took longer than {timeout:g} s; the next start tries again" if late else error
+        log.warning("no class-data archive could be built, drivers start without one: %s", why)
         return None
     return find(home)
 

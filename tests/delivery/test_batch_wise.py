@@ -159,7 +159,7 @@ def test_a_lost_lease_ends_the_delivery_at_the_next_confirm() -> None:
     assert tape.writes == 3
 
 
-@pytest.mark.proves("C2", "C4", "C6", "I10")
+@pytest.mark.proves("C2", "C4", "C6", "C14", "I10")
 @pytest.mark.parametrize("record_wise", [False, True])
 def test_what_the_destinations_processors_filter_or_fail_is_counted_per_record(record_wise: bool) -> None:
     # Given a destination with processors that filter each fifth record and fail each eleventh
@@ -167,6 +167,7 @@ def test_what_the_destinations_processors_filter_or_fail_is_counted_per_record(r
 
     chain = Chain(
         [
+            Processor("half", "field.set", {"field": ".Metadata.changed", "value": "yes"}),
             Processor("some", "filter", {}, '{{ eq (index .Metadata "drop") "yes" }}'),
             Processor("bad", "error", {"message": "cannot be"}, '{{ eq (index .Metadata "bad") "yes" }}'),
         ]
@@ -197,4 +198,5 @@ def test_what_the_destinations_processors_filter_or_fail_is_counted_per_record(r
     letter = next(iter(port.stored.values()))
     assert (letter.node, letter.error_class) == ("destinations.d/bad", "processor")
     assert "cannot be" in letter.error
+    assert letter.record.metadata == {"drop": "no", "bad": "yes"}
     assert port.complete

@@ -51,6 +51,33 @@ def run(folder: Path, batch: pa.RecordBatch) -> tuple[PassResult, list[dict[str,
     return result, out, nacked
 
 
+@pytest.mark.proves("C14", "I10")
+def test_what_fails_over_columns_is_nacked_as_it_came_in_with_all_its_rows(tmp_path: Path) -> None:
+    # Given rows of which some are derived, and a chain that changes a record before it fails
+    batch = derived_rows(9)
+    chain = (
+        Processor("half", "field.set", {"field": ".Payload.After.half", "value": "done"}),
+        Processor("fails", "error", {"message": "no"}, "{{ eq .Payload.After.n 4 }}"),
+    )
+    plan = Pass("p", 1, "sources.in", 1, chain, (), final=True)
+    spool = Spool(str(tmp_path))
+    # When they pass
+    result = RowPass(plan, spool, 0, [Origin("p", "in", "")]).run([batch])
+    out, nacked = (
+        [row for file in files for b in spool.read(file) for row in b.to_pylist()]
+        for files in (result.files, result.nacked_files)
+    )
+    # Then each record with such a row is nacked whole, unchanged; the others go on in order, their rows numbered anew
+    failed = sorted({row["n"] for row in batch.to_pylist() if orjson.loads(row["after"])["n"] == 4})
+    assert sorted({row["n"] for row in nacked}) == failed
+    assert [row["after"] for row in nacked] == [row["after"] for row in batch.to_pylist() if row["n"] in failed]
+    assert result.nacked == len(failed)
+    assert {orjson.loads(row["after"])["half"] for row in out} == {"done"}
+    assert [(row["n"], row["ord"]) for row in out] == [
+        (row["n"], row["ord"]) for row in batch.to_pylist() if row["n"] not in failed
+    ]
+
+
 @pytest.mark.proves("C9", "I10")
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 64])
 def test_blocks_part_no_record_and_change_neither_order_nor_counts(
