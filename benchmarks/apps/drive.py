@@ -34,14 +34,21 @@ DRAIN_LIMIT = 60.0
 
 
 def ready(_: int) -> None:
-    """Has a worker import what its first task would."""
+    """Has a process import what its first task would."""
     import pyarrow.compute
-    import pyarrow.parquet  # noqa: F401
+    import pyarrow.parquet
 
-    from conduit_tasks.connectors import file, file_read, http  # noqa: F401
-    from conduit_tasks.micro_batch import deliver, read  # noqa: F401
-    from conduit_tasks.processors import registry  # noqa: F401
+    from conduit_tasks.broker import connection  # noqa: F401
+    from conduit_tasks.connectors import file, file_lines, file_read, http  # noqa: F401
+    from conduit_tasks.delivery import batch_wise, record_wise  # noqa: F401
+    from conduit_tasks.micro_batch import deliver, read, recorded, rows  # noqa: F401
+    from conduit_tasks.processors import (
+        columns,  # noqa: F401
+        registry,  # noqa: F401
+    )
 
+    # The first array has pyarrow import pandas, where it is installed.
+    pyarrow.array([0])
     # Long enough for the other core's worker to be started as well.
     time.sleep(0.2)
 
@@ -124,6 +131,7 @@ def main() -> None:
     parser.add_argument("--weigh", action="store_true", help="ask Redis for the size of the state after each stage")
     options = parser.parse_args()
     sc = spark_context()
+    ready(0)
     sc.parallelize(range(4), 4).map(ready).collect()
     java = os.getppid()
     stages = Stages(options.pipeline, options.weigh)
