@@ -8,6 +8,7 @@ again from its source, behind what is. The state goes back by a moment at most, 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from conduit_tasks.broker.lifecycle import SCHEMA
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.errors import ConfigError, SpoolError
 from conduit_tasks.pipeline.topology import Pipeline
-from conduit_tasks.spool.checkpoint import Checkpoint, Mark, covers, tokens
+from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tokens
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.spool.spool import Spool
 
@@ -89,8 +90,7 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
             keys.planned(s.id): _planned(mark, s.id, manifests),
             keys.index(s.id): _index(mark, s.id, manifests),
         }
-    known = [mark.hashes["totals"] for mark in marks.values() if "totals" in mark.hashes]
-    out.hashes[keys.totals] = max(known, key=lambda totals: int(totals.get("read", 0)), default={})
+    out.hashes[keys.totals] = _totals(marks, manifests)
     return out
 
 
@@ -209,6 +209,19 @@ def _index(mark: Mark | None, source: str, manifests: dict[int, SealedManifest])
             if s.source == source and s.first_index is not None:
                 index[s.partition] = max(index.get(s.partition, 0), s.first_index + s.records)
     return {name: str(n) for name, n in index.items()}
+
+
+def _totals(marks: dict[str, Mark], manifests: dict[int, SealedManifest]) -> Fields:
+    """What the newest mark counted, and the manifests sealed since; what was filtered or nacked is told of all nodes
+    together there."""
+    known = [mark.hashes["totals"] for mark in marks.values() if "totals" in mark.hashes]
+    counts = Counter({name: int(n) for name, n in max(known, key=lambda t: int(t[SEALED]), default={}).items()})
+    counted = counts.pop(SEALED, 0)
+    for manifest in (manifest for m, manifest in manifests.items() if m > counted):
+        counts += Counter(read=manifest.total, filtered=manifest.filtered, nacked=manifest.nacked)
+        for s in manifest.slices:
+            counts[f"sources.{s.source}/read"] += s.records
+    return {name: str(n) for name, n in counts.items()}
 
 
 def _json(value: Any) -> str:

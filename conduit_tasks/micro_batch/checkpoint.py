@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import ConduitError, LeaseHeld, SpoolError, StateLost
-from conduit_tasks.spool.checkpoint import Checkpoint, Mark, covers, token_of, tokens
+from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, token_of, tokens
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
@@ -80,8 +80,16 @@ def _source(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
     if unsealed is not None and stage is not None:
         for piece, first in zip(unsealed.slices[id], stage.first_index or ()):
             index[piece.partition] = str(min(first, int(index.get(piece.partition, first))))
-    totals = {name: str(n) for name, n in broker.totals().items()}
-    return number, {"acked": acked, "index": index, "totals": totals}
+    return number, {"acked": acked, "index": index, "totals": _totals(broker)}
+
+
+def _totals(broker: Broker) -> dict[str, str]:
+    """The counts of everything up to micro-batch `sealed`, which is among them."""
+    while True:
+        sealed = broker.latest_sealed()
+        totals = {name: str(n) for name, n in broker.totals().items()}
+        if sealed == broker.latest_sealed():
+            return {**totals, SEALED: str(sealed)}
 
 
 def proven(context: Context, numbers: Sequence[int]) -> int:

@@ -31,6 +31,10 @@ class Mark:
     hashes: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
+SEALED = "sealed"
+"""In a mark's `totals`: the micro-batch up to which they count."""
+
+
 class Checkpoint:
     """The marks of one pipeline. Every method raises SpoolError naming the file."""
 

@@ -288,6 +288,7 @@ class History:
         """The operator mends what stopped the pipeline, and starts it."""
         broker = self._broker()
         try:
+            self._rebuild_lost(broker)
             if not self.client.exists(broker.keys.pipeline):
                 return
             status = broker.status().status
@@ -301,6 +302,20 @@ class History:
                 broker.start()
         finally:
             broker.close()
+
+    def _rebuild_lost(self, broker: Any) -> None:
+        """Where Redis forgot everything, the operator does what the runs' error says (X7)."""
+        from conduit_tasks.broker import rebuild
+        from conduit_tasks.micro_batch.context import open_spool
+
+        if rebuild.holds_state(broker):
+            return
+        spool = open_spool(self.pipeline)
+        rebuilt = rebuild.from_spool(self.pipeline, spool, broker)
+        if rebuilt.sealed:
+            self.world.faults.append(f"{'':8}  the operator rebuilds the state from the spool")
+            self.rolled_back += len(self.scenario.memory.taken)
+            rebuild.apply(broker, rebuilt, replace=False)
 
     def _broker(self) -> Any:
         from conduit_tasks.broker.broker import Broker

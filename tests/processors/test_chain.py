@@ -154,11 +154,6 @@ def test_a_section_is_cut_where_frames_stand(functions: Path) -> None:
     assert segments([]) == []
 
 
-def test_a_frame_takes_no_condition() -> None:
-    with pytest.raises(ConfigError, match="WHERE"):
-        registry.build(step("sql", "{{ true }}", query="SELECT * FROM records"))
-
-
 def test_every_known_processor_has_a_summary_and_an_unknown_one_is_told_the_nearest() -> None:
     known = registry.known()
     assert {"field.set", "field.convert", "sql", "python", "unwrap.debezium"} <= set(known)
