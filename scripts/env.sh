@@ -41,4 +41,5 @@ fi
 
 if [ "${1:-}" = --tests ]; then
   ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || apt_install postgresql
+  command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core
 fi

@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import (
 )
 
 from conduit_tasks.airflow.hook import ConduitSubmitHook
+from conduit_tasks.airflow.links import PipelineLink
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.spark.submit import APPLICATION
@@ -42,6 +43,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
     """
 
     template_fields: Sequence[str] = ()
+    operator_extra_links = (PipelineLink(),)
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The Airflow plugin: an API that says how far each pipeline is."""
+"""The Airflow plugin: the API and the pages, and links to them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from conduit_tasks.airflow.links import PipelineLink
+
 
 class ConduitPlugin(AirflowPlugin):
     """Loaded by every component and every task, so what only the API server needs is built when it asks."""
 
     name = "conduit"
+    external_views = [  # noqa: RUF012 - Airflow's own type
+        {"name": "Conduit", "href": "/conduit/pages/", "destination": "nav", "url_route": "conduit"},
+        {
+            "name": "Conduit",
+            "href": "/conduit/pages/?dag={DAG_ID}",
+            "destination": "dag",
+            "url_route": "conduit-pipeline",
+        },
+    ]
+    operator_extra_links = [PipelineLink()]  # noqa: RUF012 - Airflow's own type
 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        from conduit_tasks.airflow.status_api import app
+        from conduit_tasks.airflow.api.app import app
 
         return [{"app": app, "url_prefix": "/conduit", "name": "Conduit"}]

@@ -32,10 +32,9 @@ def ledger(  # noqa: PLR0917 - its options
 
     With --record, or --micro-batch and --index or --seq: every attempt at that record, at each destination.
     """
-    import pyarrow as pa
-
     from conduit_tasks.ledger.entry import SCHEMA
-    from conduit_tasks.ledger.query import covering, rows_of, select
+    from conduit_tasks.ledger.history import attempts_at
+    from conduit_tasks.ledger.query import rows_of, select
     from conduit_tasks.ledger.store import Ledger
     from conduit_tasks.micro_batch.context import open_spool
     from conduit_tasks.pipeline.load import get_pipeline
@@ -52,8 +51,7 @@ def ledger(  # noqa: PLR0917 - its options
         places = _places(spool, found.id, record, micro_batch, index, seq)
         for place in places:
             note(", ".join(f"{name} {value}" for name, value in asdict(place).items() if value not in ("", None)))
-        tables = [covering(book.read(destination, after, p.micro_batch), p.seq) for p in places]
-        table = pa.concat_tables([SCHEMA.empty_table(), *tables])
+        table = attempts_at(book, places, destination, after)
     else:
         table = book.read(destination, after, micro_batch)
     if sql:
@@ -74,16 +72,11 @@ def ledger(  # noqa: PLR0917 - its options
 def _places(  # noqa: PLR0917 - the three ways of naming a record
     spool: Any, pipeline: str, record: str | None, m: int | None, index: int | None, seq: int | None
 ) -> list[Any]:
-    from conduit_tasks.ledger.find import Place, by_id, by_index
+    from conduit_tasks.ledger.find import Place, by_index
+    from conduit_tasks.ledger.history import places_of
 
     if record:
-        places = by_id(spool, pipeline, record) or _dead(pipeline, record)
-        if not places:
-            raise ConfigError(
-                f"no record {record} in what the spool of {pipeline} still holds (spool.retention), nor among its dead "
-                "letters"
-            )
-        return places
+        return places_of(spool, pipeline, record)
     assert m is not None
     if seq is not None:
         return [Place(m, seq)]
@@ -92,19 +85,6 @@ def _places(  # noqa: PLR0917 - the three ways of naming a record
     if not places:
         raise ConfigError(f"no record of micro-batch {m} has index {index}")
     return places
-
-
-def _dead(pipeline: str, record: str) -> list[Any]:
-    """A record that ended before the fan-out is in no spool file, but among the dead letters."""
-    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-    from conduit_tasks.ledger.find import Place
-    from conduit_tasks.settings import settings
-
-    rows = DeadLetterStore(settings().path(settings().dead_letters), pipeline).list()
-    found = [
-        Place(r["micro_batch"], r["seq"], r["connector"], r["partition"], r["index"]) for r in rows if r["id"] == record
-    ]
-    return list(dict.fromkeys(found))
 
 
 def _time(text: str) -> float:

@@ -19,8 +19,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import airflow.sdk
     import airflow.timetables.trigger  # noqa: F401
+
+    # The test client asks for a successor of httpx.
+    import fastapi.testclient  # noqa: F401
     from airflow.providers.apache.spark.operators import spark_submit  # noqa: F401
 
+    import conduit_tasks.airflow.api.app
     import conduit_tasks.airflow.factory  # noqa: F401
 
 PIPELINE = """\

@@ -1,0 +1,1 @@
+"""The API of the Airflow plugin, and what serves its pages."""

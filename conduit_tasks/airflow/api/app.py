@@ -1,0 +1,63 @@
+"""The FastAPI app that the plugin mounts below `/conduit`: `/v1/…` and the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import FastAPI, HTTPException, Request, Response
+
+from conduit_tasks.airflow.api import dead_letters, pipelines, problems
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+)
+"""Nothing but our own files, in frames of Airflow only. A record that holds markup is text here in any case."""
+_PAGES = {
+    "conduit.js": "text/javascript; charset=utf-8",
+    "drawing.js": "text/javascript; charset=utf-8",
+    "conduit.css": "text/css; charset=utf-8",
+}
+
+app = FastAPI(
+    title="Conduit",
+    version="1",
+    description="Pipelines, their deliveries and dead letters. Errors are problem JSON (RFC 9457). "
+    "Authenticate as for Airflow's own API; a change by cookie also needs the header `X-Conduit-Request: 1`.",
+    docs_url=None,
+    redoc_url=None,
+)
+problems.install(app)
+app.include_router(pipelines.router)
+app.include_router(dead_letters.router)
+
+
+@app.middleware("http")
+async def headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Every answer: what a browser may do with it."""
+    response = await call_next(request)
+    response.headers["Content-Security-Policy"] = POLICY
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "same-origin"
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
+@app.get("/pages/", include_in_schema=False)
+def page(_: GetUserDep) -> Response:
+    """The one page; what it shows is in the address behind `#`, or the DAG that it is framed by."""
+    return Response(_text("index.html"), media_type="text/html; charset=utf-8")
+
+
+@app.get("/pages/{name}", include_in_schema=False)
+def part(_: GetUserDep, name: str) -> Response:
+    """Its script and style."""
+    if name not in _PAGES:
+        raise HTTPException(404, f"there is no {name}; the pages begin at /conduit/pages/")
+    return Response(_text(name), media_type=_PAGES[name], headers={"Cache-Control": "no-cache"})
+
+
+def _text(name: str) -> bytes:
+    return (files("conduit_tasks.airflow") / "pages" / name).read_bytes()

@@ -1,0 +1,82 @@
+"""`/v1/pipelines/{id}/dead-letters`: what could not be delivered, with the record and its error (C14)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, HTTPException, Path, Query
+
+from conduit_tasks.airflow.api.access import SeenRecords
+from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
+from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.settings import settings
+
+router = APIRouter(prefix="/v1/pipelines/{pipeline_id}/dead-letters", tags=["dead letters"])
+
+DESTINATION = r"^[A-Za-z0-9_:.\-]{1,128}$"
+LISTED = ("destination", "epoch", "micro_batch", "seq", "ord", "id", "node", "error_class", "error", "attempts", "at")
+
+
+@router.get("")
+def list_dead_letters(  # noqa: PLR0917 - its filters
+    pipeline: SeenRecords,
+    destination: Annotated[
+        str | None, Query(pattern=DESTINATION, description="Only of this one; `_pipeline`: before the fan-out.")
+    ] = None,
+    error_class: Annotated[str | None, Query(max_length=256, description="Only of this class, such as `http 400`.")] = (
+        None
+    ),
+    since: Annotated[datetime | None, Query(description="Only of then or later; UTC where it names no zone.")] = None,
+    until: Annotated[datetime | None, Query(description="Only of before then.")] = None,
+    key: Annotated[str | None, Query(max_length=4_096, description="Only with this key.")] = None,
+    offset: Offset = 0,
+    limit: Limit = 50,
+) -> dict[str, Any]:
+    """Each once, in their order, with how many there are of each class. The record is with the single one."""
+    after, before = _utc(since), _utc(until)
+    rows = [
+        row
+        for row in _store(pipeline).list(destination, error_class)
+        if (after is None or row["at"] >= after)
+        and (before is None or row["at"] < before)
+        and (key is None or _key(row["record"]) == key)
+    ]
+    items = [{**{name: row[name] for name in LISTED}, "key": _key(row["record"])} for row in rows[offset:][:limit]]
+    return {**page(items, len(rows), offset, limit), "classes": Counter(row["error_class"] for row in rows)}
+
+
+@router.get("/{destination}/{epoch}/{micro_batch}/{seq}/{ordinal}")
+def show_dead_letter(  # noqa: PLR0917 - what names a letter
+    pipeline: SeenRecords,
+    destination: Annotated[str, Path(pattern=DESTINATION)],
+    epoch: Annotated[int, Path(ge=0)],
+    micro_batch: Annotated[int, Path(ge=0)],
+    seq: Annotated[int, Path(ge=0)],
+    ordinal: Annotated[int, Path(ge=0)],
+) -> dict[str, Any]:
+    """One dead letter with its record."""
+    wanted = (epoch, micro_batch, seq, ordinal)
+    for row in _store(pipeline).list(destination):
+        if (row["epoch"], row["micro_batch"], row["seq"], row["ord"]) == wanted:
+            return {
+                **{name: row[name] for name in LISTED},
+                **{name: row[name] for name in ("connector", "partition", "index", "record")},
+            }
+    raise HTTPException(404, f"no such dead letter of {destination}; it may have been sent again: list them anew")
+
+
+def _store(pipeline: Pipeline) -> DeadLetterStore:
+    return DeadLetterStore(settings().path(settings().dead_letters), pipeline.id)
+
+
+def _key(record: dict[str, Any]) -> str | None:
+    key = record["key"]
+    return key if key is None or isinstance(key, str) else orjson.dumps(key).decode()
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at

@@ -1,0 +1,154 @@
+"""What the API answers of a pipeline: the CLI's `snapshot`, with lag in seconds, leases and the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.progress import describe
+from conduit_tasks.pipeline.names import dag_id, task_id
+from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.state import MicroBatch
+
+
+@contextmanager
+def _brokers() -> Iterator[Any]:
+    """Brokers of many pipelines over one connection."""
+    from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.broker.connection import connect
+
+    redis = connect(settings())
+    try:
+        yield lambda id: Broker(id, redis)
+    finally:
+        redis.close()
+
+
+def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
+    """One line per pipeline: status, first error, micro-batches sealed and what is furthest behind."""
+    out = []
+    with _brokers() as broker_of:
+        for pipeline in pipelines:
+            broker = broker_of(pipeline.id)
+            status = broker.status()
+            sealed, *cursors = broker.cursors([d.id for d in pipeline.destinations])
+            out.append(
+                {
+                    "id": pipeline.id,
+                    "dag_id": dag_id(pipeline.id),
+                    "description": pipeline.description,
+                    "schedule": pipeline.schedule,
+                    "status": status.status,
+                    "error": asdict(status.error) if status.error else None,
+                    "sources": [s.id for s in pipeline.sources],
+                    "destinations": [d.id for d in pipeline.destinations],
+                    "sealed": sealed,
+                    "behind": sealed - min(cursors, default=sealed),
+                    "dead": sum(broker.dead_count(id) for id in ["", *(d.id for d in pipeline.destinations)]),
+                }
+            )
+    return out
+
+
+def details(pipeline: Pipeline) -> dict[str, Any]:
+    """Everything the broker knows of one pipeline."""
+    with opened(pipeline, "status") as context:
+        found = describe(context)
+        broker, now = context.broker, context.broker.now()
+        for about in found["destinations"]:
+            node = f"destinations.{about['id']}"
+            about["lag"] = _lag(context, about["id"], now)
+            about["lease_for"] = round(broker.held_for(node), 3)
+            about["task_id"] = task_id(node)
+        for about in found["sources"]:
+            about["task_id"] = task_id(f"sources.{about['id']}")
+        return {
+            **found,
+            "dag_id": dag_id(pipeline.id),
+            "description": pipeline.description,
+            "schedule": pipeline.schedule,
+            "at": now,
+        }
+
+
+def topology(pipeline: Pipeline) -> dict[str, Any]:
+    """The graph, as the page draws it. No settings: they may hold secrets."""
+    return {
+        "pipeline": pipeline.id,
+        "dag_id": dag_id(pipeline.id),
+        "sources": [
+            {"id": s.id, "plugin": s.plugin, "processors": _processors(s.processors)} for s in pipeline.sources
+        ],
+        "processors": _processors(pipeline.processors),
+        "destinations": [
+            {
+                "id": d.id,
+                "plugin": d.plugin,
+                "processors": _processors(d.processors),
+                "filters": len(d.filters),
+                "pipe": d.delivery.pipe,
+                "retry": d.delivery.retry,
+            }
+            for d in pipeline.destinations
+        ],
+    }
+
+
+def micro_batches(pipeline: Pipeline, offset: int, limit: int) -> tuple[int, list[dict[str, Any]]]:
+    """Newest first: how many were ever opened, and this page of them; collected ones say so."""
+    with opened(pipeline, "status") as context:
+        broker = context.broker
+        unsealed = broker.unsealed()
+        newest = max(broker.latest_sealed(), unsealed.number if unsealed else 0)
+        states = {d.id: broker.delivery(d.id) for d in pipeline.destinations}
+        out: list[dict[str, Any]] = []
+        for number in range(newest - offset, max(0, newest - offset - limit), -1):
+            found = broker.find_micro_batch(number)
+            deliveries = {}
+            for id, state in states.items():
+                confirmed = state.confirmed.count if number == state.cursor + 1 else 0
+                done = number <= state.cursor
+                deliveries[id] = {
+                    "delivered": done,
+                    "confirmed": (found.total if found else None) if done else confirmed,
+                    "matched": found.matched.get(id) if found else None,
+                }
+            out.append({**_micro_batch(number, found), "destinations": deliveries})
+        return newest, out
+
+
+def _micro_batch(number: int, found: MicroBatch | None) -> dict[str, Any]:
+    if found is None:
+        return {"number": number, "state": "collected"}
+    return {
+        "number": number,
+        "state": found.state,
+        "opened_at": found.opened_at,
+        "sealed_at": found.sealed_at,
+        "records": found.total,
+        "bytes": found.bytes,
+        "missing": found.missing if found.state == "open" else [],
+        "config": found.config,
+    }
+
+
+def _lag(context: Context, id: str, now: float) -> dict[str, Any]:
+    """What is sealed and not confirmed by one destination; of a micro-batch under way, less what it confirmed."""
+    backlog = context.broker.backlog([id])
+    confirmed = context.broker.delivery(id).confirmed.count
+    return {
+        "micro_batches": backlog.micro_batches,
+        "records": max(0, backlog.records - confirmed),
+        "bytes": backlog.bytes,
+        "age": round(backlog.age(now), 3),
+    }
+
+
+def _processors(processors: Sequence[Any]) -> list[dict[str, str]]:
+    return [{"id": p.id, "plugin": p.plugin} for p in processors]

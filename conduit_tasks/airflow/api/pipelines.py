@@ -1,0 +1,159 @@
+"""`/v1/pipelines…`: list, show, start, stop, topology, micro-batches, positions, a record's history."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from conduit_tasks.airflow.api import overview
+from conduit_tasks.airflow.api.access import Changed, Seen, same_site, visible
+from conduit_tasks.airflow.api.files import pipelines
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.micro_batch import control
+from conduit_tasks.pipeline.names import dag_id
+
+router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"])
+
+Offset = Annotated[int, Query(ge=0, le=10_000_000, description="How many to leave out.")]
+Limit = Annotated[int, Query(ge=1, le=200, description="Size of a page.")]
+Status = Literal["running", "stopping", "stopped", "recovering", "degraded"]
+
+
+class Start(BaseModel):
+    """`destination`: only this one of an isolated pipeline."""
+
+    model_config = ConfigDict(extra="forbid")
+    destination: str | None = Field(None, max_length=128)
+
+
+class Stop(BaseModel):
+    """`force`: at once, what is not sealed is dropped (C16). `deadline`: seconds for delivering the rest."""
+
+    model_config = ConfigDict(extra="forbid")
+    force: bool = False
+    deadline: float = Field(60.0, ge=0, le=86_400)
+
+
+def page(items: list[dict[str, Any]], total: int, offset: int, limit: int) -> dict[str, Any]:
+    """One page of a list, and how many there are."""
+    return {"items": items, "total": total, "offset": offset, "limit": limit}
+
+
+@router.get("")
+def list_pipelines(  # noqa: PLR0917 - its filters
+    user: GetUserDep,
+    q: Annotated[str, Query(max_length=128, description="Part of the id.")] = "",
+    status: Annotated[Status | None, Query(description="Only with this status.")] = None,
+    dag: Annotated[str | None, Query(max_length=250, description="Only the one with this DAG.")] = None,
+    offset: Offset = 0,
+    limit: Limit = 50,
+) -> dict[str, Any]:
+    """Pipelines that this user may see, in the order of their ids, with status and first error."""
+    seen = visible(user)
+    found = [
+        p for p in pipelines() if dag_id(p.id) in seen and q.lower() in p.id.lower() and dag in (None, dag_id(p.id))
+    ]
+    if status is None:
+        return page(overview.rows(found[offset : offset + limit]), len(found), offset, limit)
+    rows = [row for row in overview.rows(found) if row["status"] == status]
+    return page(rows[offset : offset + limit], len(rows), offset, limit)
+
+
+@router.get("/{pipeline_id}")
+def show_pipeline(pipeline: Seen) -> dict[str, Any]:
+    """Status, first error, sources with positions, destinations with cursor, lag, counts and lease."""
+    return overview.details(pipeline)
+
+
+@router.get("/{pipeline_id}/topology")
+def show_topology(pipeline: Seen) -> dict[str, Any]:
+    """Sources, processors and destinations; no settings."""
+    return overview.topology(pipeline)
+
+
+@router.get("/{pipeline_id}/positions")
+def show_positions(pipeline: Seen) -> dict[str, Any]:
+    """Per source: how far it is planned, and how far acked."""
+    found = overview.details(pipeline)
+    return {
+        "pipeline": pipeline.id,
+        "sources": [{name: s[name] for name in ("id", "planned", "acked")} for s in found["sources"]],
+    }
+
+
+@router.get("/{pipeline_id}/micro-batches")
+def list_micro_batches(pipeline: Seen, offset: Offset = 0, limit: Limit = 50) -> dict[str, Any]:
+    """Newest first, with their delivery per destination."""
+    total, items = overview.micro_batches(pipeline, offset, limit)
+    return page(items, total, offset, limit)
+
+
+@router.get("/{pipeline_id}/records/{record_id}/history")
+def show_history(
+    pipeline: Seen, record_id: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{8,128}$", description="The record's id.")]
+) -> dict[str, Any]:
+    """Every attempt at this record, at each destination, from the ledger."""
+    from conduit_tasks.ledger.history import attempts_at, places_of
+    from conduit_tasks.ledger.store import Ledger
+    from conduit_tasks.micro_batch.context import open_spool
+
+    spool = open_spool(pipeline)
+    places = places_of(spool, pipeline.id, record_id.lower())
+    rows = attempts_at(Ledger(spool, pipeline.id), places).to_pylist()
+    return {"record": record_id, "places": [asdict(place) for place in places], "attempts": rows}
+
+
+@router.post("/{pipeline_id}/start", dependencies=[Depends(same_site)])
+def start_pipeline(pipeline: Changed, body: Start) -> dict[str, Any]:
+    """Starts a stopped or degraded pipeline, or one destination: clears first error and tripped windows (C6)."""
+    if body.destination and body.destination not in {d.id for d in pipeline.destinations}:
+        known = ", ".join(d.id for d in pipeline.destinations)
+        raise ConfigError(f"{pipeline.id} has no destination {body.destination}; it has {known}")
+    return {"pipeline": pipeline.id, "status": control.start(pipeline.id, body.destination)}
+
+
+@router.post("/{pipeline_id}/stop", dependencies=[Depends(same_site)])
+def stop_pipeline(pipeline: Changed, body: Stop, user: GetUserDep) -> dict[str, Any]:
+    """Stops it, gracefully unless `force`; answers at once, a run drains what is `left` (C15, C16)."""
+    if body.force:
+        return {"pipeline": pipeline.id, "status": control.force_stop(pipeline.id).status, "left": "", "note": ""}
+    notes: list[str] = []
+
+    def wake(id: str) -> bool:
+        said = see_to_a_run(dag_id(id), str(user.get_name()))
+        notes.append(said)
+        return not said
+
+    done = control.stop(pipeline.id, deadline=body.deadline, wait=False, wake=wake)
+    return {"pipeline": pipeline.id, "status": done.status, "left": done.left, "note": "".join(notes)}
+
+
+def see_to_a_run(dag: str, user: str) -> str:
+    """Starts a run that drains, where none is under way; says why where none can be."""
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.exceptions import AirflowException
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType
+
+    about = DagModel.get_current(dag)
+    if about is None or about.is_paused:
+        return f"the DAG {dag} is {'paused: unpause it' if about else 'not known to Airflow yet'}, so nothing drains it"
+    if any(DagRun.find(dag_id=dag, state=state) for state in (DagRunState.RUNNING, DagRunState.QUEUED)):
+        return ""
+    try:
+        trigger_dag(
+            dag,
+            triggered_by=DagRunTriggeredByType.REST_API,
+            triggering_user_name=user,
+            run_id=f"drain__{uuid.uuid4()}",
+        )
+    except AirflowException as error:
+        return f"no run could be started to drain it: {error}; trigger the DAG {dag}"
+    return ""

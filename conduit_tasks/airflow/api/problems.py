@@ -1,0 +1,46 @@
+"""Errors as problem JSON (RFC 9457): what happened, and what to do next."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from conduit_tasks.errors import BrokerUnavailable, ConduitError, ConfigError, NotDurable
+from conduit_tasks.ledger.history import UnknownRecord
+
+_STATUS: tuple[tuple[type[ConduitError], int], ...] = (
+    (UnknownRecord, 404),
+    (BrokerUnavailable, 503),
+    (NotDurable, 503),
+    (ConfigError, 400),
+)
+
+
+def problem(status: int, detail: str, headers: Any = None, **more: Any) -> JSONResponse:
+    """A response of the type `application/problem+json`."""
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
+    return JSONResponse(body, status, headers=headers, media_type="application/problem+json")
+
+
+def install(app: FastAPI) -> None:
+    """Has every error of this app answered in this form."""
+
+    @app.exception_handler(ConduitError)
+    async def ours(_: Request, error: ConduitError) -> JSONResponse:
+        return problem(next((code for kind, code in _STATUS if isinstance(error, kind)), 409), str(error))
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> JSONResponse:
+        return problem(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        # Without the input, which may be anything.
+        errors = [{"where": ".".join(map(str, e["loc"])), "what": e["msg"]} for e in error.errors()]
+        said = "; ".join(f"{e['where']}: {e['what']}" for e in errors)
+        return problem(422, f"{said}; correct what is named and ask again", errors=errors)

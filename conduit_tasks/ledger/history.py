@@ -1,0 +1,47 @@
+"""A record's delivery history: every attempt at it, at each destination (SEMANTICS X5)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.ledger.entry import SCHEMA
+from conduit_tasks.ledger.find import Place, by_id
+from conduit_tasks.ledger.query import covering
+from conduit_tasks.ledger.store import Ledger
+from conduit_tasks.spool.spool import Spool
+
+
+class UnknownRecord(ConfigError):
+    """No record has this id, in what is still kept; ask for one that the spool or the dead letters still hold."""
+
+
+def places_of(spool: Spool, pipeline: str, record: str) -> list[Place]:
+    """Where the record with this id was, newest first. Raises UnknownRecord where nothing that is kept has it."""
+    places = by_id(spool, pipeline, record) or _dead(pipeline, record)
+    if not places:
+        raise UnknownRecord(
+            f"no record {record} in what the spool of {pipeline} still holds (spool.retention), nor among its dead "
+            "letters"
+        )
+    return places
+
+
+def attempts_at(
+    ledger: Ledger, places: list[Place], destination: str | None = None, since: float | None = None
+) -> pa.Table:
+    """The ledger's rows whose ranges hold one of these places."""
+    tables = [covering(ledger.read(destination, since, place.micro_batch), place.seq) for place in places]
+    return pa.concat_tables([SCHEMA.empty_table(), *tables])
+
+
+def _dead(pipeline: str, record: str) -> list[Place]:
+    """A record that ended before the fan-out is in no spool file, but among the dead letters."""
+    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+    from conduit_tasks.settings import settings
+
+    rows = DeadLetterStore(settings().path(settings().dead_letters), pipeline).list()
+    found = [
+        Place(r["micro_batch"], r["seq"], r["connector"], r["partition"], r["index"]) for r in rows if r["id"] == record
+    ]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,239 @@
+"""The plugin's API on a real Redis, spool and dead-letter store; a stand-in for Airflow says who may do what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tests.airflow.conftest  # noqa: F401 - Airflow's home, before its first import
+from conduit_tasks.broker.broker import Broker
+from tests.faults.conftest import receivers
+from tests.faults.parts import events
+from tests.micro_batch.harness import run_once, write_pipeline
+
+__all__ = ["receivers"]
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    micro-batch: {max-records: 5}
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, key: k}}
+      - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload}}
+      - id: web
+        type: destination
+        plugin: http
+        settings: {url: "URL?secret=hush"}
+        delivery: {timeout: 1s}
+        dead-letter-queue: {window-size: 0}
+"""
+ASK = {"X-Conduit-Request": "1"}
+
+
+class Airflow:
+    """Stands for Airflow's auth manager: what the user may do."""
+
+    methods: tuple[str, ...] = ("GET", "POST")
+    hidden: tuple[str, ...] = ()
+
+    def is_authorized_dag(self, *, method: str, details: Any, **_: Any) -> bool:
+        return method in self.methods and details.id not in self.hidden
+
+    def get_authorized_dag_ids(self, *, user: Any) -> set[str]:
+        return {"p", *(f"p{n}" for n in range(100))} - set(self.hidden)
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    """One who may do everything, until the test says otherwise."""
+    import airflow.api_fastapi.core_api.security as security
+    from airflow.models.dag import DagModel
+
+    from conduit_tasks.airflow.api import access, pipelines
+
+    manager = Airflow()
+    monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(DagModel, "get_team_name", lambda *_, **__: None)
+    monkeypatch.setattr(pipelines, "see_to_a_run", lambda dag, user: "")
+    return manager
+
+
+@pytest.fixture
+def api(home: Path, airflow: Airflow) -> Iterator[Any]:
+    """A signed-in client."""
+    from airflow.api_fastapi.core_api.security import get_user
+    from fastapi.testclient import TestClient
+
+    from conduit_tasks.airflow.api.app import app
+
+    app.dependency_overrides[get_user] = lambda: SimpleNamespace(get_name=lambda: "ann")
+    with TestClient(app) as client:
+        yield client
+    app.dependency_overrides.clear()
+
+
+@pytest.fixture
+def delivered(home: Path, receivers: Any) -> None:
+    """`p` with ten records delivered, of which the web refused one."""
+    receiver = receivers("--refuse", "n=3")
+    receiver.mode("up")
+    write_pipeline(home, "p", PIPELINE.replace("URL", receiver.url))
+    events(home / "data", 10)
+    run_once("p", "first")
+    run_once("p", "second")
+
+
+def test_a_pipeline_shows_status_cursors_lag_and_counts_and_no_settings(api: Any, delivered: None) -> None:
+    said = api.get("/v1/pipelines/p")
+    found = said.json()
+    assert (found["status"], found["error"], found["sealed"], found["dag_id"]) == ("running", None, 2, "p")
+    web = next(d for d in found["destinations"] if d["id"] == "web")
+    assert (web["cursor"], web["delivered"], web["dead"], web["task_id"]) == (2, 9, 1, "destinations.web")
+    assert web["lag"] == {"micro_batches": 0, "records": 0, "bytes": 0, "age": 0.0}
+    graph = api.get("/v1/pipelines/p/topology")
+    assert [d["id"] for d in graph.json()["destinations"]] == ["file", "web"]
+    assert "hush" not in said.text + graph.text
+    positions = api.get("/v1/pipelines/p/positions").json()["sources"]
+    assert positions[0]["planned"] == positions[0]["acked"] != {}
+
+
+def test_lists_are_paged_and_filtered_on_the_server(api: Any, home: Path, airflow: Airflow) -> None:
+    airflow.hidden = ("p7",)
+    for n in range(12):
+        text = PIPELINE.replace("URL", "http://localhost:1/").replace("id: p\n", f"id: p{n}\n")
+        write_pipeline(home, f"p{n}", text)
+    broker_of("p3").force_stop()
+
+    found = api.get("/v1/pipelines", params={"offset": 10, "limit": 5}).json()
+    assert (found["total"], [row["id"] for row in found["items"]]) == (11, ["p9"])
+    assert [row["id"] for row in api.get("/v1/pipelines", params={"q": "P1"}).json()["items"]] == ["p1", "p10", "p11"]
+    stopped = api.get("/v1/pipelines", params={"status": "stopped"}).json()
+    assert (stopped["total"], stopped["items"][0]["id"]) == (1, "p3")
+    assert [row["id"] for row in api.get("/v1/pipelines", params={"dag": "p5"}).json()["items"]] == ["p5"]
+
+
+def test_micro_batches_come_newest_first_with_their_delivery_per_destination(api: Any, delivered: None) -> None:
+    found = api.get("/v1/pipelines/p/micro-batches", params={"limit": 1}).json()
+    assert (found["total"], len(found["items"])) == (2, 1)
+    newest = found["items"][0]
+    assert (newest["number"], newest["destinations"]["web"]["delivered"]) == (2, True)
+    assert [m["number"] for m in api.get("/v1/pipelines/p/micro-batches?offset=1").json()["items"]] == [1]
+
+
+def test_a_dead_letter_is_found_by_filter_with_its_record_and_its_history(api: Any, delivered: None) -> None:
+    base = "/v1/pipelines/p/dead-letters"
+    found = api.get(base, params={"destination": "web", "error_class": "http 400", "since": "2020-01-01"}).json()
+    assert (found["total"], found["classes"]) == (1, {"http 400": 1})
+    letter = found["items"][0]
+    assert api.get(base, params={"key": letter["key"]}).json()["total"] == 1
+    for empty in ({"destination": "file"}, {"error_class": "http 500"}, {"until": "2020-01-01"}, {"key": "other"}):
+        assert api.get(base, params=empty).json()["total"] == 0
+
+    name = "/".join(str(letter[part]) for part in ("destination", "epoch", "micro_batch", "seq", "ord"))
+    one = api.get(f"{base}/{name}").json()
+    assert one["record"]["payload"]["after"]["n"] == 3
+    history = api.get(f"/v1/pipelines/p/records/{one['id']}/history").json()
+    assert {(a["destination"], a["outcome"]) for a in history["attempts"]} == {("file", "acked"), ("web", "nacked")}
+
+
+@pytest.mark.proves("C15", "C16")
+def test_a_pipeline_is_stopped_and_started(api: Any, delivered: None) -> None:
+    said = api.post("/v1/pipelines/p/stop", json={"force": True}, headers=ASK)
+    assert said.json()["status"] == "stopped"
+    assert api.post("/v1/pipelines/p/start", json={}, headers=ASK).json()["status"] == "running"
+    graceful = api.post("/v1/pipelines/p/stop", json={}, headers=ASK).json()
+    assert graceful["status"] in ("stopping", "stopped")
+
+
+def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_them(
+    api: Any, airflow: Airflow, delivered: None
+) -> None:
+    airflow.methods = ("GET",)
+    assert api.get("/v1/pipelines/p").status_code == 200
+    for change in ("start", "stop"):
+        assert api.post(f"/v1/pipelines/p/{change}", json={}, headers=ASK).status_code == 403
+    airflow.hidden = ("p",)
+    for path in ("", "/topology", "/micro-batches", "/dead-letters", "/positions", "/records/abcdef0123/history"):
+        assert api.get(f"/v1/pipelines/p{path}").status_code == 403
+    assert api.get("/v1/pipelines").json()["total"] == 0
+    assert broker_of("p").status().status == "running"
+
+
+def test_nobody_who_is_not_signed_in_gets_anything(home: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    from conduit_tasks.airflow.api.app import app
+
+    with TestClient(app) as client:
+        for route in app.openapi()["paths"]:
+            for method in app.openapi()["paths"][route]:
+                said = client.request(method, route.replace("{record_id}", "abcdef0123"), headers=ASK, json={})
+                assert said.status_code in (401, 422), route
+                assert said.status_code == 401 or "{" in route
+        assert client.get("/pages/").status_code == 401
+        assert client.get("/v1/pipelines/p").status_code == 401
+
+
+def test_another_site_cannot_make_a_browser_change_anything(api: Any, delivered: None) -> None:
+    stop = "/v1/pipelines/p/stop"
+    assert api.post(stop, json={}).status_code == 403
+    assert api.post(stop, json={}, headers={**ASK, "Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert broker_of("p").status().status == "running"
+    assert api.post(stop, json={}, headers={**ASK, "Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
+def test_an_error_is_a_problem_that_says_what_to_do(api: Any, delivered: None, home: Path) -> None:
+    for path, status, words in (
+        ("/v1/pipelines/none", 404, "conduit validate"),
+        ("/v1/pipelines/p/records/abcdef0123/history", 404, "spool.retention"),
+        ("/v1/pipelines/p/dead-letters/web/0/9/9/0", 404, "list them anew"),
+        ("/v1/pipelines?limit=0", 422, "limit"),
+        ("/v1/pipelines?limit=100000", 422, "limit"),
+        ("/v1/pipelines/p/micro-batches?offset=-1", 422, "offset"),
+        ("/v1/pipelines/p/dead-letters?destination=../x", 422, "destination"),
+        ("/v1/pipelines/p/dead-letters?since=soon", 422, "since"),
+        ("/v1/pipelines/p%20q", 422, "pipeline_id"),
+        ("/nowhere", 404, "Not Found"),
+    ):
+        said = api.get(path)
+        assert (said.status_code, said.headers["content-type"]) == (status, "application/problem+json"), path
+        assert words in said.json()["detail"], said.text
+    wrong = api.post("/v1/pipelines/p/start", json={"destination": "moon"}, headers=ASK)
+    assert (wrong.status_code, "it has file, web" in wrong.json()["detail"]) == (400, True)
+    assert api.post("/v1/pipelines/p/stop", json={"forse": True}, headers=ASK).status_code == 422
+
+
+def test_a_broker_that_cannot_be_reached_is_503(api: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from conduit_tasks.settings import forget
+
+    write_pipeline(home, "p", PIPELINE.replace("URL", "http://localhost:1/"))
+    monkeypatch.setenv("CONDUIT_REDIS_URL", f"unix://{home}/nobody.sock")
+    forget()
+    said = api.get("/v1/pipelines/p")
+    assert (said.status_code, said.headers["content-type"]) == (503, "application/problem+json")
+
+
+def test_the_pages_run_nothing_but_their_own_script(api: Any) -> None:
+    from conduit_tasks.airflow.api.app import POLICY
+
+    said = api.get("/pages/")
+    assert said.headers["content-security-policy"] == POLICY
+    assert "script-src 'self'" in POLICY
+    assert "unsafe" not in POLICY
+    script = api.get("/pages/conduit.js").text + api.get("/pages/drawing.js").text
+    for way_in in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert way_in not in script
+    assert api.get("/pages/conduit.css").headers["content-type"].startswith("text/css")
+    assert api.get("/pages/..%2Fplugin.py").status_code == 404
+
+
+def broker_of(pipeline: str) -> Broker:
+    from conduit_tasks.micro_batch.context import open_broker
+
+    return open_broker(pipeline)
