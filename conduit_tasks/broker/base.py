@@ -38,7 +38,7 @@ class BrokerBase:
                     "Stop: the successor goes on"
                 )
             case "stopped":
-                raise PipelineStopped(self._stopped(rest[0], rest[1]))
+                raise PipelineStopped(self._stopped(*rest))
             case "held":
                 raise LeaseHeld("", rest[0], int(rest[1]))
             case "broken":
@@ -85,15 +85,18 @@ class BrokerBase:
         """Closes the connections."""
         self.redis.close()
 
-    def _stopped(self, status: str, error: str) -> str:
+    def _stopped(self, status: str, error: str, destination: str = "") -> str:
+        """What a stopped node is told; `destination`: the key of the one that is stopped, the pipeline runs."""
         first = ""
         if error:
             stored = orjson.loads(error)
             first = f" First error: {stored['node']}: {stored['error']}."
-        return (
-            f"pipeline {self.pipeline} is {status or 'not initialised'}.{first} "
-            f"Mend the cause, then `conduit start {self.pipeline}`"
-        )
+        what, start = f"pipeline {self.pipeline}", f"conduit start {self.pipeline}"
+        if destination:
+            id = destination.removeprefix(self.keys.destination(""))
+            what, start = f"destination {id} of {what}", f"{start} --destination {id}"
+        mend = "Mend the cause, then" if error or not destination else "Somebody stopped it;"
+        return f"{what} is {status or 'not initialised'}.{first} {mend} `{start}`"
 
 
 def stored_error(text: str | None, at: str | None) -> StoredError | None:

@@ -99,8 +99,12 @@ class Lifecycle(MicroBatches, Recovering):
         return self._stop(True, 0.0)
 
     def _stop(self, force: bool, deadline_s: float) -> str:
-        keys = {"pipeline": self.keys.pipeline}
+        keys = {"scope": self.keys.pipeline}
         return str(self.run(scripts.STOP, keys, force=force, deadline=int(deadline_s * 1e6))[0])
+
+    def halt_destination(self, destination: str) -> None:
+        """Stops one destination at the user's word (X1): its holder ends at its next call, the cursor stays."""
+        self.run(scripts.STOP, {"scope": self.keys.destination(destination)}, force=True, deadline=0)
 
     def stopped(self) -> bool:
         """Ends a graceful stop where nothing is in flight (C3); called after every ack."""
@@ -115,21 +119,22 @@ class Lifecycle(MicroBatches, Recovering):
         )
         return bool(answer[0])
 
-    def start(self) -> None:
+    def start(self, *, destinations: bool = True) -> None:
         """Runs again: clears the first error, tripped windows and attempt counters (C6), starts every destination.
 
-        After an error or a forceful stop, what was staged of an unsealed micro-batch is dropped (C16).
+        `destinations` False: one that is stopped itself stays so (X1). After an error or a forceful stop, what was
+        staged of an unsealed micro-batch is dropped (C16).
         """
         if self.hash(self.keys.pipeline).get("status") in ("degraded", "stopped"):
             self.drop_unsealed()
-        destinations = self.members(self.keys.destinations)
-        windows = [self.keys.window(d) for d in ["", *destinations]]
+        started = self.members(self.keys.destinations) if destinations else []
+        windows = [self.keys.window(d) for d in ["", *started]]
         leases = [self.keys.lease(n) for n in self.nodes()]
         self.run(
             scripts.START,
             {
                 "scope": self.keys.pipeline,
-                "each": [*windows, *leases, *map(self.keys.destination, destinations)],
+                "each": [*windows, *leases, *map(self.keys.destination, started)],
             },
             windows=len(windows),
             leases=len(leases),

@@ -27,7 +27,7 @@ from conduit_tasks.spool.spool import Spool
 
 Fields = dict[str, str]
 
-_OF_DESTINATIONS = ("status", "error", "error_at")
+_OF_DESTINATIONS = ("status", "error", "error_at", "forced")
 """What a destination's mark does not bring back: it starts running."""
 
 

@@ -73,16 +73,24 @@ def start(
 
 def stop(
     pipeline: Pipeline,
+    destination: Annotated[str | None, typer.Option(help="Only this one of an isolated pipeline, at once.")] = None,
     force: Annotated[bool, typer.Option("--force", help="At once: drop what is not sealed (C16).")] = False,
     deadline: Annotated[float, typer.Option(help="Seconds in which what is in flight should be delivered.")] = 60.0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is stopped.")] = True,
 ) -> None:
     """Stop a pipeline. Gracefully: only its sources stop, everything in flight is delivered and acked (C15).
 
+    `--destination` stops that one alone: its cursor stays, the others go on until the lag budget is used up (X1).
     Exit code 1 where something was still in flight at the deadline; it is delivered later all the same.
     """
     from conduit_tasks.micro_batch import control
 
+    if destination:
+        now = control.stop_destination(pipeline, destination)
+        note(
+            f"{pipeline}: {now}, {destination}: stopped; `conduit start {pipeline} --destination {destination}` goes on"
+        )
+        return
     if force:
         note(f"{pipeline}: {control.force_stop(pipeline).status}")
         return

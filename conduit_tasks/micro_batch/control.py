@@ -1,4 +1,4 @@
-"""Starting and stopping a pipeline (SEMANTICS C15, C16): what the command line and other programs call."""
+"""Starting and stopping a pipeline or one destination (SEMANTICS C15, C16, X1): for the command line and others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import in_flight
 
 POLL, WAKE = 0.5, 5.0
@@ -29,10 +30,35 @@ def start(pipeline_id: str, destination: str | None = None) -> str:
     """
     with opened(pipeline_id, "start") as context:
         if destination:
-            context.broker.start_destination(context.pipeline.destination(destination).id)
+            context.broker.start_destination(_alone(context, destination))
         else:
             context.broker.start()
         return context.broker.status().status
+
+
+def stop_destination(pipeline_id: str, destination: str) -> str:
+    """Stops one destination of an isolated pipeline at once (X1); returns the pipeline's status.
+
+    Its cursor stays: what was sent and not confirmed by then goes again after the start. The others flow, and sources
+    are read, until the lag budget is used up. Raises ConfigError for one that is unknown or not isolated.
+    """
+    with opened(pipeline_id, "stop") as context:
+        context.broker.halt_destination(_alone(context, destination))
+        return context.broker.status().status
+
+
+def _alone(context: Context, destination: str) -> str:
+    """The id of a destination that may be stopped alone."""
+    pipeline = context.pipeline
+    names = [d.id for d in pipeline.destinations]
+    if destination not in names:
+        raise ConfigError(f"pipeline {pipeline.id} has no destination {destination}; it has {', '.join(names)}")
+    if not pipeline.isolate:
+        raise ConfigError(
+            f"pipeline {pipeline.id} is not isolated: without {destination} all of it would stand still. Set `isolate: "
+            f"true` and a `lag-budget` in its file, or leave `--destination` out"
+        )
+    return destination
 
 
 def force_stop(pipeline_id: str) -> Stop:

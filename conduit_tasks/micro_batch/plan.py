@@ -85,14 +85,22 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
         pending = "micro-batches to collect"
     if pending:
         return PlanResult(None, True, pending)
-    return PlanResult(None, False, f"recovering: {waiting}" if waiting else "nothing new")
+    if waiting:
+        reason = f"recovering: {waiting}"
+    elif room is None and (halted := _halted(context)):
+        said = f"{', '.join(halted)} stopped, and the lag budget is used up"
+        reason = f"{said}; `conduit start {pipeline.id} --destination ID` goes on"
+    else:
+        reason = "nothing new"
+    return PlanResult(None, False, reason)
 
 
 def outstanding(context: Context) -> str:
-    """What is left to deliver or ack, in words; empty where there is nothing."""
+    """What is left to deliver or ack, in words; empty where there is nothing. One that is stopped has nothing to do."""
     broker, pipeline = context.broker, context.pipeline
     sealed = broker.latest_sealed()
-    behind = [d.id for d in pipeline.destinations if broker.delivery(d.id).cursor < sealed]
+    halted = _halted(context)
+    behind = [d.id for d in pipeline.destinations if d.id not in halted and broker.delivery(d.id).cursor < sealed]
     if behind:
         return f"behind: {', '.join(behind)}"
     names = [d.id for d in pipeline.destinations]
@@ -100,6 +108,11 @@ def outstanding(context: Context) -> str:
     if unacked:
         return f"not acked: {', '.join(unacked)}"
     return ""
+
+
+def _halted(context: Context) -> list[str]:
+    """The destinations that are stopped, each alone (X1)."""
+    return [d.id for d in context.pipeline.destinations if context.broker.delivery(d.id).status == "stopped"]
 
 
 def in_flight(context: Context) -> str:

@@ -69,7 +69,8 @@ def _destination(context: Context, node: str, run_id: str, cleared: bool) -> Wor
     if status in ("stopped", "degraded"):
         return WorkNeeded(False, f"the pipeline is {status}")
     if broker.delivery(destination).status == "stopped":
-        return WorkNeeded(False, f"{destination} is stopped; `conduit start --destination {destination}` starts it")
+        start = f"`conduit start {context.pipeline.id} --destination {destination}`"
+        return WorkNeeded(False, f"{destination} is stopped; {start} starts it")
     if cleared and broker.finished(destination, run_id):
         return WorkNeeded(True, "cleared after it had succeeded: what this run delivered goes again")
     try:

@@ -60,7 +60,7 @@ def resume(ids: list[str], say: Say) -> None:
         broker = open_broker(id)
         try:
             if broker.status().status in ("stopping", "stopped"):
-                broker.start()
+                broker.start(destinations=False)
                 say(f"{id}: running again")
         finally:
             broker.close()

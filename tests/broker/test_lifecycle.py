@@ -179,3 +179,29 @@ def test_initialising_again_changes_no_status(broker: Broker) -> None:
     broker.force_stop()
     broker.initialise()
     assert broker.status().status == "stopped"
+
+
+@pytest.mark.proves("X1", "I9")
+def test_a_destination_stopped_alone_ends_at_its_next_word_and_goes_on_at_its_cursor(feed: Feed) -> None:
+    broker = feed.broker
+    m = feed.sealed()
+    feed.confirm("x", m, [(0, 3)])
+    broker.halt_destination("x")
+    broker.halt_destination("x")
+    with pytest.raises(PipelineStopped, match=r"destination x of pipeline p .* `conduit start p --destination x`"):
+        feed.confirm("x", m, [(4, 9)])
+    # An error of what is torn down is not its reason
+    assert not broker.stop_destination("x", "torn down", "OSError", m)
+    feed.delivered(m, destinations=["y"])
+    assert (broker.delivery("x").status, broker.delivery("x").error) == ("stopped", None)
+    assert (broker.delivery("y").cursor, broker.status().status) == (m, "running")
+    # A restart of the stack leaves it stopped
+    broker.stop(60)
+    broker.start(destinations=False)
+    assert (broker.delivery("x").status, broker.status().status) == ("stopped", "running")
+    # Started, it has what it had confirmed, and errors stop it again
+    broker.start_destination("x")
+    assert str(broker.delivery("x").confirmed) == "0-3"
+    feed.confirm("x", m, [(4, 9)])
+    assert broker.delivery("x").cursor == m
+    assert broker.stop_destination("x", "disk full", "OSError", m)

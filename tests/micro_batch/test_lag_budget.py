@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from tests.micro_batch.harness import here, state, write_pipeline
+from tests.micro_batch.harness import here, run_once, state, write_pipeline
 from tests.micro_batch.test_whole import TWO, events
 
 
@@ -44,3 +45,44 @@ def test_a_lag_budget_below_one_micro_batch_bounds_that_too(home: Path) -> None:
     write_pipeline(home, "p", TWO.replace("    connectors:", "    lag-budget: {records: 15}\n    connectors:"))
     events(home / "data", "a.jsonl", 0, 200)
     assert read_all(3) == [15]
+
+
+@pytest.mark.proves("C13", "I7")
+def test_a_lag_budget_in_bytes_stops_reading_once_that_much_waits(home: Path) -> None:
+    # Given micro-batches of 40 records, and a budget of one and a half of them in bytes
+    write_pipeline(home, "p", TWO.replace("    connectors:", "    lag-budget: {records: 1000}\n    connectors:"))
+    events(home / "data", "a.jsonl", 0, 400)
+    assert read_all(1) == [40]
+    broker = state("p")
+    one = broker.backlog(["all"]).bytes
+    broker.close()
+    budget = one * 3 // 2
+    write_pipeline(home, "p", TWO.replace("    connectors:", f"    lag-budget: {{bytes: {budget}}}\n    connectors:"))
+    # When it is read again and again, and nothing is delivered
+    read_all(8)
+    # Then what waits is the budget, and at most what a file weighs more than its records
+    broker = state("p")
+    waiting, opened_last = broker.backlog(["all"]), broker.unsealed()
+    broker.close()
+    assert opened_last is None
+    assert waiting.bytes >= budget
+    assert waiting.bytes <= budget + 2 * one
+    assert 40 < waiting.records < 400
+
+
+@pytest.mark.proves("C13", "I7")
+def test_a_lag_budget_in_time_stops_reading_while_something_older_waits(home: Path) -> None:
+    # Given something that waits for a second and a budget of half of that
+    write_pipeline(home, "p", TWO.replace("    connectors:", "    lag-budget: {age: 500ms}\n    connectors:"))
+    events(home / "data", "a.jsonl", 0, 400)
+    assert read_all(1) == [40]
+    broker = state("p")
+    until = time.monotonic() + 10
+    while broker.backlog(["all"]).age(broker.now()) <= 0.5:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    broker.close()
+    # Then nothing more is read until it is delivered
+    assert read_all(3) == [40]
+    run_once("p", "delivers")
+    assert len(read_all(1)) == 2

@@ -1,7 +1,7 @@
 -- Prepended to every script: time, numbers, the lease and status guard, range sets.
 --
 -- An answer is a list whose first element is its kind: "ok" (what follows is the script's own), "fenced"
--- (newest token, owner), "stopped" (status, first error), "held" (owner, until, wait) or "broken" (a sentence).
+-- (newest token, owner), "stopped" (status, first error, the destination's key if only it is), "held" (owner, until, wait) or "broken" (a sentence).
 
 local function now_us()
   local t = redis.call('TIME')
@@ -21,7 +21,7 @@ local function halted(pipeline, destination)
   if p[1] == 'stopped' or p[1] == 'degraded' then return {'stopped', p[1], p[2] or ''} end
   if destination then
     local d = redis.call('HMGET', destination, 'status', 'error')
-    if d[1] == 'stopped' then return {'stopped', d[1], d[2] or ''} end
+    if d[1] == 'stopped' then return {'stopped', d[1], d[2] or '', destination} end
   end
 end
 

@@ -5,8 +5,9 @@
 -- @arg error    json  {node, error, error_class, micro_batch}
 -- @returns ok 1 where this error is the one stored, 0 where an earlier one is kept (invariant 9)
 
--- A pipeline the user stopped by force stays so: errors of nodes torn down by it are not its reason.
-if A.stopped == 'degraded' and redis.call('HGET', K.scope, 'status') == 'stopped' then
+-- What the user stopped by force stays so: errors of nodes torn down by it are not its reason.
+local s = redis.call('HMGET', K.scope, 'status', 'forced')
+if s[1] == 'stopped' and (A.stopped == 'degraded' or s[2]) then
   return {'ok', redis.call('HGET', K.scope, 'error') == A.error and 1 or 0}
 end
 return {'ok', first_error(K.scope, A.stopped, A.error)}

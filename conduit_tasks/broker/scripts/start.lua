@@ -21,7 +21,7 @@ end
 for i = windows + leases + 1, #K.each do
   if redis.call('HGET', K.each[i], 'status') == 'stopped' then
     redis.call('HSET', K.each[i], 'status', 'running')
-    redis.call('HDEL', K.each[i], 'error', 'error_at')
+    redis.call('HDEL', K.each[i], 'error', 'error_at', 'forced')
   end
 end
 return {'ok'}
