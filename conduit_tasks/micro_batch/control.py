@@ -30,7 +30,7 @@ def start(pipeline_id: str, destination: str | None = None) -> str:
     """
     with opened(pipeline_id, "start") as context:
         if destination:
-            context.broker.start_destination(_alone(context, destination))
+            context.broker.start_destination(_known(context, destination))
         else:
             context.broker.start()
         return context.broker.status().status
@@ -50,14 +50,18 @@ def stop_destination(pipeline_id: str, destination: str) -> str:
 def _alone(context: Context, destination: str) -> str:
     """The id of a destination that may be stopped alone."""
     pipeline = context.pipeline
-    names = [d.id for d in pipeline.destinations]
-    if destination not in names:
-        raise ConfigError(f"pipeline {pipeline.id} has no destination {destination}; it has {', '.join(names)}")
     if not pipeline.isolate:
         raise ConfigError(
             f"pipeline {pipeline.id} is not isolated: without {destination} all of it would stand still. Set `isolate: "
             f"true` and a `lag-budget` in its file, or leave `--destination` out"
         )
+    return _known(context, destination)
+
+
+def _known(context: Context, destination: str) -> str:
+    names = [d.id for d in context.pipeline.destinations]
+    if destination not in names:
+        raise ConfigError(f"pipeline {context.pipeline.id} has no destination {destination}; it has {', '.join(names)}")
     return destination
 
 
