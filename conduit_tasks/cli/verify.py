@@ -33,6 +33,7 @@ def verify(  # noqa: PLR0917 - options, not arguments
     """
     from conduit_tasks.verify.processes import kill_processes
     from conduit_tasks.verify.run import verify as live
+    from conduit_tasks.verify.server import cleaned_up
 
     count = seeds if seeds is not None else 0 if processes else 100 if seed is None else 1
     first = 1 if seed is None else seed
@@ -41,11 +42,12 @@ def verify(  # noqa: PLR0917 - options, not arguments
     if not json:
         _print("seed", COLUMNS)
     results = []
-    for result in _progress(live(range(first, first + count), events, jobs or os.cpu_count() or 1), count, json):
-        results.append(result)
-    for result in kill_processes(range(first, first + processes), max(events, 200)):
-        _tell(result, json)
-        results.append(result)
+    with cleaned_up():
+        for result in _progress(live(range(first, first + count), events, jobs or os.cpu_count() or 1), count, json):
+            results.append(result)
+        for result in kill_processes(range(first, first + processes), max(events, 200)):
+            _tell(result, json)
+            results.append(result)
     _conclude(results, json)
 
 

@@ -105,6 +105,9 @@ def _runs(  # noqa: PLR0917 - what one seed is made of
             process.send_signal(signal.SIGKILL)
             process.communicate()
             continue
+        except BaseException:
+            process.kill()
+            raise
         if process.returncode:
             found.broken(f"run-{run} ended with {process.returncode}: {errors.decode(errors='replace')[-500:]}")
         if not kill and b"idle" in said:

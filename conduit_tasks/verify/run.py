@@ -9,7 +9,7 @@ from typing import Any
 
 from conduit_tasks.verify.history import live
 from conduit_tasks.verify.result import Result
-from conduit_tasks.verify.server import own_redis, scratch_folder
+from conduit_tasks.verify.server import cleaned_up, own_redis, scratch_folder
 
 
 def verify(seeds: Sequence[int], events: int, jobs: int) -> Iterator[Result]:
@@ -54,8 +54,9 @@ def verify(seeds: Sequence[int], events: int, jobs: int) -> Iterator[Result]:
 
 def _work(todo: Any, done: Any, events: int) -> None:
     try:
-        for result in _share(iter(todo.get, None), events):
-            done.put(result)
+        with cleaned_up():
+            for result in _share(iter(todo.get, None), events):
+                done.put(result)
         done.put(None)
     except Exception as error:  # noqa: BLE001 - raised again in the parent
         done.put(RuntimeError(f"{type(error).__name__}: {error}"))

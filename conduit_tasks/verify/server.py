@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +23,22 @@ def scratch() -> Path:
     """A folder for everything that is thrown away; in memory where the machine has such a place."""
     memory = Path("/dev/shm")  # noqa: S108 - made by mkdtemp below
     return Path(tempfile.mkdtemp(prefix="conduit-verify-", dir=memory if os.access(memory, os.W_OK) else None))
+
+
+@contextmanager
+def cleaned_up() -> Iterator[None]:
+    """SIGTERM ends this process as an exception does: servers are stopped and folders removed on its way out."""
+
+    def leave(*_: object) -> None:
+        # Once: a second one would cut the clearing away short.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
