@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _brokers() -> Iterator[Any]:
+def brokers() -> Iterator[Any]:
     """Brokers of many pipelines over one connection."""
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.broker.connection import connect
@@ -33,7 +33,7 @@ def _brokers() -> Iterator[Any]:
 def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
     """One line per pipeline: status, first error, micro-batches sealed and what is furthest behind."""
     out = []
-    with _brokers() as broker_of:
+    with brokers() as broker_of:
         for pipeline in pipelines:
             broker = broker_of(pipeline.id)
             status = broker.status()
