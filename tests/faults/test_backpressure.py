@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from conduit_tasks.micro_batch.acks import ack_source
@@ -78,8 +80,13 @@ class Most:
     spool: int = 0
     redis: int = 0
     ahead: int = 0
+    memory: int = 0
+    """Bytes this process occupies; `arrow` of them are held by Arrow."""
+    arrow: int = 0
 
     def look(self, home: Path) -> None:
+        self.memory = max(self.memory, resident())
+        self.arrow = max(self.arrow, pa.total_allocated_bytes())
         broker = state("p")
         try:
             # The slower one is asked first: what is confirmed since only makes the difference smaller.
@@ -97,6 +104,11 @@ class Most:
         self.spool = max(self.spool, sum(_size(path) for path in files))
 
 
+def resident() -> int:
+    """Bytes of memory this process occupies."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -105,7 +117,7 @@ def _size(path: Path) -> int:
 
 
 @pytest.mark.proves("C13", "I7", "I6")
-def test_a_destination_100_times_slower_than_the_source_bounds_spool_redis_and_read_ahead(quick: Path) -> None:
+def test_a_destination_100_times_slower_than_the_source_bounds_spool_redis_memory_and_read_ahead(quick: Path) -> None:
     # Given a slow destination and a source that could be read at once
     write_pipeline(quick, "p", PIPELINE.replace("timeout: 1s}", "timeout: 1s, rate-limit: 1000}"))
     rows = events(quick / "data", 6_000)
@@ -136,6 +148,7 @@ def test_a_destination_100_times_slower_than_the_source_bounds_spool_redis_and_r
             time.sleep(0.01)
 
     # When it is read, delivered and acked by runs side by side
+    held, arrow, began = resident(), pa.total_allocated_bytes(), time.monotonic()
     with ThreadPoolExecutor(3) as pool:
         reading = pool.submit(read_on)
         try:
@@ -144,6 +157,7 @@ def test_a_destination_100_times_slower_than_the_source_bounds_spool_redis_and_r
         finally:
             ended.set()
         reading.result(10)
+    took = time.monotonic() - began
     drive()
     # Then what was read and not yet delivered stayed within the budget all the time
     assert 500 < most.ahead <= 1_000
@@ -151,6 +165,12 @@ def test_a_destination_100_times_slower_than_the_source_bounds_spool_redis_and_r
     one = most.spool / 3
     assert one < 60_000
     assert most.redis < 40_000
+    # Nor did this process, which reads and delivers, hold more than a few micro-batches
+    assert most.memory - held < 128_000_000
+    assert most.arrow - arrow < 2_000_000
+    # The slow one was as fast as its rate limit lets it be, apart from a tenth of a second's tokens
+    assert len(rows) / took <= 1_000 * 1.05
+    assert took < 4 * len(rows) / 1_000
     # And everything arrived
     assert payloads(quick / "out/slow.jsonl") == payloads(quick / "out/fast.jsonl") == rows
     account()
