@@ -110,6 +110,10 @@ class Keys:
         """hash: base, last, bytes, acked, acked_bytes, journal, holes of a gateway source. Pipeline."""
         return f"{self._tag}ingested:{source}"
 
+    def ingest_index(self, source: str) -> str:
+        """hash: `<CloudEvents source> <key>` → state of its pipe's receiver, of a gateway source. Pipeline."""
+        return f"{self._tag}ingest-index:{source}"
+
     def ingest_group(self, source: str, gateway: str) -> str:
         """string: the last group one gateway process stored, and its answer. An hour."""
         return f"{self._tag}ingest-group:{source}|{gateway}"

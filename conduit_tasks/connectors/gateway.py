@@ -6,7 +6,7 @@ are the positions; a producer's own CloudEvents attributes are metadata `cloudev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from conduit_tasks.connectors import options
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from conduit_tasks.gateway.parse import Webhooks
     from conduit_tasks.gateway.store import Budget, IngestStore
+    from conduit_tasks.pipes.base import Receiver
 
 _ATTRIBUTE = "cloudevents."
 SECRETS = ("env", "connection", "variable")
@@ -45,6 +46,14 @@ class GatewaySource(Source):
             Option("webhooks.id-header", "the header that holds a webhook's id"),
             Option("webhooks.type-header", "the header that holds a webhook's type"),
             Option("key", "the attribute that becomes the record's key", default="partitionkey"),
+            Option(
+                "pipe",
+                "which events pass, by their sequence among those of the same source and pipe.key",
+                choices=("monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"),
+            ),
+            Option("pipe.key", "the attribute beside source that has a sequence of its own", default="partitionkey"),
+            Option("pipe.first", "the number to begin with; any: whichever comes first", default="1"),
+            Option("pipe.wait", "how long an event may wait for a lower number", default="2s"),
             Option("cloudevents.*", "a CloudEvents attribute for events that come without it: a constant"),
         ),
     )
@@ -59,6 +68,15 @@ class GatewaySource(Source):
         self.rate = _rate(self.settings)
         self.take_webhooks = options.boolean(self.settings, "webhooks")
         self.key = f"{_ATTRIBUTE}{self.settings['key']}"
+        self.pipe = self.settings.get("pipe")
+        self.pipe_key = self.settings["pipe.key"]
+        anyone = self.settings["pipe.first"] == "any"
+        self.pipe_first = None if anyone else options.integer(self.settings, "pipe.first")
+        self.pipe_wait = options.duration(self.settings, "pipe.wait")
+        if self.pipe is not None and self.take_webhooks and "webhooks" in settings:
+            raise ConfigError(
+                "gateway: option 'webhooks': a webhook has no sequence, which the pipe asks for; remove it"
+            )
         for name, value in self.settings.items():
             if name.startswith(_ATTRIBUTE) and "{{" in value:
                 raise ConfigError(
@@ -80,6 +98,16 @@ class GatewaySource(Source):
 
         id_header, type_header = (self.settings.get(f"webhooks.{n}-header", "").lower() for n in ("id", "type"))
         return Webhooks(self.take_webhooks, id_header, type_header)
+
+    @property
+    def receiver(self) -> Callable[[], Receiver]:
+        """Makes the receiver of one lane; only where there is a `pipe`."""
+        from conduit_tasks.pipes.registry import PIPES
+
+        made = PIPES[str(self.pipe)].receiver
+        # No queue of its own: what is not the next waits unanswered in the gateway, so nothing unconfirmed is kept.
+        more = {"queue": 0} if str(self.pipe).startswith("continuous") else {}
+        return lambda: made(first=self.pipe_first, **more)
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         store = self._store()

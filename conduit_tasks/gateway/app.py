@@ -17,9 +17,10 @@ import orjson
 from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.gateway.attributes import BadEvent
-from conduit_tasks.gateway.commit import Bucket, Committer, Health
+from conduit_tasks.gateway.commit import Bucket, Committer, Health, NotNext
 from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.parse import Webhooks, parse
+from conduit_tasks.gateway.pipe import place
 from conduit_tasks.gateway.tokens import Tokens
 
 log = logging.getLogger("conduit.gateway")
@@ -111,6 +112,9 @@ class Gateway:
             body = await _read(receive, most)
             try:
                 events = parse(scope["headers"], body, endpoint.webhooks)
+                if endpoint.source.pipe is not None:
+                    for event in events:
+                        place(event, endpoint.source.pipe_key)
             except BadEvent as bad:
                 raise _bad(bad) from None
             await _store(endpoint, events)
@@ -186,6 +190,13 @@ async def _store(endpoint: Endpoint, events: list[bytes]) -> None:
         stored = await endpoint.committer.store(len(events), chunk)
     except BrokerUnavailable:
         raise _away() from None
+    except NotNext:
+        raise Refusal(
+            409,
+            "Not the next",
+            "an event with a lower sequence of the same source and key has not come; send that one, then this again",
+            headers={"Retry-After": "1"},
+        ) from None
     if not stored:
         raise Refusal(
             429,

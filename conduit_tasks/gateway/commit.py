@@ -15,7 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.errors import BrokerUnavailable, ConduitError
+from conduit_tasks.gateway.pipe import WITHHELD
 from conduit_tasks.gateway.store import Budget
 
 log = logging.getLogger("conduit.gateway")
@@ -29,9 +30,15 @@ CHUNK_BYTES = 64 << 10
 PATIENCE = 5.0
 """Seconds for which a group is tried again while Redis is away; then its producers are told to come back."""
 PAUSE = 0.1
+HELD = 1_000
+"""Requests of a source that may wait for an earlier one of their pipe."""
 
 Add = Callable[[str, int, list[int], list[bytes], Budget], list[str | None]]
-"""`IngestStore.add`: gateway, group, events of each chunk, chunks, budget."""
+"""`IngestStore.add`: gateway, group, events of each chunk, chunks, budget; `PipedStore.add` alike."""
+
+
+class NotNext(ConduitError):
+    """An event's number is not the next of its pipe, and the one before did not come in time."""
 
 
 class Health:
@@ -54,29 +61,33 @@ class Health:
         self.away = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     count: int
     chunk: bytes
     stored: asyncio.Future[bool]
     since: float
+    timed: bool = False
+    """Whether a timer runs for it."""
 
 
 class Committer:
     """Stores the events of one source; one group at a time."""
 
-    def __init__(self, add: Add, budget: Budget, pool: Executor, health: Health) -> None:
-        self.add, self.budget = add, budget
+    def __init__(self, add: Add, budget: Budget, pool: Executor, health: Health, hold: float | None = None) -> None:
+        """`hold`: seconds that a request may wait for an earlier one of its pipe; None: there is no pipe."""
+        self.add, self.budget, self.hold = add, budget, hold
         self._pool, self._health = pool, health
         # Groups are numbered per committer: after a restart of the gateway nothing is sent again.
         self._gateway, self._group = secrets.token_hex(8), 0
         self._waiting: deque[_Request] = deque()
+        self._held: list[_Request] = []
         self._working: asyncio.Task[None] | None = None
 
     async def store(self, count: int, chunk: bytes) -> bool:
         """True once the `count` events of the chunk are durable, False where the backlog is used up.
 
-        Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again.
+        Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again. Raises NotNext.
         """
         loop = asyncio.get_running_loop()
         request = _Request(count, chunk, loop.create_future(), loop.time())
@@ -89,7 +100,7 @@ class Committer:
         try:
             while self._waiting:
                 await asyncio.sleep(LINGER)
-                full = await self._commit(_chunks(self._next()))
+                full = await self._commit(_chunks(self._next(), CHUNK_BYTES if self.hold is None else 0))
                 if full:
                     # A chunk of several that does not fit may hold some that do.
                     await self._commit([[request] for request in full])
@@ -133,13 +144,36 @@ class Committer:
                 self._fail([r for chunk in chunks for r in chunk], error)
                 return []
         again: list[_Request] = []
+        if self._held and any(id and id != WITHHELD for id in stored):
+            # What they wait for may be among it.
+            self._waiting.extendleft(reversed([r for r in self._held if not r.stored.done()]))
+            self._held.clear()
         for chunk, done in zip(chunks, stored, strict=True):
-            if not done and len(chunk) > 1:
+            if done == WITHHELD:
+                self._hold(chunk[0])
+                continue
+            if done is None and len(chunk) > 1:
                 again += chunk
                 continue
             for request in chunk:
-                request.stored.set_result(bool(done))
+                request.stored.set_result(done is not None)
         return again
+
+    def _hold(self, request: _Request) -> None:
+        """Lets a request wait for an earlier one; it was not confirmed, so forgetting it loses nothing."""
+        left = request.since + (self.hold or 0.0) - asyncio.get_running_loop().time()
+        if left <= 0 or len(self._held) >= HELD:
+            self._fail([request], NotNext("an earlier number is missing"))
+            return
+        self._held.append(request)
+        if not request.timed:
+            request.timed = True
+            asyncio.get_running_loop().call_later(left, self._expire, request)
+
+    def _expire(self, request: _Request) -> None:
+        if request in self._held:
+            self._held.remove(request)
+            self._fail([request], NotNext("an earlier number is missing"))
 
     @staticmethod
     def _fail(group: list[_Request], error: Exception) -> None:
@@ -153,14 +187,14 @@ class Committer:
             await asyncio.shield(self._working)
 
 
-def _chunks(group: list[_Request]) -> list[list[_Request]]:
-    """Requests in order, several to a chunk up to CHUNK_BYTES."""
+def _chunks(group: list[_Request], most: int) -> list[list[_Request]]:
+    """Requests in order, several to a chunk up to `most` bytes; 0: each its own."""
     chunks: list[list[_Request]] = []
     room = 0
     for request in group:
         if len(request.chunk) > room:
             chunks.append([])
-            room = CHUNK_BYTES
+            room = most
         chunks[-1].append(request)
         room -= len(request.chunk)
     return chunks

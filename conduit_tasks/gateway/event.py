@@ -49,6 +49,12 @@ def unpack(event: bytes) -> tuple[bool, dict[str, str], bytes | None]:
     return head[:1] == b"s", metadata, None if head[:1] == b"n" else data
 
 
+def head(event: bytes) -> dict[str, str]:
+    """The metadata alone."""
+    metadata: dict[str, str] = orjson.loads(event[1 : event.index(b"\n")])
+    return metadata
+
+
 def join(events: Iterable[bytes]) -> bytes:
     """A chunk of these events."""
     return b"".join([part for event in events for part in (_LENGTH.pack(len(event)), event)])

@@ -28,6 +28,7 @@ from conduit_tasks.gateway.app import Endpoint, Gateway
 from conduit_tasks.gateway.commit import Add, Bucket, Committer, Health
 from conduit_tasks.gateway.durability import Fsync, Mode, check_answers
 from conduit_tasks.gateway.journal import Journal, JournaledStore
+from conduit_tasks.gateway.pipe import PipedStore
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.gateway.tokens import Tokens, resolve
 from conduit_tasks.pipeline.load import load_folder
@@ -159,6 +160,8 @@ class Service:
                 try:
                     Broker(pipeline.id, self.client).initialise()
                     built = GatewaySource(source.settings)
+                    if source.durability == "spool" and built.pipe is not None:
+                        raise ConfigError("durability: spool does not keep what a pipe knows; remove one of the two")
                     journal = self._journal(pipeline, source) if source.durability == "spool" else None
                     out.append(_Found(pipeline.id, source.id, built, resolve(built.auth), journal))
                 except ConfigError as error:
@@ -175,6 +178,7 @@ class Service:
                 committer = Committer(add, one.source.budget, self._pool, gateway.health)
                 self._committers[one.path] = committer
             committer.add, committer.budget = add, one.source.budget
+            committer.hold = one.source.pipe_wait if one.source.pipe else None
             before = gateway.endpoints.get(one.path)
             bucket = before.bucket if before else None
             if (bucket.rate if bucket else None) != one.source.rate:
@@ -187,6 +191,8 @@ class Service:
     def _adding(self, one: _Found) -> Add:
         store = IngestStore(one.pipeline, one.connector, self.client)
         waits = self.mode == "waitaof"
+        if one.source.pipe is not None:
+            return PipedStore(store, one.source.receiver, one.source.pipe_key, wait_fsync=waits).add
         if one.journal is None:
             return partial(store.add, wait_fsync=waits)
         if one.journal not in self._journaled:

@@ -19,6 +19,8 @@ SLICE_RECORDS, SLICE_BYTES = 50_000, 32 << 20
 """What one task reads."""
 PAGE_ENTRIES, PAGE_BYTES = 5_000, 4 << 20
 """What one answer of Redis holds while a slice is read."""
+MOVED = "moved"
+"""In place of an id: a lane was not in the state that the caller saw."""
 FSYNC_WAIT_MS = 4000
 """Below the socket's timeout."""
 
@@ -75,18 +77,21 @@ class IngestStore(BrokerBase):
         wait_fsync: bool = False,
         journal: str = "",
         known: int = 0,
+        moves: Sequence[Sequence[tuple[str, str, str]]] = (),
     ) -> list[str | None]:
         """Stores chunks of events (`event.join`; `counts`: how many each has); per chunk the id it was stored under.
 
         Each whole or not at all, None where the backlog is used up. `group` counts the calls of one gateway process;
         the same one again changes nothing. `wait_fsync`: returns when the append-only file is on disk (WAITAOF).
         `journal`, `known`: name and highest number of the journal that Redis must know (JournalLost where it does not).
+        `moves`: per chunk (lane, state it must have, state it gets); MOVED in place of an id where one is another.
         Raises BrokerUnavailable: whether it was stored is then not known.
         """
         keys = {
             "stream": self.keys.ingest(self.source),
             "state": self.keys.ingested(self.source),
             "group": self.keys.ingest_group(self.source, gateway),
+            "index": self.keys.ingest_index(self.source),
         }
         args: dict[str, Any] = {
             "group": group,
@@ -96,6 +101,7 @@ class IngestStore(BrokerBase):
             "journal": journal,
             "known": known,
             "counts": list(counts),
+            "moves": moves,
             "chunks": chunks,
         }
         if wait_fsync:
@@ -113,8 +119,14 @@ class IngestStore(BrokerBase):
         for said, count, chunk in zip(answer[0], counts, chunks):
             if said == "1":
                 number, size = number + count, size + len(chunk)
-            ids.append(f"{number}-{size}" if said == "1" else None)
+            ids.append({"1": f"{number}-{size}", "2": MOVED}.get(said))
         return ids
+
+    def lanes(self, names: Sequence[str]) -> list[str]:
+        """State of each lane's receiver; "" where there is none yet."""
+        with reaching(self.redis):
+            found: Any = self.redis.hmget(self.keys.ingest_index(self.source), list(names))
+        return [state or "" for state in found]
 
     def restore(self, journal: str, chunks: Sequence[Chunk]) -> int:
         """Puts chunks of a journal back, ascending; what is there stays. The last call gives the journal's name."""

@@ -120,6 +120,14 @@ def _check_durability(connector: ConnectorKeys, spool: str | None, report: Repor
             f"'{plugin}' answers no producer, so 'durability' has no meaning here",
             f"remove it; it belongs to a source with plugin: {GATEWAY}",
         )
+    elif connector.durability == "spool" and connector.settings.get("pipe"):
+        report.add(
+            "E209",
+            (*path, "durability"),
+            "the journal of durability: spool does not keep what a pipe knows, so that after the loss of Redis it "
+            "would let pass again what had passed, or wait for ever",
+            "remove durability, or the pipe",
+        )
     elif connector.durability == "spool" and "://" in (root := spool or settings().spool).removeprefix("file://"):
         report.add(
             "E214",

@@ -277,3 +277,10 @@ def test_durability_belongs_to_the_gateway_and_a_journal_to_a_folder(
     pipeline = f"spool: {{path: {where}://bucket}}" if where else ""
     text = files.with_pipeline(pipeline, source=f"durability: {kept}").replace("plugin: file", f"plugin: {plugin}", 1)
     assert [f.code for f in files.load(text).errors] == ([code] if code else [])
+
+
+@pytest.mark.proves("O6", "X7")
+def test_a_journal_does_not_go_with_a_pipe(files: Files) -> None:
+    text = files.with_pipeline(source="durability: spool").replace("plugin: file", "plugin: gateway", 1)
+    text = text.replace("{path: in.txt}", "{auth: none, pipe: continuous}")
+    assert [f.code for f in files.load(text).errors] == ["E209"]

@@ -10,6 +10,7 @@
 -- @key state    hash    base: number before the first event; last, bytes: number and bytes of all ever stored; acked,
 --                       acked_bytes: removed; journal: what the gateway keeps beside it; pipeline's life
 -- @key group    string  number and answer of the last group of this gateway process; expires
+-- @key index    hash    lane -> state of its pipe's receiver; pipeline's life
 -- @arg group    int     number of this group; one that was answered already is answered the same again (invariant 5)
 -- @arg ttl      int     seconds the answer is remembered
 -- @arg records  int     events that may be stored and not yet acked
@@ -17,9 +18,10 @@
 -- @arg journal  text    name of the journal that must be in the state (durability: spool); empty: there is none
 -- @arg known    int     the highest number in it
 -- @arg counts   json    events of each chunk
+-- @arg moves    json    per chunk a list of (lane, state it must have, state it gets); a chunk may have no event
 -- @arg chunks   blob*   the chunks, in order
 -- @returns lost: the journal must be put back first | ok ANSWER LAST BYTES: a character per chunk, 1 stored, 0 refused,
---   the backlog is used up; number and bytes before the first of them
+--   the backlog is used up, 2 a lane is not where it must be; number and bytes before the first of them
 
 local number_before, before, last_before, bytes_before =
   string.match(redis.call('GET', K.group) or '', '^(%d+) (%d+) (%d+) (%d+)$')
@@ -35,12 +37,25 @@ local from = {text(last), text(bytes)}
 local most = tonumber(s[3] or last) + tonumber(A.records)
 local most_bytes = number(s[4]) + tonumber(A.size)
 if not s[1] then redis.call('HSET', K.state, 'base', text(last), 'acked', text(last), 'acked_bytes', '0') end
+local moves = cjson.decode(A.moves)
+
+local function moved(of)
+  for _, m in ipairs(of) do
+    if (redis.call('HGET', K.index, m[1]) or '') ~= m[2] then return true end
+  end
+end
+
 local answer = {}
 for i, count in ipairs(cjson.decode(A.counts)) do
   local chunk = A.chunks[i]
-  if last + count <= most and bytes + #chunk <= most_bytes then
-    last, bytes = last + count, bytes + #chunk
-    redis.call('XADD', K.stream, text(last) .. '-' .. text(bytes), 'n', count, 'e', chunk)
+  if moves[i] and moved(moves[i]) then
+    answer[i] = '2'
+  elseif count == 0 or (last + count <= most and bytes + #chunk <= most_bytes) then
+    if count > 0 then
+      last, bytes = last + count, bytes + #chunk
+      redis.call('XADD', K.stream, text(last) .. '-' .. text(bytes), 'n', count, 'e', chunk)
+    end
+    for _, m in ipairs(moves[i] or {}) do redis.call('HSET', K.index, m[1], m[3]) end
     answer[i] = '1'
   else
     answer[i] = '0'

@@ -1,0 +1,159 @@
+"""A pipe's receiver at ingest (SEMANTICS O5–O6r): per CloudEvents `source` and key, `sequence` decides what passes.
+
+The receivers are those of `conduit_tasks.pipes`; what they know lies in Redis and moves in the very call that stores
+the events, if it is still what the decision was made on: several gateways may serve one source, and a crash between
+the two cannot be. A continuous receiver's queue is the requests that wait for their answer: nothing in it was
+confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+
+from conduit_tasks.gateway.attributes import BadEvent
+from conduit_tasks.gateway.event import head, join, split
+from conduit_tasks.gateway.store import MOVED, Budget, IngestStore
+from conduit_tasks.pipes.base import Message, Receiver
+from conduit_tasks.record.cloudevents import PREFIX
+
+WITHHELD = "withheld"
+"""In place of an id: not the next of its lane, so neither stored nor refused."""
+STEPS = 1_000
+"""Calls in which a group is stored at most; each but the first because another gateway was quicker."""
+_SOURCE, _SEQUENCE, _TYPE = PREFIX + "source", PREFIX + "sequence", PREFIX + "sequencetype"
+
+
+def place(event: bytes, key: str) -> tuple[str, int]:
+    """The lane of a packed event, and its number in it. Raises BadEvent where it has none."""
+    metadata = head(event)
+    text = metadata.get(_SEQUENCE, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        said = f"is '{text[:20]}', not" if text else "is missing; it is"
+        raise BadEvent(
+            f"attribute 'sequence' {said} a whole number in digits, which this source's pipe asks for", "sequence"
+        )
+    if metadata.get(_TYPE, "Integer") != "Integer":
+        raise BadEvent("attribute 'sequencetype' is not Integer, the only one that has an order here", "sequencetype")
+    # A URI has no blank, so the two cannot run into each other.
+    return f"{metadata.get(_SOURCE, '')} {metadata.get(PREFIX + key, '')}", int(text)
+
+
+@dataclass
+class _Group:
+    """A group on its way: what became of each request so far."""
+
+    number: int
+    events: list[list[bytes]]
+    answers: list[str | None]
+    open: list[int]
+    step: int = 0
+
+
+@dataclass
+class _Call:
+    """What one call stores: requests in the order in which they pass, what passes of each, and its lanes' moves."""
+
+    requests: list[int] = field(default_factory=list)
+    passing: list[list[bytes]] = field(default_factory=list)
+    moves: list[list[tuple[str, str, str]]] = field(default_factory=list)
+    after: dict[str, str] = field(default_factory=dict)
+
+
+class PipedStore:
+    """`IngestStore.add` behind a receiver per lane. A request passes whole or waits whole.
+
+    `key`: the attribute beside `source` that makes a lane. Per request: the id of the last event stored, "" where all
+    of it had passed before, None where the backlog is used up, WITHHELD where an earlier number is missing.
+    """
+
+    def __init__(
+        self, store: IngestStore, receiver: Callable[[], Receiver], key: str, *, wait_fsync: bool = False
+    ) -> None:
+        self.store, self._receiver, self._key, self._wait = store, receiver, key, wait_fsync
+        self._known: dict[str, str] = {}
+        """Lane → state as this gateway saw it last."""
+        self._group: _Group | None = None
+
+    def add(
+        self, gateway: str, group: int, counts: Sequence[int], chunks: Sequence[bytes], budget: Budget
+    ) -> list[str | None]:
+        """As `IngestStore.add`, with requests as chunks."""
+        if self._group is None or self._group.number != group:
+            events = [split(chunk) for chunk in chunks]
+            self._group = _Group(group, events, [WITHHELD] * len(chunks), list(range(len(chunks))))
+            self._known.clear()
+        work = self._group
+        # A call whose answer was lost is made again as it was: `work` and `_known` change only with an answer.
+        while call := self._decide(work):
+            ids = self.store.add(
+                gateway,
+                group * STEPS + work.step,
+                [len(events) for events in call.passing],
+                [join(events) for events in call.passing],
+                budget,
+                wait_fsync=self._wait,
+                moves=call.moves,
+            )
+            work.step += 1
+            for request, id, passed in zip(call.requests, ids, call.passing):
+                if id != MOVED:
+                    work.answers[request] = id if passed or id is None else ""
+                    work.open.remove(request)
+            if None not in ids and MOVED not in ids:
+                self._known |= call.after
+                break
+            self._known.clear()
+            if work.step >= STEPS:
+                break
+        return work.answers
+
+    def _decide(self, work: _Group) -> _Call | None:
+        """What passes now of the open requests; None where nothing does.
+
+        One that was withheld is looked at again behind what it waited for.
+        """
+        self._learn({place(e, self._key)[0] for n in work.open for e in work.events[n]})
+        call = _Call(after=dict(self._known))
+        left, waiting = list(work.open), []
+        while left:
+            for n in left:
+                moves = self._pass(work.events[n], call)
+                if moves is None:
+                    waiting.append(n)
+                else:
+                    call.requests.append(n)
+                    call.moves.append(moves)
+            if len(waiting) == len(left):
+                break
+            left, waiting = waiting, []
+        return call if call.requests else None
+
+    def _pass(self, events: list[bytes], call: _Call) -> list[tuple[str, str, str]] | None:
+        """The moves of its lanes, what passes added to the call; None where one of the events is not the next."""
+        passing, receivers = [], {}
+        for event in events:
+            lane, number = place(event, self._key)
+            if lane not in receivers:
+                receivers[lane] = self._receiver()
+                if call.after.get(lane):
+                    receivers[lane].restore(orjson.loads(call.after[lane]))
+            reaction = receivers[lane].receive(Message(number))
+            if not reaction.confirm:
+                return None
+            if reaction.deliver:
+                passing.append(event)
+        moves = [
+            (lane, call.after.get(lane, ""), orjson.dumps(receiver.snapshot(), option=orjson.OPT_SORT_KEYS).decode())
+            for lane, receiver in receivers.items()
+        ]
+        call.passing.append(passing)
+        call.after |= {lane: after for lane, _, after in moves}
+        return moves
+
+    def _learn(self, lanes: set[str]) -> None:
+        unknown = sorted(lanes - self._known.keys())
+        if unknown:
+            self._known |= zip(unknown, self.store.lanes(unknown))
