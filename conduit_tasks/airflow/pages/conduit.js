@@ -178,7 +178,7 @@ async function overview(r) {
       lines: [d.id, `${d.plugin} · ${d.pipe}${d.filters ? " · filtered" : ""}`, ...d.processors.map((x) => `· ${x.plugin}`),
         `cursor ${count(s.cursor)} · ${count(s.delivered)} delivered`,
         s.lag.records ? `behind ${count(s.lag.records)} · ${bytes(s.lag.bytes)} · ${age(s.lag.age)}` : "up to date",
-        ...(s.dead ? [`${count(s.dead)} dead letters`] : [])],
+        ...(s.dead ? [`${count(s.dead)} dead letter${s.dead === 1 ? "" : "s"}`] : [])],
     };
   }));
   return [
