@@ -14,13 +14,14 @@ from conduit_tasks.broker.dead_index import DeadIndex, index_entries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.redrive import Position, positions
 from conduit_tasks.broker.state import DeliveryState
 from conduit_tasks.errors import ConduitError, PipelineStopped
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.port import Counts, DeadLetter
 
-COUNTERS = ("matched", "delivered", "filtered", "nacked", "completed", "retried", "redelivered")
+COUNTERS = ("matched", "delivered", "filtered", "nacked", "completed", "parked", "retried", "redelivered", "redriven")
 
 
 class Deliveries(MicroBatches, Leases, DeadIndex):
@@ -56,6 +57,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         *,
         state: Mapping[str, Any] | None = None,
         dead: Sequence[DeadLetter] = (),
+        park: Mapping[str, Position] | None = None,
         run: str = "",
         retention: float = 0.0,
         epoch: int = 0,
@@ -63,8 +65,9 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         """Confirms ranges of micro-batch m, none or all of them confirmed before; moves the cursor when complete.
 
         Counters are added exactly once. What `run` confirmed is remembered for `retention` seconds. `epoch` above 0:
-        the ranges are redelivered ones (`reopen`). One command. Returns the pipeline's status. Raises Fenced,
-        PipelineStopped, InvariantBroken.
+        the ranges are redelivered ones (`reopen`). `park`: keys whose later records wait from here on (X4), with the
+        position of the record that they wait behind; one that is parked stays as it is. One command. Returns the
+        pipeline's status. Raises Fenced, PipelineStopped, InvariantBroken.
         """
         given = ranges if isinstance(ranges, RangeSet) else RangeSet.of(ranges)
         if not given:
@@ -83,6 +86,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
                 "dead": self.keys.dead(destination),
                 "run": self.keys.run(destination, run),
                 "redo": self.keys.redo(destination),
+                "parked": self.keys.parked(destination),
             },
             m=m,
             token=token,
@@ -91,6 +95,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             state="" if state is None else orjson.dumps(dict(state)).decode(),
             remember=int(retention * 1000) if run else 0,
             counts={name: n for name, n in numbers.items() if n},
+            park=positions(park or {}),
             letters=index_entries(dead),
         )
         return str(answer[0])

@@ -117,3 +117,11 @@ class Keys:
     def ingest_group(self, source: str, gateway: str) -> str:
         """string: the last group one gateway process stored, and its answer. An hour."""
         return f"{self._tag}ingest-group:{source}|{gateway}"
+
+    def redrive(self, destination: str) -> str:
+        """hash: token, nonce, epoch, by, step; dead letter → claimed, or what became of it. Until the redrive ends."""
+        return f"{self._tag}redrive:{destination}"
+
+    def parked(self, destination: str) -> str:
+        """hash: hash of a parked key → position up to which it is settled. Each until the key is unparked."""
+        return f"{self._tag}parked:{destination}"

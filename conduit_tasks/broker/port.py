@@ -12,6 +12,7 @@ from conduit_tasks.broker.leases import Lease
 from conduit_tasks.delivery.port import Counts, DeadLetter
 
 if TYPE_CHECKING:
+    from conduit_tasks.delivery.parking import Parking
     from conduit_tasks.pipeline.topology import Destination
 
 
@@ -24,7 +25,8 @@ class Store(Protocol):
 
 class BrokerPort:
     """The real DeliveryPort. `run` names the run whose confirms are remembered for `retention` seconds;
-    `epoch` above 0 redelivers (`Broker.reopen`): records that voted once do not vote again."""
+    `epoch` above 0 redelivers (`Broker.reopen`): records that voted once do not vote again. `parking`: of the same
+    work; what it holds is stored before, and its keys are parked with, the confirm (X4)."""
 
     def __init__(  # noqa: PLR0917  # the six things a port is made of
         self,
@@ -38,7 +40,9 @@ class BrokerPort:
         isolate: bool = False,
         retention: float = 86_400.0,
         epoch: int = 0,
+        parking: Parking | None = None,
     ) -> None:
+        self._parking = parking
         self._broker, self._lease, self._destination = broker, lease, destination
         self._m, self._run, self._store = m, run, store
         self._isolate, self._retention, self._epoch = isolate, retention, epoch
@@ -51,7 +55,9 @@ class BrokerPort:
         state: dict[str, Any] | None = None,
         dead: Sequence[DeadLetter] = (),
     ) -> None:
-        """See DeliveryPort; one command."""
+        """See DeliveryPort; one command. Raises what the parking store raises: nothing is confirmed then."""
+        if self._parking is not None:
+            self._parking.save()
         began = time.monotonic()
         self._broker.confirm(
             self._destination.id,
@@ -61,6 +67,7 @@ class BrokerPort:
             counts,
             state=state,
             dead=dead,
+            park=self._parking.to_park(dead) if self._parking is not None else None,
             run=self._run,
             retention=self._retention,
             epoch=self._epoch,

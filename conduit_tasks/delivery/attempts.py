@@ -18,7 +18,7 @@ from conduit_tasks.delivery.deadlines import Deadlines
 from conduit_tasks.delivery.down import Suspects
 from conduit_tasks.delivery.numbering import LaneNumbers
 from conduit_tasks.delivery.outcome import error_class, outcome_of
-from conduit_tasks.delivery.port import DeliveryPort
+from conduit_tasks.delivery.port import DeadLetter, DeliveryPort
 from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
@@ -95,10 +95,13 @@ class Attempts:
 
     async def bring(self, entry: Entry, task: asyncio.Task[Any]) -> bool:
         """Brings one record to its outcome in `task`, the current one; whether it is a nack."""
-        record, seq = entry.record, entry.seq
+        record, parking = entry.record, self._work.parking
+        if parking is not None and parking.takes(self._work.micro_batch, entry.seq, record.ordinal, record.key):
+            parking.hold(entry.letter or self._work.letter(entry.seq, record, "", ""))
+            self._progress.complete(entry.seq, record.ordinal, "parked")
+            return False
         if entry.letter is not None:
-            self._progress.complete(seq, record.ordinal, "nacked", letters=[entry.letter])
-            return True
+            return self._nack(entry, entry.letter)
         if self._numbering is not None or self._gate is not None:
             await self._before_the_first(entry)
         attempts = 1
@@ -166,7 +169,12 @@ class Attempts:
             self._suspected()
             await verdict
         letter = self._work.letter(seq, record, outcome.message, error_class(outcome), attempts=attempts)
-        self._progress.complete(seq, record.ordinal, "nacked", retried=retried, letters=[letter])
+        return self._nack(entry, letter, retried)
+
+    def _nack(self, entry: Entry, letter: DeadLetter, retried: int = 0) -> bool:
+        if self._work.parking is not None:
+            self._work.parking.nacked([letter])
+        self._progress.complete(entry.seq, entry.record.ordinal, "nacked", retried=retried, letters=[letter])
         return True
 
     async def _may_begin(self) -> None:

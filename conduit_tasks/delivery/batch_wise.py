@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -37,6 +37,8 @@ from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.schema import spool_batch, to_records
 
 log = logging.getLogger(__name__)
+
+NONE: Seqs = np.empty(0, np.int64)
 
 
 class BatchWise:
@@ -90,16 +92,16 @@ class BatchWise:
                 self._tell(self._order.acks(int(matched[-1]), _counts(matched, None)))
             if letters:
                 seq = letters[0].seq
-                nack = Nack(int(chunk.ordinals[np.searchsorted(chunk.seqs, seq)]), letters)
-                self._tell(self._order.nacks([(seq, nack)], seq, Counts()))
+                self._nack(seq, [(int(chunk.ordinals[np.searchsorted(chunk.seqs, seq)]), letter) for letter in letters])
 
     def _write_all(self, chunk: Chunk, matched: Seqs) -> None:
         """Writes rows, halving what is refused. `matched`: the seqs that this settles, written or filtered."""
         todo = [(chunk, matched)]
         while todo:
             part, seqs = todo.pop()
+            kept, waiting = self._parted(part)
             try:
-                state, attempts = self._write(part)
+                state, attempts = self._write(kept) if kept is not None else (None, 1)
             except Refused as error:
                 halves = part.halves()
                 if halves is None:
@@ -115,7 +117,7 @@ class BatchWise:
                 outcome = Outcome("failed", clip(str(error)), error.status)
                 self._bury(part, seqs, outcome, error_class=class_of(outcome), attempts=self._policy.attempts)
             else:
-                counts = _counts(seqs, part)
+                counts = _counts(seqs, kept, self._hold(waiting))
                 counts = replace(counts, retried=counts.delivered * (attempts - 1))
                 self._tell(self._order.acks(int(seqs[-1]), counts), state)
 
@@ -164,24 +166,63 @@ class BatchWise:
                 "shorten it, or raise CONDUIT_LEASE_TTL"
             )
 
+    def _parted(self, chunk: Chunk) -> tuple[Chunk | None, Chunk | None]:
+        """The rows to write, and those that wait behind a dead letter of their key (X4)."""
+        parking = self._work.parking
+        if parking is None:
+            return chunk, None
+        waits = parking.waiting(self._work.micro_batch, chunk.seqs, chunk.batch)
+        if not waits.any():
+            return chunk, None
+        kept = None if waits.all() else chunk.take(np.flatnonzero(~waits).tolist())
+        return kept, chunk.take(np.flatnonzero(waits).tolist())
+
+    def _hold(self, waiting: Chunk | None) -> Seqs:
+        """Parks rows; their seqs."""
+        if waiting is None or self._work.parking is None:
+            return NONE
+        for seq, record in zip(waiting.seqs.tolist(), to_records(waiting.batch, self._work.origins)):
+            self._work.parking.hold(self._work.letter(seq, record, "", ""))
+        return _distinct(waiting.seqs)
+
     def _refuse(self, chunk: Chunk, seqs: Seqs, error: Refused) -> None:
         """One seq is refused: its rows, which share a position, become dead letters together."""
         if self._options.refused == "complete":
             log.warning("%s refused record %s, which counts as complete: %s", self._work.node, chunk.seqs[0], error)
-            counts = replace(_counts(seqs, chunk), delivered=0, completed=1)
-            self._tell(self._order.acks(int(seqs[-1]), counts))
+            kept, waiting = self._parted(chunk)
+            counts = _counts(seqs, kept, self._hold(waiting))
+            self._tell(self._order.acks(int(seqs[-1]), replace(counts, delivered=0, completed=counts.delivered)))
         else:
             self._bury(chunk, seqs, Outcome("refused", clip(str(error)), error.status), error_class=_class(error))
 
     def _bury(self, chunk: Chunk, seqs: Seqs, outcome: Outcome, *, error_class: str, attempts: int = 1) -> None:
-        """Every record of the chunk becomes a dead letter."""
+        """Every record of the chunk becomes a dead letter, or waits behind one of its key."""
+        letters = [
+            (ordinal, self._work.letter(seq, record, outcome.message, error_class, attempts=attempts))
+            for seq, ordinal, record in zip(
+                chunk.seqs.tolist(), chunk.ordinals.tolist(), to_records(chunk.batch, self._work.origins)
+            )
+        ]
+        self._nack(int(seqs[-1]), letters, filtered=len(_distinct(seqs)) - chunk.records, retried=attempts - 1)
+
+    def _nack(
+        self, through: int, letters: Sequence[tuple[int, DeadLetter]], *, filtered: int = 0, retried: int = 0
+    ) -> None:
+        """Tells of (ordinal, letter)s in order, the last things up to seq `through`, beside `filtered` other seqs."""
+        parking, held = self._work.parking, set()
         nacks: dict[int, Nack] = {}
-        records = to_records(chunk.batch, self._work.origins)
-        for seq, ordinal, record in zip(chunk.seqs.tolist(), chunk.ordinals.tolist(), records):
-            letter = self._work.letter(seq, record, outcome.message, error_class, attempts=attempts)
-            nacks.setdefault(seq, Nack(ordinal, [], attempts - 1)).letters.append(letter)
-        filtered = len(_distinct(seqs)) - len(nacks)
-        self._tell(self._order.nacks(list(nacks.items()), int(seqs[-1]), Counts(matched=filtered, filtered=filtered)))
+        for ordinal, letter in letters:
+            record = letter.record
+            if parking is not None and parking.takes(letter.micro_batch, letter.seq, record.ordinal, record.key):
+                parking.hold(letter)
+                held.add(letter.seq)
+                continue
+            if parking is not None:
+                parking.nacked([letter])
+            nacks.setdefault(letter.seq, Nack(ordinal, [], retried)).letters.append(letter)
+        parked = len(held - nacks.keys())
+        acks = Counts(matched=filtered + parked, filtered=filtered, parked=parked)
+        self._tell(self._order.nacks(list(nacks.items()), through, acks))
 
     def _tell(self, flush: Flush, state: dict[str, object] | None = None) -> None:
         accepted, settled = self._teller.tell(flush, state)
@@ -203,7 +244,7 @@ def _segments(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, li
     for nacked, group in groupby(entries, key=lambda e: e.seq if e.letter is not None else None):
         part = list(group)
         if nacked is not None:
-            yield None, np.empty(0, np.int64), [e.letter for e in part if e.letter is not None]
+            yield None, NONE, [e.letter for e in part if e.letter is not None]
             continue
         kept = [e for e in part if not e.filtered]
         out = None
@@ -257,11 +298,14 @@ def _distinct(seqs: Seqs) -> Seqs:
     return seqs[np.concatenate([[True], np.diff(seqs) != 0])] if len(seqs) else seqs
 
 
-def _counts(matched: Seqs, written: Chunk | None) -> Counts:
-    """Of seqs that are settled together: those among the rows written are delivered, the others filtered."""
+def _counts(matched: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Counts:
+    """Of seqs that are settled together: those with a parked row are parked, then those among the rows written are
+    delivered, the others filtered."""
     total = len(_distinct(matched))
     delivered = written.records if written is not None else 0
-    return Counts(matched=total, delivered=delivered, filtered=total - delivered)
+    if len(parked) and written is not None:
+        delivered = len(np.setdiff1d(written.seqs, parked))
+    return Counts(matched=total, delivered=delivered, filtered=total - delivered - len(parked), parked=len(parked))
 
 
 def deliver(destination: BatchDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:

@@ -11,7 +11,8 @@ so storing the same ones again replaces it; a letter that is found in several fi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -25,6 +26,11 @@ from conduit_tasks.record.schema import READ_SCHEMA, record_columns, to_records
 from conduit_tasks.spool.store import Store, open_store
 
 Rows = list[dict[str, Any]]
+Key = tuple[int, int, int, int]
+"""(epoch, micro-batch, seq, ord)."""
+KEY = ["epoch", "micro_batch", "seq", "ord"]
+PARKED = "_parked"
+"""Folder of what waits behind dead letters."""
 
 BEFORE_FAN_OUT = "_pipeline"
 """Stands for a destination where a source or pipeline processor failed the record."""
@@ -52,97 +58,156 @@ SCHEMA = pa.schema(
 """`record`: OpenCDC JSON, for people and queries. `exact`: the record as the spool has it, for sending it again, with
 the metadata that it shared with its slice."""
 
+LISTED = [name for name in SCHEMA.names if name != "exact"]
+"""What people look at."""
+
 
 class DeadLetterStore:
     """Letters of one destination (None: before the fan-out) or, for reading, of a whole pipeline.
 
-    Raises ConduitError naming the folder where it cannot be read or written.
+    `parked`: not letters but what waits behind them (X4), in `<root>/<pipeline>/_parked/`, which tools that look for
+    tables leave out. Raises ConduitError naming the folder where it cannot be read or written.
     """
 
-    def __init__(self, root: str, pipeline: str, destination: str | None = None) -> None:
+    def __init__(self, root: str, pipeline: str, destination: str | None = None, *, parked: bool = False) -> None:
         self._root, self._pipeline = root, pipeline
-        self._folder = f"{pipeline}/destination={destination or BEFORE_FAN_OUT}"
+        self._base = f"{pipeline}/{PARKED}" if parked else pipeline
+        self._folder = f"{self._base}/destination={destination or BEFORE_FAN_OUT}"
         self._store: Store = open_store(root)
 
     def store(self, letters: Sequence[DeadLetter]) -> None:
         """Durable on return (invariant 8)."""
-        if not letters:
-            return
-        keys = sorted(letter.key for letter in letters)
-        name = f"{letters[0].micro_batch:010d}-{hashlib.blake2b(repr(keys).encode(), digest_size=8).hexdigest()}"
-        try:
-            sink = self._store.create(f"{self._folder}/{name}.parquet")
-            try:
-                pq.write_table(_table(letters), sink, compression="zstd")
-                sink.commit()
-            except BaseException:
-                sink.abort()
-                raise
-        except OSError as error:
-            raise ConduitError(
-                f"dead letters cannot be written to {self._root}/{self._folder}: {error}; make room or mend "
-                "CONDUIT_DEAD_LETTERS"
-            ) from error
+        if letters:
+            keys = sorted(letter.key for letter in letters)
+            path = f"{self._folder}/{letters[0].micro_batch:010d}-{digest(keys)}.parquet"
+            write_table(self._store, self._root, path, _table(letters))
 
     def list(self, destination: str | None = None, error_class: str | None = None, limit: int | None = None) -> Rows:
         """Rows in order of (destination, epoch, micro-batch, seq, ord), a letter once: the columns of SCHEMA but for
         `exact`, with `record` parsed and `destination` added. `destination` may be `_pipeline`."""
-        out = [
-            row
-            for row in self._rows(destination, [n for n in SCHEMA.names if n != "exact"])
-            if error_class is None or row["error_class"] == error_class
-        ]
+        out = [row for row in self.rows(destination) if error_class is None or row["error_class"] == error_class]
         for row in out[:limit]:
             row["record"] = orjson.loads(row["record"])
         return out[:limit]
 
     def letters(self, destination: str | None = None) -> Iterator[DeadLetter]:
         """The same as they were stored, records exact to the byte."""
-        for row in self._rows(destination, SCHEMA.names):
-            shared = dict(row["exact"].pop("shared") or ())
-            origin = Origin(self._pipeline, row["connector"], row["partition"], shared)
-            batch = pa.RecordBatch.from_pylist([row["exact"]], schema=READ_SCHEMA)
-            record = to_records(batch, origin)[0]
-            record.ordinal = row["ord"]
-            yield DeadLetter(
-                row["micro_batch"],
-                row["seq"],
-                record,
-                row["node"],
-                row["error"],
-                row["error_class"],
-                row["attempts"],
-                row["epoch"],
-                row["at"].timestamp(),
-                row["index"],
-            )
+        yield from self.load(self.rows(destination))
 
-    def _rows(self, destination: str | None, columns: Sequence[str]) -> Rows:
+    def rows(self, destination: str | None = None, columns: Sequence[str] = LISTED) -> Rows:
+        """As `list`, but `record` is JSON text; these columns and the four of a letter's key, with `destination` and
+        the `file` that holds it."""
         newest: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for folder in self._folders(destination):
-            for name, is_folder in self._store.names(f"{self._pipeline}/{folder}"):
-                if is_folder or name.startswith((".", "_")) or not name.endswith(".parquet"):
-                    continue
-                for row in self._read(f"{self._pipeline}/{folder}/{name}", columns):
-                    row["destination"] = folder.partition("=")[2]
-                    key = tuple(row[c] for c in ("destination", "epoch", "micro_batch", "seq", "ord"))
-                    if key not in newest or newest[key]["at"] <= row["at"]:
-                        newest[key] = row
+        wanted = list(dict.fromkeys([*KEY, "at", *columns]))
+        for folder, path in self._files(destination):
+            for row in self._read(path, wanted):
+                row["destination"], row["file"] = folder, path
+                key = (folder, *row_key(row))
+                if key not in newest or newest[key]["at"] <= row["at"]:
+                    newest[key] = row
         return [newest[key] for key in sorted(newest)]
 
-    def _folders(self, destination: str | None) -> Sequence[str]:
-        if destination is not None:
-            return [f"destination={destination}"]
-        return [n for n, is_folder in self._store.names(self._pipeline) if is_folder and n.startswith("destination=")]
+    def load(self, rows: Sequence[dict[str, Any]]) -> Iterator[DeadLetter]:
+        """The letters of these rows of `rows`, in their order, records exact to the byte."""
+        wanted: dict[str, set[Key]] = {}
+        for row in rows:
+            wanted.setdefault(row["file"], set()).add(row_key(row))
+        found = {}
+        for path, keys in wanted.items():
+            for row in self._read(path, SCHEMA.names):
+                if row_key(row) in keys:
+                    found[path, row_key(row)] = row
+        for row in rows:
+            yield self._letter(found[row["file"], row_key(row)])
+
+    def remove(self, destination: str, keys: Collection[Key]) -> None:
+        """Takes letters out, wherever they are: a file is written anew without them, then the old one goes."""
+        for _, path in self._files(destination):
+            with self._open(path) as file:
+                table = pq.ParquetFile(file).read()
+            held = [tuple(row.values()) for row in table.select(KEY).to_pylist()]
+            kept = [key not in keys for key in held]
+            if all(kept):
+                continue
+            if any(kept):
+                left = sorted(key for key, keep in zip(held, kept) if keep)
+                name = path.rpartition("/")[2].partition("-")[0]
+                folder = path.rpartition("/")[0]
+                write_table(self._store, self._root, f"{folder}/{name}-{digest(left)}.parquet", table.filter(kept))
+            self._store.delete(path)
+
+    def destinations(self) -> Sequence[str]:
+        """Who has any, `_pipeline` among them."""
+        names = self._store.names(self._base)
+        return [n.partition("=")[2] for n, is_folder in names if is_folder and n.startswith("destination=")]
+
+    def _letter(self, row: dict[str, Any]) -> DeadLetter:
+        shared = dict(row["exact"].pop("shared") or ())
+        origin = Origin(self._pipeline, row["connector"], row["partition"], shared)
+        batch = pa.RecordBatch.from_pylist([row["exact"]], schema=READ_SCHEMA)
+        record = to_records(batch, origin)[0]
+        record.ordinal = row["ord"]
+        return DeadLetter(
+            row["micro_batch"],
+            row["seq"],
+            record,
+            row["node"],
+            row["error"],
+            row["error_class"],
+            row["attempts"],
+            row["epoch"],
+            row["at"].timestamp(),
+            row["index"],
+        )
+
+    def _files(self, destination: str | None) -> Iterator[tuple[str, str]]:
+        """(destination, path) of every file."""
+        for each in self.destinations() if destination is None else [destination]:
+            folder = f"{self._base}/destination={each}"
+            for name, is_folder in self._store.names(folder):
+                if not is_folder and not name.startswith((".", "_")) and name.endswith(".parquet"):
+                    yield each, f"{folder}/{name}"
 
     def _read(self, path: str, columns: Sequence[str]) -> Rows:
+        with self._open(path) as file:
+            return pq.ParquetFile(file).read(columns=[*columns]).to_pylist()
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[pa.NativeFile]:
         try:
             with self._store.open(path) as file:
-                return pq.ParquetFile(file).read(columns=[*columns]).to_pylist()
+                yield file
         except (OSError, pa.ArrowInvalid) as error:
             raise ConduitError(
                 f"{self._root}/{path} is no file of dead letters ({error}); restore or remove it"
             ) from error
+
+
+def row_key(row: Mapping[str, Any]) -> Key:
+    """(epoch, micro-batch, seq, ord), as `DeadLetter.key`."""
+    return (row["epoch"], row["micro_batch"], row["seq"], row["ord"])
+
+
+def digest(keys: Sequence[Any]) -> str:
+    """Names a file by what it holds, so that writing the same again replaces it."""
+    return hashlib.blake2b(repr(list(keys)).encode(), digest_size=8).hexdigest()
+
+
+def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
+    """Writes a Parquet file, durable on return. Raises ConduitError."""
+    try:
+        sink = store.create(path)
+        try:
+            pq.write_table(table, sink, compression="zstd")
+            sink.commit()
+        except BaseException:
+            sink.abort()
+            raise
+    except OSError as error:
+        raise ConduitError(
+            f"dead letters cannot be written to {root}/{path.rpartition('/')[0]}: {error}; make room or mend "
+            "CONDUIT_DEAD_LETTERS"
+        ) from error
 
 
 def _table(letters: Sequence[DeadLetter]) -> pa.Table:

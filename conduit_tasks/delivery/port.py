@@ -48,6 +48,8 @@ class Counts:
     nacked: int = 0
     completed: int = 0
     """Refused, and `refused: complete` says that counts as delivered."""
+    parked: int = 0
+    """Stored behind a dead letter of the same key (X4)."""
     retried: int = 0
 
 

@@ -23,10 +23,10 @@ from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.errors import InvariantBroken
 
-Kind = Literal["filtered", "delivered", "completed", "nacked"]
+Kind = Literal["filtered", "delivered", "completed", "parked", "nacked"]
 """What became of a record, weakest first: of several derived from one seq the strongest counts, and a nack wins."""
 
-_RANK: dict[str, int] = {"filtered": 0, "delivered": 1, "completed": 2, "nacked": 3}
+_RANK: dict[str, int] = {"filtered": 0, "delivered": 1, "completed": 2, "parked": 3, "nacked": 4}
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Progress:
         self._open: dict[int, _Seq] = {}
         self._nacks: dict[int, Nack] = {}
         self._first_nack: int | None = None
-        self._acked = dict.fromkeys(("matched", "filtered", "delivered", "completed", "retried"), 0)
+        self._acked = dict.fromkeys(("matched", "filtered", "delivered", "completed", "parked", "retried"), 0)
         self._newest: int | None = None
         self._finished = False
         self._voted = 0

@@ -24,6 +24,7 @@ from conduit_tasks.record.schema import to_records
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.numbering import Numbering
+    from conduit_tasks.delivery.parking import Parking
     from conduit_tasks.processors.chain import Chain, Result
 
 BLOCK = 512
@@ -47,6 +48,7 @@ class Work:
     `culprits`: seqs that are not sent but nacked, because they kill their worker. `index`: a seq's number in its
     source partition, where the caller knows it. `numbering`: what gives the records their numbers, where the pipe or
     the guarantee wants them. `begun`: seqs up to this one may have been sent by an earlier attempt (at-most-once).
+    `parking`: says which records wait behind a dead letter of their key.
     """
 
     pipeline: str
@@ -65,6 +67,7 @@ class Work:
     culprits: Collection[int] = ()
     numbering: Numbering | None = None
     begun: int = -1
+    parking: Parking | None = None
 
     @property
     def node(self) -> str:
@@ -227,5 +230,6 @@ def add(a: Counts, b: Counts) -> Counts:
         a.filtered + b.filtered,
         a.nacked + b.nacked,
         a.completed + b.completed,
+        a.parked + b.parked,
         a.retried + b.retried,
     )

@@ -16,7 +16,8 @@ from conduit_tasks.settings import Settings, settings
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.delivery.dead_letters import Handler
-    from conduit_tasks.pipeline.topology import DeadLetterQueue
+    from conduit_tasks.delivery.parking import Parking
+    from conduit_tasks.pipeline.topology import DeadLetterQueue, Destination
     from conduit_tasks.spool.spool import Spool
 
 
@@ -36,6 +37,18 @@ class Context:
 
         root = self.settings.path(self.settings.dead_letters)
         return dead_letter_handler(queue, root=root, pipeline=self.pipeline.id, destination=destination)
+
+    def parking(self, destination: Destination) -> Parking | None:
+        """What a destination parks (X4); None where it neither parks keys nor has any parked from before."""
+        parked = self.broker.parked(destination.id)
+        if not parked and not destination.delivery.park_keys:
+            return None
+        from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+        from conduit_tasks.delivery.parking import Parking
+
+        root = self.settings.path(self.settings.dead_letters)
+        store = DeadLetterStore(root, self.pipeline.id, destination.id, parked=True)
+        return Parking(parked, store.store, opens=destination.delivery.park_keys)
 
 
 def open_broker(pipeline: str) -> Broker:

@@ -178,6 +178,7 @@ class DeliverTask:
             manifest = context.spool.read_sealed(broker.micro_batch(self.number).manifest)
             lease = broker.attach(destination.node, self.token)
             handler = context.dead_letters(destination.dead_letters, destination.id)
+            parking = context.parking(destination)
             port = BrokerPort(
                 broker,
                 lease,
@@ -188,6 +189,7 @@ class DeliverTask:
                 isolate=pipeline.isolate,
                 retention=pipeline.spool_retention,
                 epoch=self.epoch,
+                parking=parking,
             )
             chain = Chain(destination.processors) if destination.processors else None
             origins, connector = origins_of(pipeline.id, manifest.slices), connect(destination)
@@ -211,6 +213,7 @@ class DeliverTask:
                 culprits=culprits,
                 numbering=numbering,
                 begun=broker.begun(destination.id, self.number, epoch=self.epoch),
+                parking=parking,
             )
             changes = Changes(Handlers(pipeline.id, pipeline.handlers), work) if pipeline.handlers else None
             try:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class FakePort:
             assert new.ranges[-1][1] < self.total
             seqs = [seq for seq in self.matched if seq in new]
             assert counts.matched == len(seqs), "counts are of exactly the seqs of the ranges (invariant 10)"
-            parts = counts.delivered + counts.filtered + counts.nacked + counts.completed
+            parts = counts.delivered + counts.filtered + counts.nacked + counts.completed + counts.parked
             assert parts == counts.matched
             assert len({letter.seq for letter in dead}) == counts.nacked
             for letter in dead:
@@ -122,7 +122,7 @@ class FakePort:
 
 
 def _numbers(counts: Counts) -> list[int]:
-    return [counts.matched, counts.delivered, counts.filtered, counts.nacked, counts.completed, counts.retried]
+    return list(astuple(counts))
 
 
 def record(seq: int, partition: str = "", key: bytes | None = None, ordinal: int = 0) -> Record:

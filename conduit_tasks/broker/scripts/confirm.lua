@@ -10,6 +10,7 @@
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; an entry lives until it is redriven
 -- @key run          hash   micro-batch -> ranges this run confirmed; expires after the retention
 -- @key redo         hash   epoch, run, micro-batch -> ranges still to redeliver; removed when nothing is left
+-- @key parked       hash   hash of a key -> position (<m>-<seq>-<ord>) up to which it is settled; until it is unparked
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
 -- @arg epoch        int    0: live
@@ -17,6 +18,7 @@
 -- @arg state        text   JSON that replaces the destination's own state; empty: it stays
 -- @arg remember     int    milliseconds the run's ranges are remembered; 0: not at all
 -- @arg counts       json   counter -> how much to add
+-- @arg park         json   hash of a key -> position of the record it is parked behind (X4)
 -- @arg letters      text*  field and value of each dead letter
 -- @returns ok STATUS
 
@@ -60,6 +62,7 @@ end
 for name, n in pairs(cjson.decode(A.counts)) do redis.call('HINCRBY', K.destination, name, text(n)) end
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+for key, at in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, at) end
 if A.remember ~= '0' then
   local mine = unite_ranges(parse_ranges(redis.call('HGET', K.run, A.m)), given)
   redis.call('HSET', K.run, A.m, format_ranges(mine))

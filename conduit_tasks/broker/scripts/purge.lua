@@ -1,0 +1,19 @@
+-- purge: dead letters are given up; those under a redrive are not.
+--
+-- @key lease    hash   of the destination
+-- @key dead     hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
+-- @key redrive  hash   see `claim`; a claim counts while its lease is held
+-- @arg letters  text*  which
+-- @returns ok LETTER… (those that are kept, because they are being redriven)
+
+local l = redis.call('HMGET', K.lease, 'token', 'owner', 'until')
+local held = l[2] and l[2] ~= '' and number(l[3]) > now_us() and l[1] == redis.call('HGET', K.redrive, 'token')
+local answer = {'ok'}
+for _, letter in ipairs(A.letters) do
+  if held and redis.call('HGET', K.redrive, letter) == 'claimed' then
+    answer[#answer + 1] = letter
+  else
+    redis.call('HDEL', K.dead, letter)
+  end
+end
+return answer

@@ -1,0 +1,44 @@
+-- settle: a destination's word on records that were sent again: the counterpart of `confirm` in a redrive (X2, X4).
+--
+-- A letter leaves the index here, in one step with the destination's own state; one that failed again comes back as
+-- another, of this epoch. Positions are <m>-<seq>-<ord>.
+--
+-- @key pipeline     hash   status
+-- @key destination  hash   state (JSON), counters
+-- @key lease        hash   of the destination
+-- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
+-- @key redrive      hash   see `claim`
+-- @key parked       hash   hash of a key -> position up to which it is settled; until the key is unparked
+-- @arg token        int    of the lease, and of the claim
+-- @arg step         int    number of this call in the redrive, from 1: a repeat changes nothing
+-- @arg state        text   JSON that replaces the destination's own state; empty: it stays
+-- @arg counts       json   counter -> how much to add
+-- @arg settled      json   letter -> outcome
+-- @arg through      json   hash of a key -> position of the newest parked record that is settled
+-- @arg park         json   hash of a key -> position of the record it is parked behind
+-- @arg letters      text*  field and value of each new dead letter
+-- @returns ok STATUS
+
+local no = guard(K.pipeline, K.lease, A.token, K.destination)
+if no then return no end
+local status = redis.call('HGET', K.pipeline, 'status')
+local r = redis.call('HMGET', K.redrive, 'token', 'step', 'epoch', 'by')
+if r[1] ~= A.token then return broken('Invariant 4: nothing is claimed under token', A.token) end
+if number(r[2]) >= tonumber(A.step) then return {'ok', status} end
+redis.call('HSET', K.redrive, 'step', A.step)
+local now = text(now_us())
+for letter, outcome in pairs(cjson.decode(A.settled)) do
+  if redis.call('HGET', K.redrive, letter) ~= 'claimed' then
+    return broken('Invariant 10: the dead letter', letter, 'has an outcome but is not claimed')
+  end
+  redis.call('HDEL', K.dead, letter)
+  redis.call('HSET', K.redrive, letter, table.concat({outcome, r[3], now, r[4]}, '|'))
+end
+for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+for key, position in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, position) end
+for key, position in pairs(cjson.decode(A.through)) do redis.call('HSET', K.parked, key, position) end
+for name, n in pairs(cjson.decode(A.counts)) do redis.call('HINCRBY', K.destination, name, text(n)) end
+if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
+redis.call('HSET', K.destination, 'confirmed_at', now)
+progressed(K.lease)
+return {'ok', status}
