@@ -15,6 +15,7 @@ from conduit_tasks.settings import Settings, settings
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
     from conduit_tasks.delivery.dead_letters import Handler
     from conduit_tasks.delivery.parking import Parking
     from conduit_tasks.pipeline.topology import DeadLetterQueue, Destination
@@ -43,12 +44,16 @@ class Context:
         parked = self.broker.parked(destination.id)
         if not parked and not destination.delivery.park_keys:
             return None
-        from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
         from conduit_tasks.delivery.parking import Parking
 
+        return Parking(parked, self.parked(destination).store, opens=destination.delivery.park_keys)
+
+    def parked(self, destination: Destination) -> DeadLetterStore:
+        """Where a destination's parked records are."""
+        from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+
         root = self.settings.path(self.settings.dead_letters)
-        store = DeadLetterStore(root, self.pipeline.id, destination.id, parked=True)
-        return Parking(parked, store.store, opens=destination.delivery.park_keys)
+        return DeadLetterStore(root, self.pipeline.id, destination.id, parked=True)
 
 
 def open_broker(pipeline: str) -> Broker:

@@ -1,0 +1,69 @@
+"""Which dead letters: by destination, error class, date, key, micro-batch and id (SEMANTICS X2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.units import parse_duration
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is given must all hold; of several values of one kind, one. Empty = everything.
+
+    `destination`: `_pipeline` for what failed before the fan-out. `since` is inside, `until` outside. `keys`: a raw
+    key's text (base64 where it is no UTF-8), or a structured one's JSON.
+    """
+
+    destination: str | None = None
+    classes: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    keys: tuple[str, ...] = ()
+    micro_batches: tuple[int, ...] = ()
+    ids: tuple[str, ...] = ()
+
+    def takes(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of the store is meant; its `record` is JSON text."""
+        return (
+            (self.destination is None or row["destination"] == self.destination)
+            and (not self.classes or row["error_class"] in self.classes)
+            and (self.since is None or row["at"] >= self.since)
+            and (self.until is None or row["at"] < self.until)
+            and (not self.micro_batches or row["micro_batch"] in self.micro_batches)
+            and (not self.ids or row["id"] in self.ids)
+            and (not self.keys or _is_key(orjson.loads(row["record"])["key"], self.keys))
+        )
+
+
+def _is_key(key: Any, wanted: tuple[str, ...]) -> bool:
+    if isinstance(key, dict):
+        return any(_json(text) == key for text in wanted)
+    return key in wanted
+
+
+def _json(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def moment(text: str, option: str) -> datetime:
+    """A date, a date and time (UTC where no zone is given), or a duration: so long ago. Raises ConfigError."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+        except ConfigError:
+            raise ConfigError(
+                f"{option}: {text!r} is neither a date (2026-01-31, 2026-01-31T12:00:00Z) nor so long ago (2h, 1d)"
+            ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,212 @@
+"""Dead letters again, to exactly the destination that they failed at (SEMANTICS X2), and what waits behind them (X4).
+
+Per destination, in pieces of at most `CHUNK` records, each under the destination's own lease, so that live deliveries
+and other operators stand aside meanwhile:
+
+1. *mark* in the store what a redrive that died had settled;
+2. *claim* letters that are dead letters still, and take the parked records of keys that no other letter holds back;
+3. deliver them in their order through the destination's engine and policies, in a new epoch: new messages of the same
+   records (C3), with the same ids (T8). What fails again is stored as a dead letter of this epoch (invariant 8), its
+   attempts added up;
+4. *settle* as outcomes come: a letter leaves the index in one step with the destination's state;
+5. *mark* in the store who sent what when, and give back what was not sent;
+6. *unpark* keys that nothing waits behind any more.
+
+A crash anywhere leaves letters open, or settled and to be marked; a second call goes on from there. Only what was sent
+and not settled is sent again, as after a crash of a live delivery (C10).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby, takewhile
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.delivery.dead_letter_book import read_book
+from conduit_tasks.delivery.dead_letter_marks import Marks
+from conduit_tasks.delivery.dead_letter_select import Selection
+from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore, row_key
+from conduit_tasks.delivery.redrive_port import Item, Outcome, deliver_items
+from conduit_tasks.delivery.waiting import Waiting, row_position
+from conduit_tasks.delivery.work import KILLED
+from conduit_tasks.errors import BrokerUnavailable, Fenced
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.pipeline.topology import Destination
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1_000
+"""Records under one lease: what a live delivery waits for."""
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one destination would get: its letters, and how many parked records behind them, if nothing fails again."""
+
+    destination: str
+    rows: Rows
+    waiting: int = 0
+
+
+def shares(context: Context, selection: Selection) -> tuple[list[Share], list[str]]:
+    """What would go, and in sentences what is selected but cannot. Changes nothing."""
+    out, said = [], []
+    book = read_book(*_stores(context), context.broker, selection.destination)
+    chosen = book.select(selection)
+    for name in sorted({e.destination for e in chosen} - {d.id for d in context.pipeline.destinations}):
+        count = sum(e.destination == name for e in chosen)
+        if name == BEFORE_FAN_OUT:
+            why = "failed before the fan-out and belong to no destination: mend the processor and replay their interval"
+        else:
+            why = f"belong to {name}, which is no destination of {context.pipeline.id} any more"
+        said.append(f"{count:,} dead letter(s) {why}")
+    for destination in context.pipeline.destinations:
+        if selection.destination not in (None, destination.id):
+            continue
+        # A record may have failed in several epochs: it goes once, and settles all of them.
+        positions = {row_position(e.row) for e in chosen if e.destination == destination.id}
+        rows = [e.row for e in book.entries if e.open and e.destination == destination.id]
+        rows = sorted((row for row in rows if row_position(row) in positions), key=row_position)
+        waiting = len(Waiting(context, destination).released({row_key(row) for row in rows}))
+        if rows or waiting:
+            out.append(Share(destination.id, rows, waiting))
+    return out, said
+
+
+def redrive(
+    context: Context,
+    selection: Selection,
+    by: str,
+    *,
+    wait: float,
+    progress: Callable[[Outcome], None] = lambda _: None,
+) -> list[Outcome]:
+    """Sends what is selected again. `by`: the operator, stored with each letter. `wait`: seconds for the lease.
+
+    `progress` is told after every chunk. Raises Unavailable (the destination is down), LeaseHeld, PipelineStopped,
+    Fenced; what was settled before stays so.
+    """
+    out = []
+    for share in shares(context, selection)[0]:
+        run = _Run(context, context.pipeline.destination(share.destination), by, wait)
+        for outcome in run.send(share.rows):
+            progress(outcome)
+        out.append(run.outcome)
+    return out
+
+
+@dataclass
+class _Run:
+    """One destination's redrive. `careful`: attempts died without progress, so each record goes alone (C10)."""
+
+    context: Context
+    destination: Destination
+    by: str
+    wait: float
+    careful: bool = False
+    outcome: Outcome = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outcome = Outcome(self.destination.id)
+        self._store, self._marks = _stores(self.context)
+        self._waiting = Waiting(self.context, self.destination)
+
+    def send(self, rows: Rows) -> Iterator[Outcome]:
+        """Sends these, in order of their positions, chunk by chunk, and then what waits behind them."""
+        left = [list(group) for _, group in groupby(rows, key=row_position)]
+        while True:
+            with self._leased() as lease:
+                self.careful |= lease.attempts > self.destination.delivery.max_redeliveries
+                alone = self.careful or bool(left and _deadly(left[0]))
+                chunk = left[:1] if alone else list(takewhile(lambda group: not _deadly(group), left[:CHUNK]))
+                left = left[len(chunk) :]
+                more = self._chunk(lease, [row for group in chunk for row in group], alone=alone)
+            if not more and not left:
+                return
+            yield self.outcome
+
+    def _chunk(self, lease: Lease, rows: Rows, *, alone: bool) -> bool:
+        """Claims, delivers, marks, unparks. False where there was nothing to send."""
+        from conduit_tasks.micro_batch.stage import keeping
+
+        broker, name = self.context.broker, self.destination.id
+        with keeping(lease):
+            self._mark(lease)
+            asked = {row_key(row) for row in rows}
+            waiting = [] if alone and rows else self._waiting.released(asked)
+            if not rows and not waiting:
+                self._waiting.unpark(lease.token)
+                return False
+            epoch, claimed = broker.claim(name, lease.token, self.by, sorted(asked))
+            if len(claimed) < len(asked):
+                self.outcome.gone += len(asked) - len(claimed)
+                waiting = waiting and self._waiting.released(set(claimed))
+            items = self._items(set(claimed), rows)
+            items += map(Item, self._waiting.load(waiting[: 1 if alone else CHUNK]))
+            items.sort(key=lambda item: item.position)
+        try:
+            if items:
+                self._deliver(lease, epoch, items, alone=alone)
+        except BaseException:
+            try:
+                self._mark(lease, over=True)
+            except (Fenced, BrokerUnavailable) as error:
+                log.warning("what was redriven is marked by the next redrive: %s", error)
+            raise
+        with keeping(lease):
+            self._mark(lease, over=True)
+            self.outcome.waiting = self._waiting.unpark(lease.token)
+        return bool(rows or items)
+
+    def _items(self, claimed: set[Any], rows: Rows) -> list[Item]:
+        """A record once, as it failed last, settling all its letters."""
+        mine = [row for row in rows if row_key(row) in claimed]
+        groups = [sorted(group, key=lambda row: row["at"]) for _, group in groupby(mine, key=row_position)]
+        letters = self._store.load([group[-1] for group in groups])
+        return [Item(letter, tuple(map(row_key, group))) for letter, group in zip(letters, groups)]
+
+    def _deliver(self, lease: Lease, epoch: int, items: Sequence[Item], *, alone: bool) -> None:
+        """Through the engine; a record that may kill its worker alone in a process of its own."""
+        deliver = partial(deliver_items, self.context, self.destination, lease.token, epoch, items)
+        if not alone:
+            done = deliver()
+        else:
+            from conduit_tasks.micro_batch.isolated import ChildDied, in_child
+
+            try:
+                done = in_child(deliver)
+            except ChildDied as died:
+                log.warning("redriving record %s ended its process: %s", items[0].letter.record.id, died.how)
+                done = deliver(culprits=range(len(items)))
+        self.outcome.add(done)
+
+    def _mark(self, lease: Lease, *, over: bool = False) -> None:
+        """Writes what is settled into the store, and lets the broker forget it."""
+        settled = self.context.broker.settled(self.destination.id)
+        self._marks.write(self.destination.id, settled)
+        self.context.broker.mark(self.destination.id, lease.token, [s.key for s in settled], over=over)
+
+    @contextmanager
+    def _leased(self) -> Iterator[Lease]:
+        # As for a live delivery: nothing is sent in the last `timeout` seconds of a lease.
+        ttl = self.context.settings.lease_ttl + self.destination.delivery.timeout
+        with self.context.broker.acquire(self.destination.node, self.context.owner, wait=self.wait, ttl=ttl) as lease:
+            yield lease
+
+
+def _deadly(group: Rows) -> bool:
+    return any(row["error_class"] == KILLED for row in group)
+
+
+def _stores(context: Context) -> tuple[DeadLetterStore, Marks]:
+    root = context.settings.path(context.settings.dead_letters)
+    return DeadLetterStore(root, context.pipeline.id), Marks(root, context.pipeline.id)

@@ -1,0 +1,244 @@
+"""Delivers records that are sent again, and tells the broker what became of each (SEMANTICS X2, C3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from conduit_tasks.broker.port import BrokerPort
+from conduit_tasks.broker.redrive import Position
+from conduit_tasks.delivery.dead_letter_book import AGAIN, REDRIVEN
+from conduit_tasks.delivery.dead_letter_store import Key
+from conduit_tasks.delivery.parking import Parking, key_hash, position_of
+from conduit_tasks.delivery.port import Counts, DeadLetter
+from conduit_tasks.delivery.work import Work
+from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.record.record import Origin
+from conduit_tasks.record.schema import spool_batch
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.pipeline.topology import Destination
+
+
+NONE = range(0)
+
+
+@dataclass
+class Outcome:
+    """What became of it, in letters: `redriven`; dead `again`; `held` back by an earlier one of their key that is dead
+    again; `gone`: redriven or purged by somebody else meanwhile. Parked records: `released`, and still `waiting`."""
+
+    destination: str
+    redriven: int = 0
+    again: int = 0
+    released: int = 0
+    held: int = 0
+    gone: int = 0
+    waiting: int = 0
+
+    def add(self, other: Outcome) -> None:
+        """What another part of the same redrive came to."""
+        self.redriven += other.redriven
+        self.again += other.again
+        self.released += other.released
+        self.held += other.held
+
+
+@dataclass(frozen=True)
+class Item:
+    """One record to send. `settles`: the claimed letters of it; none where it is a parked record."""
+
+    letter: DeadLetter
+    settles: tuple[Key, ...] = ()
+
+    @property
+    def position(self) -> Position:
+        return position_of(self.letter)
+
+
+def deliver_items(
+    context: Context, destination: Destination, token: int, epoch: int, items: Sequence[Item], *, culprits: range = NONE
+) -> Outcome:
+    """Delivers items in order; those that need the destination's processors and those that have passed them in turns.
+
+    `culprits`: places of those that are not sent, because they killed their worker. Opens a connection of its own, so
+    that it may run in a forked child. Raises what `delivery.deliver` raises.
+    """
+    from conduit_tasks.delivery.deliver import deliver
+    from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.micro_batch.deliver import connect
+    from conduit_tasks.processors.chain import Chain
+
+    with opened(context.pipeline, "redrive") as own:
+        port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items)
+        batch, origins = _batch(items)
+        for processed, group in groupby(range(len(items)), key=lambda n: _processed(destination, items[n].letter)):
+            span = list(group)
+            chain = None if processed or not destination.processors else Chain(destination.processors)
+            work = Work(
+                pipeline=context.pipeline.id,
+                destination=destination.id,
+                micro_batch=0,
+                total=len(items),
+                matched=len(items),
+                rows=lambda: iter([(np.arange(len(items), dtype=np.int64), batch)]),
+                origins=origins,
+                state=own.broker.delivery(destination.id).state,
+                chain=chain,
+                epoch=epoch,
+                index=lambda seq: items[seq].letter.index,
+                span=(span[0], span[-1]),
+                culprits=culprits,
+                parking=port.parking,
+            )
+            try:
+                deliver(work, connect(destination), port, destination.delivery)
+            finally:
+                if chain is not None:
+                    chain.close()
+        return port.done
+
+
+class RedrivePort(BrokerPort):
+    """What the engine talks to: its seqs are places among `items`. Records that voted once do not vote again, and
+    nothing that fails here stops the pipeline."""
+
+    def __init__(
+        self, context: Context, lease: Lease, destination: Destination, epoch: int, items: Sequence[Item]
+    ) -> None:
+        handler = context.dead_letters(destination.dead_letters, destination.id)
+        super().__init__(context.broker, lease, destination, 0, "", handler, epoch=epoch)
+        self._context, self._items = context, items
+        self._kept: dict[int, list[DeadLetter]] = {}
+        self._step = 0
+        self.done = Outcome(destination.id)
+        parks = destination.delivery.park_keys or bool(context.broker.parked(destination.id))
+        self.parking = Parking({}, self._keep) if parks else None
+
+    def confirm(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        counts: Counts,
+        *,
+        state: dict[str, Any] | None = None,
+        dead: Sequence[DeadLetter] = (),
+    ) -> None:
+        """Settles letters and parked records. What waits behind one that failed again stays what it is; only what the
+        processors made of it is parked as it is now."""
+        if self.parking is not None:
+            self.parking.save()
+        failed = {letter.seq for letter in dead}
+        settled: dict[Key, str] = {}
+        through: dict[str, Position] = {}
+        handled: list[Item] = []
+        copies: list[DeadLetter] = []
+        held = 0
+        for seq in (n for first, last in ranges for n in range(first, last + 1)):
+            item, kept = self._items[seq], self._kept.get(seq, [])
+            if seq not in failed and [c.record.ordinal for c in kept] == [item.letter.record.ordinal]:
+                held += bool(item.settles)
+                continue
+            copies += map(self._again, kept)
+            outcome = AGAIN if seq in failed else REDRIVEN
+            settled |= dict.fromkeys(item.settles, outcome)
+            if not item.settles:
+                hashed = key_hash(item.letter.record.key)
+                assert hashed is not None
+                through[hashed] = max(item.position, through.get(hashed, item.position))
+            if seq not in failed:
+                handled.append(item)
+        letters = [self._again(letter) for letter in dead]
+        if copies:
+            self._context.parked(self._destination).store(copies)
+        self._announce(handled, letters)
+        self._step += 1
+        self._broker.settle(
+            self._destination.id,
+            self._lease.token,
+            self._step,
+            settled,
+            {"redriven": len(handled), "retried": counts.retried},
+            state=state,
+            through=through,
+            park=_positions([*(letters if self._destination.delivery.park_keys else ()), *copies]),
+            dead=letters,
+        )
+        self.done.again += len(failed)
+        self.done.held += held
+        self.done.redriven += sum(bool(item.settles) for item in handled)
+        self.done.released += sum(not item.settles for item in handled)
+
+    def store_dead(self, letters: Sequence[DeadLetter]) -> None:
+        """See DeliveryPort."""
+        super().store_dead([self._again(letter) for letter in letters])
+
+    def fail(self, error: str, error_class: str) -> None:
+        """Told to the operator by what is raised; the pipeline goes on."""
+
+    def _keep(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters:
+            self._kept.setdefault(letter.seq, []).append(letter)
+
+    def _again(self, letter: DeadLetter) -> DeadLetter:
+        """A letter of the engine's, with its true place and all attempts so far."""
+        before = self._items[letter.seq].letter
+        attempts = before.attempts + letter.attempts
+        return replace(letter, micro_batch=before.micro_batch, seq=before.seq, index=before.index, attempts=attempts)
+
+    def _announce(self, handled: Sequence[Item], letters: Sequence[DeadLetter]) -> None:
+        """C7: handlers hear of these messages too, before they are settled."""
+        pipeline = self._context.pipeline
+        if not pipeline.handlers:
+            return
+        from conduit_tasks.delivery.handlers import ERROR_CLASS, HandlerFailed, Handlers, StateChange, nacked
+
+        handlers = Handlers(pipeline.id, pipeline.handlers)
+        try:
+            if handlers.wants("nacked"):
+                handlers.call(nacked(pipeline.id, letters))
+            if handlers.wants("acked"):
+                node = self._destination.node
+                each = [item.letter for item in handled]
+                handlers.call(
+                    StateChange("acked", pipeline.id, node, x.micro_batch, x.seq, x.index, x.record, epoch=self._epoch)
+                    for x in each
+                )
+        except HandlerFailed as error:
+            super().fail(str(error), ERROR_CLASS)
+            raise PipelineStopped(str(error)) from error
+
+
+def _batch(items: Sequence[Item]) -> tuple[pa.RecordBatch, list[Origin]]:
+    """The records as the engines read them; `slice` says whose origin."""
+    origins: dict[tuple[Any, ...], int] = {}
+    kinds: list[Origin] = []
+    slices = []
+    for item in items:
+        origin = item.letter.record.origin
+        name = (origin.connector, origin.partition, *sorted(origin.metadata.items()))
+        if name not in origins:
+            origins[name] = len(kinds)
+            kinds.append(origin)
+        slices.append(origins[name])
+    return spool_batch(slices, range(len(items)), [item.letter.record for item in items]), kinds
+
+
+def _processed(destination: Destination, letter: DeadLetter) -> bool:
+    """Whether the letter holds the record as it was sent; with a processor's name, as it came in (`Work.letter`)."""
+    return not letter.node.startswith(f"{destination.node}/")
+
+
+def _positions(letters: Sequence[DeadLetter]) -> dict[str, Position]:
+    """Hash of a key → position of its first letter."""
+    found: dict[str, Position] = {}
+    for letter in letters:
+        if (hashed := key_hash(letter.record.key)) is not None:
+            found[hashed] = min(position_of(letter), found.get(hashed, position_of(letter)))
+    return found

@@ -1,0 +1,88 @@
+"""What waits behind dead letters, and what of it may follow when they are sent again (SEMANTICS X4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.broker.redrive import Position
+from conduit_tasks.broker.state import DeadEntry
+from conduit_tasks.delivery.dead_letter_store import DeadLetterStore, Key, row_key
+from conduit_tasks.delivery.parking import stored_key_hash
+from conduit_tasks.delivery.port import DeadLetter
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.pipeline.topology import Destination
+
+KEYED = ("exact.key", "exact.shape")
+"""Columns that tell a record's key."""
+
+
+class Waiting:
+    """The parked records of one destination, and which of them may follow a redrive."""
+
+    def __init__(self, context: Context, destination: Destination) -> None:
+        self._broker, self._destination = context.broker, destination.id
+        self._letters = DeadLetterStore(context.settings.path(context.settings.dead_letters), context.pipeline.id)
+        self._parked = context.parked(destination)
+        self._hashes: dict[Key, str | None] = {}
+
+    def released(self, settled: set[Key]) -> list[dict[str, Any]]:
+        """Rows of parked records in order that nothing holds back, once the letters `settled` are redriven."""
+        through = self._broker.parked(self._destination)
+        held = self._held(settled) if through else set()
+        return self._rows({key: at for key, at in through.items() if key not in held})
+
+    def load(self, rows: Sequence[dict[str, Any]]) -> Iterator[DeadLetter]:
+        """The records of such rows."""
+        return self._parked.load(rows)
+
+    def unpark(self, token: int) -> int:
+        """Under the lease: lets the keys flow that nothing waits for; how many parked records are left to wait."""
+        through = self._broker.parked(self._destination)
+        if not through:
+            return 0
+        held, waiting = self._held(set()), self._rows(through)
+        waits = {_row_hash(row) for row in waiting}
+        done = through.keys() - held - waits
+        if done:
+            # The copies go first: a key that is parked again later must not find those of this time.
+            old = [row for row in self._parked.rows(self._destination, KEYED) if _row_hash(row) in done]
+            self._parked.remove(self._destination, {row_key(row) for row in old})
+            for key in sorted(done):
+                self._broker.unpark(self._destination, token, key, through[key])
+        return len(waiting)
+
+    def _held(self, settled: set[Key]) -> set[str | None]:
+        """Keys with an open letter beside `settled`."""
+        index = [_entry_key(e) for e in self._broker.dead_letters(self._destination)]
+        if not set(index) <= self._hashes.keys():
+            self._hashes = {row_key(row): _row_hash(row) for row in self._letters.rows(self._destination, KEYED)}
+        return {self._hashes.get(key) for key in index if key not in settled}
+
+    def _rows(self, through: dict[str, Position]) -> list[dict[str, Any]]:
+        """What of these keys waits: confirmed, behind the key's position, each position once."""
+        if not through:
+            return []
+        state = self._broker.delivery(self._destination)
+        found: dict[Position, dict[str, Any]] = {}
+        for row in self._parked.rows(self._destination, KEYED):
+            at, hashed = row_position(row), _row_hash(row)
+            confirmed = at[0] <= state.cursor or (at[0] == state.cursor + 1 and at[1] in state.confirmed)
+            if confirmed and hashed in through and at > through[hashed]:
+                found[at] = row
+        return [found[at] for at in sorted(found)]
+
+
+def row_position(row: dict[str, Any]) -> Position:
+    """Where a row's record stands, whichever epoch it is of."""
+    return (row["micro_batch"], row["seq"], row["ord"])
+
+
+def _row_hash(row: dict[str, Any]) -> str | None:
+    return stored_key_hash(row["exact"]["key"], row["exact"]["shape"])
+
+
+def _entry_key(entry: DeadEntry) -> Key:
+    return (entry.epoch, entry.micro_batch, entry.seq, entry.ordinal)
