@@ -1,0 +1,17 @@
+"""Redrives everything of pipeline p in chunks of ten: `python -m tests.delivery.redriving NAME`."""
+
+from __future__ import annotations
+
+import sys
+
+from conduit_tasks.delivery import redrive
+from conduit_tasks.delivery.dead_letter_select import Selection
+from conduit_tasks.micro_batch.context import opened
+from tests.delivery.shelf import register
+
+if __name__ == "__main__":
+    register()
+    redrive.CHUNK = 10
+    with opened("p", sys.argv[1]) as context:
+        outcomes = redrive.redrive(context, Selection(), sys.argv[1], wait=30.0)
+    print(sum(o.redriven for o in outcomes), sum(o.gone for o in outcomes))
