@@ -204,8 +204,6 @@ def test_a_destination_that_is_down_keeps_its_letters(place: Place, monkeypatch:
     with pytest.raises(Unavailable, match="nobody answers"):
         send()
     assert states() == [(1, 0, 1, OPEN), (2, 0, 1, OPEN)]
-    monkeypatch.undo()
-    os.environ["CONDUIT_HOME"] = str(place.home)
 
 
 @pytest.mark.proves("C10", "X2")
