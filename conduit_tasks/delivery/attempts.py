@@ -95,13 +95,8 @@ class Attempts:
 
     async def bring(self, entry: Entry, task: asyncio.Task[Any]) -> bool:
         """Brings one record to its outcome in `task`, the current one; whether it is a nack."""
-        record, parking = entry.record, self._work.parking
-        if parking is not None and parking.takes(self._work.micro_batch, entry.seq, record.ordinal, record.key):
-            parking.hold(entry.letter or self._work.letter(entry.seq, record, "", ""))
-            self._progress.complete(entry.seq, record.ordinal, "parked")
-            return False
-        if entry.letter is not None:
-            return self._nack(entry, entry.letter)
+        if (nacked := self._unsent(entry)) is not None:
+            return nacked
         if self._numbering is not None or self._gate is not None:
             await self._before_the_first(entry)
         attempts = 1
@@ -113,7 +108,7 @@ class Attempts:
                 began = time.monotonic()
             deadlines.begin(task, began)
             try:
-                outcome = await self._destination.send(record)
+                outcome = await self._destination.send(entry.record)
             except asyncio.CancelledError:
                 said = f"no answer within {self._options.timeout:g} s" if deadlines.end(task) else "cancelled by itself"
                 if task.cancelling():
@@ -150,6 +145,16 @@ class Attempts:
             retry_after=last.retry_after,
             status=last.status,
         )
+
+    def _unsent(self, entry: Entry) -> bool | None:
+        """Ends a record that is not sent: it waits behind a dead letter of its key (X4), or its processors failed it.
+        Whether that is a nack; None: it is to be sent."""
+        parking, record = self._work.parking, entry.record
+        if parking is not None and parking.takes(self._work.micro_batch, entry.seq, record.ordinal, record.key):
+            parking.hold(entry.letter or self._work.letter(entry.seq, record, "", ""))
+            self._progress.complete(entry.seq, record.ordinal, "parked")
+            return False
+        return None if entry.letter is None else self._nack(entry, entry.letter)
 
     def _delivered(self, entry: Entry, retried: int) -> None:
         if self._numbering is not None:

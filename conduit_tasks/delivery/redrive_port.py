@@ -72,13 +72,20 @@ def deliver_items(
     that it may run in a forked child. Raises what `delivery.deliver` raises.
     """
     from conduit_tasks.delivery.deliver import deliver
+    from conduit_tasks.delivery.numbering import watched
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.deliver import connect
+    from conduit_tasks.micro_batch.numbering import numbering_anew
     from conduit_tasks.processors.chain import Chain
 
     with opened(context.pipeline, "redrive") as own:
         port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items)
         batch, origins = _batch(items)
+        numbering = numbering_anew(context.pipeline.id, destination, connect(destination), origins, token)
+        options = destination.delivery
+        if options.guarantee == "at-most-once":
+            # A dead letter goes again because somebody asks for it; its marks would overwrite those of live deliveries.
+            options = replace(options, guarantee="at-least-once")
         for processed, group in groupby(range(len(items)), key=lambda n: _processed(destination, items[n].letter)):
             span = list(group)
             chain = None if processed or not destination.processors else Chain(destination.processors)
@@ -88,7 +95,7 @@ def deliver_items(
                 micro_batch=0,
                 total=len(items),
                 matched=len(items),
-                rows=lambda: iter([(np.arange(len(items), dtype=np.int64), batch)]),
+                rows=lambda: watched(numbering, iter([(np.arange(len(items), dtype=np.int64), batch)])),
                 origins=origins,
                 state=own.broker.delivery(destination.id).state,
                 chain=chain,
@@ -97,9 +104,10 @@ def deliver_items(
                 span=(span[0], span[-1]),
                 culprits=culprits,
                 parking=port.parking,
+                numbering=numbering,
             )
             try:
-                deliver(work, connect(destination), port, destination.delivery)
+                deliver(work, connect(destination), port, options)
             finally:
                 if chain is not None:
                     chain.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from conduit_tasks.broker.sending import Numbered
 from conduit_tasks.connectors.base import BatchDestination
 from conduit_tasks.delivery.numbering import LaneNumbers, LaneOf, Numbering, RowNumbering, count_lanes
 from conduit_tasks.pipeline.topology import INDEX_PIPES, Destination
@@ -31,12 +32,7 @@ def numbering_of(
 ) -> Numbering | None:
     """The numbers of a micro-batch's records at a destination, stored; None where neither pipe nor guarantee wants
     them. `token`: of the lease; `epoch`: above 0 for a redelivery. Raises Fenced, PipelineStopped."""
-    delivery = destination.delivery
-    batch_wise = isinstance(connector, BatchDestination)
-    wanted = delivery.pipe in INDEX_PIPES
-    if batch_wise:
-        wanted = connector.keeps_index and (wanted or delivery.guarantee != "at-least-once")
-    if not wanted:
+    if not _wanted(destination, connector):
         return None
 
     def number(counts: Any) -> Any:
@@ -44,12 +40,32 @@ def numbering_of(
             destination.id, manifest.micro_batch, token, seal=manifest.token, counts=counts, stream=epoch
         )
 
-    if batch_wise:
+    if isinstance(connector, BatchDestination):
         numbered = number(lambda: {"": manifest.matched[destination.id]})
         return RowNumbering(numbered, context.pipeline.id, destination.id)
-    lanes = LaneOf(delivery.order_by, origins)
+    lanes = LaneOf(destination.delivery.order_by, origins)
     numbered = number(lambda: count_lanes(lane_columns(context, manifest, destination, lanes), lanes))
     return LaneNumbers(numbered, lanes, destination.node)
+
+
+def numbering_anew(
+    pipeline: str, destination: Destination, connector: Any, origins: Sequence[Origin], epoch: int
+) -> Numbering | None:
+    """Numbers of their own, from 1, for records that are sent again in this epoch: one that no other numbers have, as
+    the token of a lease is (a time in microseconds, as theirs are)."""
+    if not _wanted(destination, connector):
+        return None
+    if isinstance(connector, BatchDestination):
+        return RowNumbering(Numbered(epoch, {}), pipeline, destination.id)
+    return LaneNumbers(Numbered(epoch, {}), LaneOf(destination.delivery.order_by, origins), destination.node)
+
+
+def _wanted(destination: Destination, connector: Any) -> bool:
+    delivery = destination.delivery
+    wanted = delivery.pipe in INDEX_PIPES
+    if isinstance(connector, BatchDestination):
+        return bool(connector.keeps_index) and (wanted or delivery.guarantee != "at-least-once")
+    return wanted
 
 
 def lane_columns(

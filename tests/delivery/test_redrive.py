@@ -297,7 +297,13 @@ def dies_at(owner: type, name: str, *, after: bool) -> int:
 @pytest.mark.proves("X2", "I5")
 def test_a_crash_between_any_two_steps_of_a_redrive_loses_nothing_and_marks_everything(place: Place) -> None:
     failed(place, 1, 2, 3)
-    steps = [(Redrives, "claim"), (Redrives, "settle"), (DeadLetterStore, "store"), (Marks, "write"), (Redrives, "mark")]
+    steps = [
+        (Redrives, "claim"),
+        (Redrives, "settle"),
+        (DeadLetterStore, "store"),
+        (Marks, "write"),
+        (Redrives, "mark"),
+    ]
     for owner, name in steps:
         for after in (False, True):
             place.refuse(2)
