@@ -1,60 +1,314 @@
-"""`conduit dead-letters`: what could not be delivered, from the project's own store (SEMANTICS C14)."""
+"""`conduit dead-letters`: what could not be delivered: look, take out, send again, give up (SEMANTICS C14, X2).
+
+All commands take the same filters. What is *open* is what the broker's index says; the letters are in the project's own
+store. A `dead-letter-queue` with a plugin of its own is not read: look where it writes.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import getpass
+import inspect
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from conduit_tasks.cli.output import Format, note, print_json, print_table
+from conduit_tasks.delivery.dead_letter_select import Selection, moment
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from conduit_tasks.delivery.dead_letter_book import Book, Entry
+    from conduit_tasks.delivery.dead_letter_marks import Marks
+    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="What could not be delivered."
 )
 
+Pipeline = Annotated[str, typer.Argument(help="Id of the pipeline.")]
+Every = Annotated[bool, typer.Option("--all", help="Also those that are dead letters no more.")]
 
-@app.callback()
-def _group() -> None:
-    """Keeps `list` a command of its own while it is the only one."""
+
+FILTERS: dict[str, Any] = {
+    "destination": Annotated[
+        str | None, typer.Option(help="Only of this destination; `_pipeline`: what failed before the fan-out.")
+    ],
+    "classes": Annotated[
+        list[str] | None, typer.Option("--class", "--error-class", help="Only of this error class, such as `http 400`.")
+    ],
+    "since": Annotated[str | None, typer.Option(help="Only from then on: a date, or so long ago (2h, 1d).")],
+    "until": Annotated[str | None, typer.Option(help="Only from before then.")],
+    "keys": Annotated[
+        list[str] | None, typer.Option("--key", help="Only of records with this key: its text, or its JSON.")
+    ],
+    "micro_batches": Annotated[list[int] | None, typer.Option("--micro-batch", help="Only of this micro-batch.")],
+    "ids": Annotated[list[str] | None, typer.Option("--id", help="Only of the record with this id.")],
+}
+"""What every command selects by."""
+
+
+def filtered(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose `selection` is made of the options FILTERS."""
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> None:
+        command(selection=_selection(**{name: given.pop(name) for name in FILTERS}), **given)
+
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "selection"]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [inspect.Parameter(n, kind, default=None, annotation=a) for n, a in FILTERS.items()]
+    positional = [p for p in own if p.kind is not kind]
+    wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what typer reads
+        [*positional, *options, *(p for p in own if p.kind is kind)]
+    )
+    wrapper.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
+    return wrapper
+
+
+class FileFormat(StrEnum):
+    """Values of `export --format`."""
+
+    jsonl = "jsonl"
+    parquet = "parquet"
 
 
 @app.command("list")
+@filtered
 def list_(
-    pipeline: Annotated[str, typer.Argument(help="Id of the pipeline.")],
-    destination: Annotated[
-        str | None, typer.Option(help="Only of this destination; `_pipeline`: what failed before the fan-out.")
-    ] = None,
-    error_class: Annotated[str | None, typer.Option(help="Only of this class, such as `http 400`.")] = None,
+    pipeline: Pipeline,
+    *,
+    selection: Selection,
+    every: Every = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, oldest first.")] = 100,
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.text,
 ) -> None:
-    """List the dead letters of PIPELINE, each once, with record, position, error, node and attempts.
+    """List the dead letters of PIPELINE, each once."""
+    with _opened(pipeline, selection) as (_, _, book):
+        found = book.select(selection, every=every)
+        shown = found[:limit]
+        if format is Format.json:
+            print_json([_whole(entry) for entry in shown])
+        else:
+            headers = ["destination", "micro-batch", "record", "at", "attempts", "class", "error", "state", "id"]
+            print_table(headers, [_line(entry) for entry in shown])
+            note(_counted(found, every, pipeline) + (f", {limit:,} shown" if len(found) > limit else ""))
+        _say_differences(book)
 
-    A `dead-letter-queue` with a plugin of its own is not read: look where it writes.
+
+@app.command()
+def show(pipeline: Pipeline, id: Annotated[str, typer.Argument(help="A record's id, as `list` prints it.")]) -> None:
+    """Show one record's letters whole, as JSON: record, position, error, node, attempts, and how it was redriven."""
+    selection = Selection(ids=(id,))
+    with _opened(pipeline, selection) as (_, _, book):
+        found = book.select(selection, every=True)
+    if not found:
+        raise ConfigError(f"{pipeline} has no dead letter of a record {id}; `conduit dead-letters list` prints ids")
+    print_json([_whole(entry) for entry in found])
+
+
+@app.command()
+@filtered
+def count(
+    pipeline: Pipeline,
+    *,
+    selection: Selection,
+    every: Every = False,
+    format: Annotated[Format, typer.Option(help="How to print.")] = Format.text,
+) -> None:
+    """Count the dead letters of PIPELINE by destination and error class, and what waits behind them."""
+    with _opened(pipeline, selection) as (_, broker, book):
+        found = book.select(selection, every=every)
+        numbers = Counter((e.destination, str(e.row["error_class"]), e.state) for e in found)
+        parked = {name: len(broker.parked(name)) for name in broker.members(broker.keys.destinations)}
+        rows = [{"destination": d, "class": c, "state": s, "letters": n} for (d, c, s), n in sorted(numbers.items())]
+        if format is Format.json:
+            print_json({"letters": rows, "parked_keys": {name: n for name, n in parked.items() if n}})
+        else:
+            print_table(["destination", "class", "state", "letters"], [tuple(row.values()) for row in rows])
+            note(_counted(found, every, pipeline))
+            for name, keys in parked.items():
+                if keys:
+                    note(f"{name}: {keys:,} key(s) parked")
+        _say_differences(book)
+
+
+@app.command()
+@filtered
+def export(
+    pipeline: Pipeline,
+    output: Annotated[Path, typer.Argument(help="The file to write.")],
+    *,
+    selection: Selection,
+    every: Every = False,
+    format: Annotated[FileFormat, typer.Option(help="OpenCDC records as JSON Lines, or the store's Parquet.")] = (
+        FileFormat.jsonl
+    ),
+) -> None:
+    """Write the dead letters of PIPELINE to a file; nothing else changes."""
+    from conduit_tasks.delivery.dead_letter_export import write_jsonl, write_parquet
+
+    with _opened(pipeline, selection) as (stores, _, book):
+        found = book.select(selection, every=every)
+        if format is FileFormat.jsonl:
+            write_jsonl(output, found)
+        else:
+            write_parquet(output, stores[0], found)
+        note(f"{len(found):,} dead letter(s) written to {output}")
+        _say_differences(book)
+
+
+@app.command()
+@filtered
+def redrive(
+    pipeline: Pipeline,
+    *,
+    selection: Selection,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would go, and change nothing.")] = False,
+    by: Annotated[str | None, typer.Option(help="Who does it; default: you, at this machine.")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a live delivery to hand over.")] = 120.0,
+) -> None:
+    """Send dead letters again, to exactly the destination that they failed at, and then what is parked behind them.
+
+    Exit code 0 where nothing is a dead letter again, 3 where something is.
     """
+    from conduit_tasks.delivery import redrive as sending
+    from conduit_tasks.micro_batch.context import opened
+
+    with opened(pipeline, f"redrive of {by or _operator()}") as context:
+        shares, said = sending.shares(context, selection)
+        for sentence in said:
+            note(sentence)
+        if dry_run:
+            rows = [row for share in shares for row in share.rows]
+            headers = ["destination", "micro-batch", "record", "attempts", "class", "id"]
+            print_table(
+                headers,
+                [
+                    (r["destination"], r["micro_batch"], _place(r), r["attempts"], r["error_class"], r["id"])
+                    for r in rows
+                ],
+            )
+            for share in shares:
+                behind = f", and {share.waiting:,} parked record(s) behind them" if share.waiting else ""
+                note(f"{share.destination}: {len(share.rows):,} dead letter(s) would go{behind}")
+            return
+        outcomes = sending.redrive(
+            context, selection, by or _operator(), wait=wait, progress=lambda o: note(_outcome(o))
+        )
+    headers = ["destination", "redriven", "dead again", "held", "gone", "released", "still parked"]
+    print_table(
+        headers, [(o.destination, o.redriven, o.again, o.held, o.gone, o.released, o.waiting) for o in outcomes]
+    )
+    if any(o.again for o in outcomes):
+        raise typer.Exit(3)
+
+
+@app.command()
+@filtered
+def purge(
+    pipeline: Pipeline,
+    *,
+    selection: Selection,
+    every: Every = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without it, only print what would go.")] = False,
+) -> None:
+    """Give dead letters up: remove them for good. Never those that are being redriven."""
+    from conduit_tasks.delivery.dead_letter_book import index_name
+
+    with _opened(pipeline, selection) as ((store, marks), broker, book):
+        found = book.select(selection, every=every)
+        if not yes:
+            note(f"{_counted(found, every, pipeline)} would be removed for good; say --yes to do it")
+            return
+        removed = 0
+        for name in sorted({e.destination for e in found}):
+            keys = {e.key for e in found if e.destination == name}
+            # First the index, then the files: a crash in between leaves letters that are known to be open no more.
+            keys -= set(broker.purge(index_name(name), sorted(keys)))
+            store.remove(name, keys)
+            marks.remove(name, keys)
+            removed += len(keys)
+        note(f"{removed:,} removed")
+        if removed < len(found):
+            note(f"{len(found) - removed:,} stay: they are being redriven")
+
+
+def _selection(
+    *, since: str | None, until: str | None, destination: str | None, **lists: list[Any] | None
+) -> Selection:
+    return Selection(
+        destination=destination,
+        since=moment(since, "--since") if since else None,
+        until=moment(until, "--until") if until else None,
+        **{name: tuple(values or ()) for name, values in lists.items()},
+    )
+
+
+@contextmanager
+def _opened(pipeline: str, selection: Selection) -> Iterator[tuple[tuple[DeadLetterStore, Marks], Any, Book]]:
+    """The stores, the broker, and what both know; the pipeline's file need not be there any more."""
+    from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.broker.connection import connect
+    from conduit_tasks.delivery.dead_letter_book import read_book
+    from conduit_tasks.delivery.dead_letter_marks import Marks
     from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 
-    store = DeadLetterStore(settings().path(settings().dead_letters), pipeline)
-    rows = store.list(destination, error_class)
-    shown = rows[:limit]
-    if format is Format.json:
-        print_json([{**row, "position": row["record"]["position"]} for row in shown])
-        return
-    print_table(
-        ["destination", "micro-batch", "record", "at", "attempts", "class", "error", "id"],
-        [
-            (
-                row["destination"],
-                row["micro_batch"],
-                f"{row['seq']}.{row['ord']}" if row["ord"] else str(row["seq"]),
-                row["at"].isoformat(timespec="seconds"),
-                row["attempts"],
-                row["error_class"],
-                row["error"] if len(row["error"]) <= 80 else row["error"][:79] + "…",
-                row["id"],
-            )
-            for row in shown
-        ],
+    root = settings().path(settings().dead_letters)
+    stores = (DeadLetterStore(root, pipeline), Marks(root, pipeline))
+    broker = Broker(pipeline, connect(settings()))
+    try:
+        yield stores, broker, read_book(*stores, broker, selection.destination)
+    finally:
+        broker.close()
+
+
+def _whole(entry: Entry) -> dict[str, Any]:
+    import orjson
+
+    record = orjson.loads(entry.row["record"])
+    row = {name: value for name, value in entry.row.items() if name != "file"}
+    mark = entry.mark
+    redriven = {"outcome": mark.outcome, "epoch": mark.redrive, "at": mark.at, "by": mark.by} if mark else None
+    return {**row, "record": record, "position": record["position"], "state": entry.state, "redrive": redriven}
+
+
+def _line(entry: Entry) -> tuple[Any, ...]:
+    row = entry.row
+    error = row["error"] if len(row["error"]) <= 80 else row["error"][:79] + "…"
+    at = row["at"].isoformat(timespec="seconds")
+    return (
+        *(entry.destination, row["micro_batch"], _place(row), at, row["attempts"], row["error_class"], error),
+        *(entry.state, row["id"]),
     )
-    note(f"{len(rows):,} dead letter(s) in {pipeline}" + (f", {limit:,} shown" if len(rows) > limit else ""))
+
+
+def _place(row: dict[str, Any]) -> str:
+    return f"{row['seq']}.{row['ord']}" if row["ord"] else str(row["seq"])
+
+
+def _counted(found: list[Entry], every: bool, pipeline: str) -> str:
+    return f"{len(found):,} {'letter' if every else 'dead letter'}(s) in {pipeline}"
+
+
+def _outcome(o: Any) -> str:
+    return f"{o.destination}: {o.redriven:,} redriven, {o.again:,} dead again, {o.released:,} released"
+
+
+def _say_differences(book: Book) -> None:
+    for sentence in book.differences():
+        note(sentence)
+
+
+def _operator() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):
+        return socket.gethostname()

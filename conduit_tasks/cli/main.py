@@ -37,7 +37,7 @@ COMMANDS = {
     "status": Lazy("status", "Show how far each destination is."),
     "start": Lazy("status", "Start a stopped or degraded pipeline again."),
     "stop": Lazy("status", "Stop a pipeline, gracefully unless told otherwise."),
-    "dead-letters": Lazy("dead_letters", "List what could not be delivered."),
+    "dead-letters": Lazy("dead_letters", "What could not be delivered: look, take out, send again, give up."),
     "ledger": Lazy("ledger", "Print what became of which records, where, when and in which attempt."),
     "gateway": Lazy("gateway", "Take events over HTTP; answer when they are stored."),
     "verify": Lazy("verify", "Kill a pipeline of its own at every moment, and check what must hold."),

@@ -9,7 +9,7 @@ A letter's own file never changes. Writing the same marks again replaces them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -67,21 +67,38 @@ class Marks:
         table = pa.Table.from_pylist(rows, schema=SCHEMA)
         write_table(self._store, self._root, f"{self._base}/destination={destination}/{name}.parquet", table)
 
+    def remove(self, destination: str, keys: Collection[Key]) -> None:
+        """Forgets the marks of letters that are gone."""
+        folder = f"{self._base}/destination={destination}"
+        for path in self._paths(folder):
+            with self._store.open(path) as file:
+                table = pq.ParquetFile(file).read()
+            held = [tuple(row.values()) for row in table.select(SCHEMA.names[:4]).to_pylist()]
+            kept = [key not in keys for key in held]
+            if all(kept):
+                continue
+            if any(kept):
+                left = digest([key for key, keep in zip(held, kept) if keep])
+                name = path.rpartition("/")[2].partition("-")[0]
+                write_table(self._store, self._root, f"{folder}/{name}-{left}.parquet", table.filter(kept))
+            self._store.delete(path)
+
     def read(self, destination: str) -> dict[Key, Mark]:
         """By letter, the newest."""
         out: dict[Key, Mark] = {}
-        folder = f"{self._base}/destination={destination}"
-        for name, is_folder in self._store.names(folder):
-            if is_folder or not name.endswith(".parquet") or name.startswith("."):
-                continue
+        for path in self._paths(f"{self._base}/destination={destination}"):
             try:
-                with self._store.open(f"{folder}/{name}") as file:
+                with self._store.open(path) as file:
                     rows = pq.ParquetFile(file).read().to_pylist()
             except (OSError, pa.ArrowInvalid) as error:
-                raise ConduitError(f"{self._root}/{folder}/{name} cannot be read ({error}); remove it") from error
+                raise ConduitError(f"{self._root}/{path} cannot be read ({error}); remove it") from error
             for row in rows:
                 key = (row["epoch"], row["micro_batch"], row["seq"], row["ord"])
                 mark = Mark(row["outcome"], row["redrive"], row["at"], row["by"])
                 if key not in out or mark.redrive >= out[key].redrive:
                     out[key] = mark
         return out
+
+    def _paths(self, folder: str) -> list[str]:
+        names = self._store.names(folder)
+        return [f"{folder}/{n}" for n, is_folder in names if n.endswith(".parquet") and n[0] != "." and not is_folder]

@@ -80,7 +80,7 @@ class DeadLetterStore:
         if letters:
             keys = sorted(letter.key for letter in letters)
             path = f"{self._folder}/{letters[0].micro_batch:010d}-{digest(keys)}.parquet"
-            write_table(self._store, self._root, path, _table(letters))
+            write_table(self._store, self._root, path, letters_table(letters))
 
     def list(self, destination: str | None = None, error_class: str | None = None, limit: int | None = None) -> Rows:
         """Rows in order of (destination, epoch, micro-batch, seq, ord), a letter once: the columns of SCHEMA but for
@@ -210,7 +210,7 @@ def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
         ) from error
 
 
-def _table(letters: Sequence[DeadLetter]) -> pa.Table:
+def letters_table(letters: Sequence[DeadLetter]) -> pa.Table:
     """Strings go through UTF-8 with replacement: an error text may quote bytes of the record."""
     records = [letter.record for letter in letters]
     shared = pa.array([list(r.origin.metadata.items()) or None for r in records], SCHEMA.field("exact").type[-1].type)

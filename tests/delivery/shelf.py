@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Rows, Spec
 from conduit_tasks.connectors.file_destination import FileDestination
@@ -24,10 +26,19 @@ from tests.micro_batch.harness import write_pipeline
 MODULE = __name__
 
 
+PLUGINS = {"shelf": MODULE, "binder": "tests.delivery.binder"}
+
+
 def register() -> None:
-    """Makes the plugins `shelf` and `binder` known in this process."""
-    registry.BUILTIN["shelf"] = MODULE
-    registry.BUILTIN["binder"] = "tests.delivery.binder"
+    """Makes the plugins known in this process, for good; in tests, `shelves` does it."""
+    registry.BUILTIN.update(PLUGINS)
+
+
+@pytest.fixture(autouse=True)
+def shelves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the plugins known; import it into the module of tests."""
+    for name, module in PLUGINS.items():
+        monkeypatch.setitem(registry.BUILTIN, name, module)
 
 
 class Shelf(RecordDestination):
@@ -106,7 +117,6 @@ class Place:
     """An installation with the pipeline `p` from data/ to out/d.jsonl."""
 
     def __init__(self, home: Path, plugin: str = "shelf", *, park: bool = False, processors: str = "[]") -> None:
-        register()
         self.home, self.plugin = home, plugin
         self.out = home / "out/d.jsonl"
         more = ", format: payload" if plugin == "binder" else ""

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from conduit_tasks.cli.dead_letters import app
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import DELIVERED, Described, Outcome
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
@@ -201,27 +199,3 @@ def test_a_batch_wise_destination_cannot_take_dead_letters(monkeypatch: pytest.M
     offer(monkeypatch, Tape)
     with pytest.raises(ConfigError, match="dead-letter-queue"):
         dead_letter_handler(DeadLetterQueue("sql"), root="", pipeline="p", destination="d")
-
-
-@pytest.mark.proves("C14")
-def test_the_command_lists_dead_letters_as_a_table_and_as_json(installation: Path) -> None:
-    # Given dead letters of two destinations
-    root = installation / ".conduit" / "dead-letters"
-    store(root).store([letter(5), letter(6)])
-    store(root, None).store([letter(8)])
-    # When they are listed
-    table = CliRunner().invoke(app, ["list", "flights"])
-    found = CliRunner().invoke(app, ["list", "flights", "--destination", "delays", "--format", "json"])
-    # Then people see the error, and programs the whole record
-    assert table.exit_code == 0, table.output
-    assert table.output.count("no such carrier") == 3
-    assert "3 dead letter(s)" in table.output
-    rows = json.loads(found.stdout)
-    assert [row["seq"] for row in rows] == [5, 6]
-    assert rows[0]["record"]["payload"]["after"] == {"n": 5, "s": "ü"}
-
-
-def test_the_command_says_so_when_there_are_none(installation: Path) -> None:
-    found = CliRunner().invoke(app, ["list", "flights"])
-    assert found.exit_code == 0
-    assert "0 dead letter(s)" in found.output

@@ -23,7 +23,7 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings
 from tests.delivery.fakes import wait_for
-from tests.delivery.shelf import Place, Shelf, tell
+from tests.delivery.shelf import Place, Shelf, shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import run_once, run_until_quiet
 
 ROOT = Path(__file__).resolve().parents[2]

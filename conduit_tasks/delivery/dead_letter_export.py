@@ -1,0 +1,48 @@
+"""Dead letters as files for others: OpenCDC JSON Lines, or the columns of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from conduit_tasks.delivery.dead_letter_book import Entry
+from conduit_tasks.delivery.dead_letter_store import SCHEMA, DeadLetterStore, letters_table
+from conduit_tasks.spool.durable import replace_file
+
+
+def write_jsonl(path: Path, entries: Sequence[Entry]) -> None:
+    """A record per line, what is known of its failure in its metadata (`conduit.dlq.*`). Raises OSError."""
+    lines = b"".join(orjson.dumps(opencdc(entry)) + b"\n" for entry in entries)
+    replace_file(path, lines)
+
+
+def write_parquet(path: Path, store: DeadLetterStore, entries: Sequence[Entry]) -> None:
+    """The store's columns, with `destination`. Raises OSError."""
+    rows = [entry.row for entry in entries]
+    table = letters_table(list(store.load(rows))) if rows else SCHEMA.empty_table()
+    table = table.add_column(0, "destination", pa.array([e.destination for e in entries], pa.string()))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    replace_file(path, sink.getvalue().to_pybytes())
+
+
+def opencdc(entry: Entry) -> dict[str, Any]:
+    """The record as OpenCDC JSON; Conduit's names for the error and the node, and ours for the rest."""
+    row = entry.row
+    record: dict[str, Any] = orjson.loads(row["record"])
+    record["metadata"] = {
+        **record["metadata"],
+        "conduit.dlq.nack.error": row["error"],
+        "conduit.dlq.nack.node.id": row["node"],
+        "conduit.dlq.nack.error.class": row["error_class"],
+        "conduit.dlq.attempts": str(row["attempts"]),
+        "conduit.dlq.at": row["at"].isoformat(),
+        "conduit.dlq.destination": entry.destination,
+        "conduit.dlq.record.id": row["id"],
+    }
+    return record
