@@ -18,11 +18,12 @@ _CLASS = 40
 
 def index_entries(letters: Sequence[DeadLetter]) -> list[str]:
     """Field and value of each, in a flat list."""
-    out = []
-    for letter in letters:
-        out.append("-".join(str(n) for n in letter.key))
-        out.append(f"{int(letter.at * 1000)}:{letter.attempts}:{letter.error_class[:_CLASS]}")
-    return out
+    return [text for each in letters for text in index_entry(each.key, each.at, each.attempts, each.error_class)]
+
+
+def index_entry(key: tuple[int, int, int, int], at: float, attempts: int, error_class: str) -> tuple[str, str]:
+    """Field and value of one letter; `at` in seconds since the epoch."""
+    return "-".join(map(str, key)), f"{int(at * 1000)}:{attempts}:{error_class[:_CLASS]}"
 
 
 class DeadIndex(BrokerBase):

@@ -19,6 +19,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.lifecycle import SCHEMA
 from conduit_tasks.connectors.base import Slice
+from conduit_tasks.delivery.restored import lost_exceptions
 from conduit_tasks.errors import ConfigError, SpoolError
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tokens
@@ -90,6 +91,9 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
             keys.planned(s.id): _planned(mark, s.id, manifests),
             keys.index(s.id): _index(mark, s.id, manifests),
         }
+    out.hashes |= lost_exceptions(
+        pipeline, broker, {name: out.hashes[keys.destination(name)] for name in out.delivered}
+    )
     out.hashes[keys.totals] = _totals(marks, manifests)
     return out
 

@@ -39,8 +39,17 @@ class Handler(Protocol):
 
 
 def dead_letter_handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: str | None) -> Handler:
-    """The handler that a `dead-letter-queue` names. `root`: of the project's own store. `destination` None: before
-    the fan-out. Raises ConfigError where the plugin cannot take dead letters."""
+    """The handler that a `dead-letter-queue` names, its processors in front of it. `root`: of the project's own store.
+    `destination` None: before the fan-out. Raises ConfigError where the plugin cannot take dead letters."""
+    handler = _handler(queue, root=root, pipeline=pipeline, destination=destination)
+    if not queue.processors:
+        return handler
+    from conduit_tasks.delivery.dead_letter_processors import Processed
+
+    return Processed(handler, queue.processors)
+
+
+def _handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: str | None) -> Handler:
     if queue.plugin is None:
         from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 

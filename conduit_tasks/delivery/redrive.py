@@ -191,7 +191,12 @@ class _Run:
 
     def _mark(self, lease: Lease, *, over: bool = False) -> None:
         """Writes what is settled into the store, and lets the broker forget it."""
+        from conduit_tasks.micro_batch.checkpoint import Marker
+
         settled = self.context.broker.settled(self.destination.id)
+        if settled:
+            # A state rebuilt from an older mark would cut a file back to before what the letters' marks say (X7).
+            Marker(self.context, self.destination.node, lease.token).mark()
         self._marks.write(self.destination.id, settled)
         self.context.broker.mark(self.destination.id, lease.token, [s.key for s in settled], over=over)
 

@@ -104,6 +104,7 @@ def _dead_letters(keys: DeadLetterKeys) -> DeadLetterQueue:
         settings=keys.settings,
         window_size=keys.window_size,
         window_nack_threshold=keys.window_nack_threshold,
+        processors=_processors(keys.processors),
     )
 
 

@@ -48,7 +48,6 @@ CODES = {
     "W201": "the lag budget is below one micro-batch",
     "W202": "an option has no effect as written",
     "W203": "failed records are dropped",
-    "W204": "understood, but this version does not act on it yet",
 }
 """Code → what it stands for. Codes are stable: scripts and editors may rely on them. E = error, W = warning."""
 

@@ -128,6 +128,8 @@ class DeadLetterKeys(Keys):
     """How many outcomes the window sees; 0 = no limit of nacks."""
     window_nack_threshold: Count = 0
     """How many of them may be nacks; one more stops the pipeline."""
+    processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """What dead letters pass on their way; one that fails leaves the letter as it was."""
 
 
 class TriggerKeys(Keys):

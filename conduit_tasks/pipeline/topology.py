@@ -54,6 +54,8 @@ class DeadLetterQueue:
     settings: Mapping[str, str] = field(default_factory=dict)
     window_size: int = 1
     window_nack_threshold: int = 0
+    processors: tuple[Processor, ...] = ()
+    """What letters pass on their way."""
 
 
 UNTOLD = 2_000

@@ -21,6 +21,8 @@ GATEWAY = "gateway"
 """The source whose producers are answered by `conduit gateway`."""
 _SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
 _DESTINATION_ONLY = {"trigger": "trigger", "delivery": "delivery", "dead_letter_queue": "dead-letter-queue"}
+DEAD_LETTERS = ("dead-letter-queue", "processors")
+"""Where the processors of dead letters are, below whose letters they are."""
 _UPDATE = 'set version: "2.2"'
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -61,7 +63,7 @@ def check(keys: PipelineKeys, report: Report, base: Path) -> None:
                     "E107", (*path, key), f"'{key}' belongs to a {other}", f"move it to a connector of type: {other}"
                 )
         _check_durability(connector, keys.spool.path, report, path)
-        check_delivery(connector, report, path)
+        check_delivery(connector, keys.dead_letter_queue, report, path)
         if connector.dead_letter_queue:
             _check_dead_letters(connector.dead_letter_queue, report, (*path, "dead-letter-queue"))
 
@@ -209,10 +211,13 @@ def check_with(check: Any, value: Any, code: str, report: Report, path: Path) ->
 
 
 def sections(keys: PipelineKeys, base: Path) -> Iterator[tuple[Path, list[ProcessorKeys]]]:
-    """The processor sections: each connector's and the pipeline's (SEMANTICS C2)."""
+    """The processor sections: each connector's and the pipeline's (SEMANTICS C2), and their dead letters'."""
     for n, connector in enumerate(keys.connectors):
         yield (*base, "connectors", n, "processors"), connector.processors
+        if connector.dead_letter_queue:
+            yield (*base, "connectors", n, *DEAD_LETTERS), connector.dead_letter_queue.processors
     yield (*base, "processors"), keys.processors
+    yield (*base, *DEAD_LETTERS), keys.dead_letter_queue.processors
 
 
 def _raw_processors(keys: dict[str, Any], base: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conduit_tasks.pipeline.findings import Path, Report
-from conduit_tasks.pipeline.model import ConnectorKeys, DeliveryKeys
+from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys
 from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import INDEX_PIPES
 
@@ -18,8 +18,8 @@ _DERIVING = frozenset({"split", "clone"})
 _RETRYING = ("backoff-policy", "backoff-delay", "retry-after-max")
 
 
-def check_delivery(connector: ConnectorKeys, report: Report, base: Path) -> None:
-    """`base`: the connector's place."""
+def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Report, base: Path) -> None:
+    """`base`: the connector's place; `queue`: the pipeline's dead letters, where it has none of its own."""
     delivery, path = connector.delivery, (*base, "delivery")
     if delivery is None:
         return
@@ -34,9 +34,13 @@ def check_delivery(connector: ConnectorKeys, report: Report, base: Path) -> None
         report.add(
             "E209", (*path, "park-keys"), "parking keeps the order of a key", "write order-by: key, or remove park-keys"
         )
-    elif delivery.park_keys:
-        hint = "after a dead letter the later records of its key go on; remove park-keys to say so"
-        report.add("W204", (*path, "park-keys"), "keys are not parked yet", hint)
+    elif delivery.park_keys and (connector.dead_letter_queue or queue).plugin:
+        report.add(
+            "E209",
+            (*path, "park-keys"),
+            "what is parked follows its dead letter when that is redriven, and a plugin's letters cannot be",
+            "leave the plugin of dead-letter-queue out, or remove park-keys",
+        )
     if delivery.timeout <= 0:
         report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
     if not delivery.retry and delivery.guarantee != "at-most-once":

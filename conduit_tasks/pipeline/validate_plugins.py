@@ -12,7 +12,7 @@ from conduit_tasks.pipeline.findings import Path, Report, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import INDEX_PIPES, Processor
-from conduit_tasks.pipeline.validate import check_with, sections
+from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
 
 
 class _Kind(NamedTuple):
@@ -32,7 +32,7 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
     destinations = _Kind(registry.destination_class, registry.known)
     for path, section in sections(keys, base):
         for n, processor in enumerate(section):
-            _check_processor(processor, report, (*path, n))
+            _check_processor(processor, report, (*path, n), record_wise=path[-2:] == DEAD_LETTERS)
     queues = [((*base, "dead-letter-queue"), keys.dead_letter_queue)]
     for n, connector in enumerate(keys.connectors):
         path = (*base, "connectors", n)
@@ -54,7 +54,7 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
             check_with(lambda call: load_function(call, "handlers"), handler.call, "E212", report, path)
 
 
-def _check_processor(processor: ProcessorKeys, report: Report, path: Path) -> None:
+def _check_processor(processor: ProcessorKeys, report: Report, path: Path, *, record_wise: bool) -> None:
     from conduit_tasks.processors import registry, template
 
     cls = _find(_Kind(registry.processor_class, registry.known), processor.plugin, report, path)
@@ -63,6 +63,13 @@ def _check_processor(processor: ProcessorKeys, report: Report, path: Path) -> No
     if cls and not report.wrong((*path, "condition")):
         topology = Processor(processor.id, parse_plugin(processor.plugin).name, processor.settings, processor.condition)
         _check_settings(lambda: registry.build(topology), processor.settings, report, path)
+        if record_wise and not report.wrong(path) and registry.is_frame(topology):
+            report.add(
+                "E204",
+                (*path, "plugin"),
+                f"'{processor.plugin}' sees a whole micro-batch, dead letters come one by one",
+                "use a record-wise processor",
+            )
 
 
 def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], report: Report, path: Path) -> Any:

@@ -15,7 +15,7 @@ from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 from conduit_tasks.delivery.dead_letters import Drop, FileHandler, dead_letter_handler
 from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import ConduitError, ConfigError, Unavailable
-from conduit_tasks.pipeline.topology import DeadLetterQueue
+from conduit_tasks.pipeline.topology import DeadLetterQueue, Processor
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.settings import settings
 from tests.delivery.fakes import Tape, Target
@@ -199,3 +199,41 @@ def test_a_batch_wise_destination_cannot_take_dead_letters(monkeypatch: pytest.M
     offer(monkeypatch, Tape)
     with pytest.raises(ConfigError, match="dead-letter-queue"):
         dead_letter_handler(DeadLetterQueue("sql"), root="", pipeline="p", destination="d")
+
+
+def processed(tmp_path: Path, *processors: Processor) -> list[DeadLetter]:
+    """What the store has of one letter that passed these."""
+    queue = DeadLetterQueue(processors=processors)
+    handler = dead_letter_handler(queue, root=str(tmp_path), pipeline="flights", destination="delays")
+    handler.store([letter()])
+    return list(store(tmp_path).letters("delays"))
+
+
+@pytest.mark.proves("C14", "T8")
+def test_processors_on_the_way_change_what_is_stored_but_not_whose_it_is(tmp_path: Path) -> None:
+    # Given a processor that acts on the error class, and one that moves the record's identity about
+    mask = {"field": ".Payload.After.s", "value": "***"}
+    chosen = '{{ eq (index .Metadata "conduit.dlq.nack.error.class") "http 400" }}'
+    (kept,) = processed(tmp_path, Processor("mask", "field.set", mask, chosen))
+    # Then the record is as they left it, with the id that it had, and nothing of ours in its metadata
+    assert kept.record.after == {"n": 5, "s": "***"}
+    assert kept.record.id == letter().record.id
+    assert kept.record.metadata == letter().record.metadata
+    assert (kept.key, kept.error, kept.attempts) == (letter().key, letter().error, letter().attempts)
+
+
+@pytest.mark.proves("C14")
+@pytest.mark.parametrize("plugin", ["error", "clone"])
+def test_a_processor_that_fails_on_the_way_loses_no_letter(tmp_path: Path, plugin: str) -> None:
+    settings = {"error": {"message": "no"}, "clone": {"count": "2"}}[plugin]
+    (kept,) = processed(tmp_path, Processor("bad", plugin, settings))
+    assert kept.record == letter().record
+    assert kept.error.startswith("no such carrier (")
+    assert "the record is as it was" in kept.error
+
+
+def test_a_processor_that_filters_drops_the_letter_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert processed(tmp_path, Processor("drop", "filter")) == []
+    assert "dropped record" in caplog.text

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from conduit_tasks.broker.delivery import Deliveries
 from conduit_tasks.broker.redrive import Redrives
+from conduit_tasks.cli.main import app
 from conduit_tasks.delivery.dead_letter_book import OPEN
 from conduit_tasks.delivery.dead_letter_marks import Marks
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.settings import settings
+from tests.conftest import RedisServer
 from tests.delivery.shelf import Place, shelves  # noqa: F401 - a fixture
 from tests.delivery.test_redrive import book, send, states
 from tests.micro_batch.harness import run_once, run_until_quiet
@@ -240,3 +243,31 @@ def test_a_crash_between_any_two_steps_loses_nothing_and_keeps_the_order_of_a_ke
         assert len(got) == n, "a file is cut back to what was confirmed"
     assert (parked(), copies()) == ({}, [])
     assert not any(e.open for e in book().entries)
+
+
+@pytest.mark.proves("X7", "X4", "X2")
+@PLUGINS
+def test_a_lost_redis_forgets_no_letter_and_nothing_that_waits(
+    home: Path, plugin: str, redis_server: RedisServer
+) -> None:
+    # Given a letter that was redriven, one that is open, and records that wait behind it
+    place = Place(home, plugin, park=True)
+    place.feed([(n, "ab"[n % 2]) for n in range(10)])
+    place.refuse(1, 4)
+    run_until_quiet("p")
+    place.refuse()
+    send(keys=("b",))
+    assert (place.got().count(1), copies()) == (1, [6, 8])
+    # When Redis loses everything, and the state is rebuilt from the spool and the store
+    redis_server.flush()
+    assert CliRunner().invoke(app, ["broker", "rebuild", "p"]).exit_code == 0
+    # Then the letter is open, its key is parked, and what was redriven stays so
+    assert [(n, state) for n, _, _, state in states() if state == OPEN] == [(4, OPEN)]
+    assert len(parked()) == 1
+    place.feed([(10, "a"), (11, "b")])
+    run_until_quiet("p")
+    assert of(place, 10, 11) == [11]
+    outcome = send()
+    assert (outcome.redriven, outcome.released) == (1, 3)
+    assert of(place, *range(0, 12, 2)) == [0, 2, 4, 6, 8, 10]
+    assert sorted(place.got()) == list(range(12))

@@ -87,7 +87,11 @@ def test_a_wrong_key_of_the_pipeline_is_found_at_its_place(
         ("delivery: {rate-limit: 0/s}", "E103", "is not a rate"),
         ("delivery: {backoff-delay: -1s}", "E103", "is not a duration"),
         ("delivery: {guarantee: exactly-once}", "E103", "'effectively-once'"),
-        ("delivery: {park-keys: true, order-by: key}", "W204", "not parked yet"),
+        (
+            "delivery: {park-keys: true, order-by: key}\ndead-letter-queue: {plugin: file, settings: {path: x}}",
+            "E209",
+            "leave the plugin of dead-letter-queue out",
+        ),
         ("delivery: {retry: -1}", "E103", "greater than or equal to 0"),
         ("delivery: {timeout: 10}", "E103", "is not a duration"),
         ("delivery: {timeout: 0s}", "E103", "above zero"),
@@ -284,3 +288,20 @@ def test_a_journal_does_not_go_with_a_pipe(files: Files) -> None:
     text = files.with_pipeline(source="durability: spool").replace("plugin: file", "plugin: gateway", 1)
     text = text.replace("{path: in.txt}", "{auth: none, pipe: continuous}")
     assert [f.code for f in files.load(text).errors] == ["E209"]
+
+
+@pytest.mark.parametrize(
+    ("processor", "code", "says"),
+    [
+        ("{id: a, plugin: nothing}", "E203", "no plugin 'nothing'"),
+        ("{id: a, plugin: sql, settings: {query: SELECT * FROM records}}", "E204", "record-wise"),
+        ("{id: a, plugin: filter, condition: '{{ oops'}", "E207", "condition"),
+    ],
+)
+def test_processors_of_dead_letters_are_checked_like_others_and_see_one_record(
+    only: Only, files: Files, processor: str, code: str, says: str
+) -> None:
+    keys = f"dead-letter-queue: {{processors: [{processor}]}}"
+    line, _, found, message, hint = only(files.with_pipeline(destination=keys), plugins=True)
+    assert (found, line) == (code, DESTINATION_LINE)
+    assert says in f"{message} {hint} {code}" or code == "E207"

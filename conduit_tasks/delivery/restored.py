@@ -1,0 +1,77 @@
+"""Dead letters and parked keys of a Redis that lost them, from their own store (SEMANTICS X7).
+
+A letter is open again where its record is confirmed and no mark says what became of it; what is not confirmed is
+delivered again anyway, and fails again or not. A key is parked that has an open letter, where the destination parks
+keys, or confirmed copies that wait. What is still in Redis is left as it is. At most something is sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.broker.connection import reaching
+from conduit_tasks.broker.dead_index import index_entry
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.redrive import Position, positions
+from conduit_tasks.delivery.dead_letter_marks import Marks
+from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore, row_key
+from conduit_tasks.delivery.parking import stored_key_hash
+from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.pipeline.topology import Pipeline
+
+Fields = dict[str, str]
+_KEYED = ("exact.key", "exact.shape", "error_class", "attempts")
+
+
+def lost_exceptions(
+    pipeline: Pipeline, broker: Broker, deliveries: Mapping[str, Mapping[str, str]]
+) -> dict[str, Fields]:
+    """Keys and fields to write, for hashes that Redis does not have. `deliveries`: destination → its state (cursor,
+    ranges) as it will be. Raises ConduitError where the store cannot be read."""
+    root, out, keys = settings().path(settings().dead_letters), dict[str, Fields](), broker.keys
+    store, parked, marks = (
+        DeadLetterStore(root, pipeline.id),
+        DeadLetterStore(root, pipeline.id, parked=True),
+        Marks(root, pipeline.id),
+    )
+    for name in [BEFORE_FAN_OUT, *deliveries]:
+        own = "" if name == BEFORE_FAN_OUT else name
+        done = marks.read(name)
+        rows = [row for row in store.rows(name, _KEYED) if row_key(row) not in done]
+        if own:
+            rows = [row for row in rows if row["epoch"] or _confirmed(row, deliveries[own])]
+        if rows and not _there(broker, keys.dead(own)):
+            out[keys.dead(own)] = dict(
+                index_entry(row_key(row), row["at"].timestamp(), row["attempts"], row["error_class"]) for row in rows
+            )
+        if own and not _there(broker, keys.parked(own)):
+            waiting = [row for row in parked.rows(name, _KEYED) if _confirmed(row, deliveries[own])]
+            opens = pipeline.destination(own).delivery.park_keys
+            if found := _parked(rows if opens else [], waiting):
+                out[keys.parked(own)] = positions(found)
+    return out
+
+
+def _parked(letters: list[dict[str, Any]], waiting: list[dict[str, Any]]) -> dict[str, Position]:
+    """Hash of a key → where it is settled up to: its first letter, or just before its first copy."""
+    found: dict[str, Position] = {}
+    for rows, before in ((letters, 0), (waiting, 1)):
+        for row in rows:
+            if (hashed := stored_key_hash(row["exact"]["key"], row["exact"]["shape"])) is not None:
+                at = (row["micro_batch"], row["seq"], row["ord"] - before)
+                found[hashed] = min(at, found.get(hashed, at))
+    return found
+
+
+def _confirmed(row: dict[str, Any], state: Mapping[str, str]) -> bool:
+    cursor, m = int(state["cursor"]), row["micro_batch"]
+    return m <= cursor or (m == cursor + 1 and row["seq"] in RangeSet.parse(state.get("ranges")))
+
+
+def _there(broker: Broker, key: str) -> bool:
+    with reaching(broker.redis):
+        return bool(broker.redis.exists(key))
