@@ -57,7 +57,7 @@ def _print(found: dict[str, Any]) -> None:
         ],
     )
     print()
-    names = ("cursor", "behind", "matched", "delivered", "filtered", "completed", "dead", "retried", "status")
+    names = ("cursor", "behind", "matched", "delivered", "filtered", "completed", "parked", "dead", "retried", "status")
     print_table(("destination", *names), [(d["id"], *(d[name] for name in names)) for d in found["destinations"]])
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conduit_tasks.delivery.progress import Settled
 
 _TIME = pa.timestamp("us", tz="UTC")
-COUNTS = ("matched", "delivered", "filtered", "completed", "nacked", "retried")
+COUNTS = ("matched", "delivered", "filtered", "completed", "parked", "nacked", "retried")
 SCHEMA = pa.schema(
     [
         ("destination", pa.string()),
