@@ -14,7 +14,8 @@ from fastapi import APIRouter, HTTPException, Path, Query
 from conduit_tasks.airflow.api.access import SeenRecords
 from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore, Rows
+from conduit_tasks.delivery.dead_letter_marks import Marks
+from conduit_tasks.delivery.dead_letter_store import DeadLetterStore, Rows, row_key
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
 
@@ -69,7 +70,7 @@ def show_dead_letter(  # noqa: PLR0917 - what names a letter
 ) -> dict[str, Any]:
     """One dead letter with its record."""
     wanted = (epoch, micro_batch, seq, ordinal)
-    for row in _store(pipeline).list(destination):
+    for row in _open(pipeline, destination):
         if (row["epoch"], row["micro_batch"], row["seq"], row["ord"]) == wanted:
             return {
                 **{name: row[name] for name in LISTED},
@@ -87,14 +88,18 @@ def _rows(pipeline: Pipeline) -> Rows:
     with _lock:
         if _known is None or _known[0] != about or time.monotonic() - _known[1] > FRESH:
             began = time.monotonic()
-            found = _store(pipeline).list()
+            found = _open(pipeline)
             rows = [{**{name: row[name] for name in LISTED}, "key": _key(row["record"])} for row in found]
             _known = (about, began, rows)
         return _known[2]
 
 
-def _store(pipeline: Pipeline) -> DeadLetterStore:
-    return DeadLetterStore(settings().path(settings().dead_letters), pipeline.id)
+def _open(pipeline: Pipeline, destination: str | None = None) -> Rows:
+    """The rows of the store that no redrive has settled."""
+    root = settings().path(settings().dead_letters)
+    store, marks = DeadLetterStore(root, pipeline.id), Marks(root, pipeline.id)
+    settled = {name: marks.read(name) for name in store.destinations()}
+    return [row for row in store.list(destination) if row_key(row) not in settled[row["destination"]]]
 
 
 def _key(record: dict[str, Any]) -> str | None:
