@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import stat
 from pathlib import Path
 
@@ -90,6 +91,47 @@ def test_a_run_marked_failed_takes_its_driver_along_and_the_next_one_goes_on(sta
     assert receiver.got[sent:] == list(range(1, 21))
 
 
+@pytest.mark.proves("C10", "T1", "T4", "I4")
+def test_a_killed_airflow_worker_is_tried_again_and_goes_on_from_the_cursor(stack: Stack, receiver: Receiver) -> None:
+    # Given a delivery under way
+    receiver.pause = 0.02
+    stack.pipeline("killed", http(receiver))
+    stack.write("killed", "a", 1, 400)
+    stack.run("killed", "--no-wait")
+    until(lambda: len(receiver.got) > 100)
+
+    # When the Airflow worker dies, with everything that it had started
+    worker = worker_of(stack, "killed")
+    for process in [worker, *worker.children(recursive=True)]:
+        process.send_signal(signal.SIGKILL)
+    sent = len(receiver.got)
+    assert sent < 400
+
+    # Then the same run tries the task again, goes on, and succeeds; nothing is missing or out of order
+    run = stack.last_run("killed")
+    with stack.api() as api:
+        until(lambda: api.run("killed", run)["state"] in ("success", "failed"))
+        task = next(t for t in api.tasks("killed", run) if t["task_id"] == "destinations.out")
+    assert (task["state"], task["try_number"]) == ("success", 2)
+    assert list(dict.fromkeys(receiver.got)) == list(range(1, 401))
+    again = receiver.got[sent:]
+    assert again == list(range(again[0], 401))
+
+
+@pytest.mark.proves("C9", "I3", "I4", "I10")
+def test_two_runs_triggered_at_once_deliver_nothing_twice(stack: Stack, receiver: Receiver) -> None:
+    stack.pipeline("twice", http(receiver))
+    stack.write("twice", "a", 1, 200)
+
+    with stack.api() as api:
+        for run in ("one", "two"):
+            api.trigger("twice", run, {})
+        until(lambda: not api.active_runs("twice"))
+        assert [api.run("twice", run)["state"] for run in ("one", "two")] == ["success", "success"]
+
+    assert receiver.got == list(range(1, 201))
+
+
 def test_clearing_a_destination_that_had_succeeded_sends_again(stack: Stack, receiver: Receiver) -> None:
     stack.pipeline("again", http(receiver))
     stack.write("again", "a", 1, 20)
@@ -153,6 +195,13 @@ def token(stack: Stack, password: Path) -> str:
 
     body = {"username": "admin", "password": json.loads(password.read_text())["admin"]}
     return str(httpx.post(f"{stack.state.api_url}/auth/token", json=body).json()["access_token"])
+
+
+def worker_of(stack: Stack, pipeline: str) -> psutil.Process:
+    """The process of Airflow's executor in which a Spark application of this pipeline was started."""
+    running = set(drivers(pipeline))
+    scheduler = psutil.Process(stack.state.processes["scheduler"].pid)
+    return next(w for w in scheduler.children() if running & {p.pid for p in w.children(recursive=True)})
 
 
 def drivers(pipeline: str) -> list[int]:
