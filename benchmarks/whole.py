@@ -1,13 +1,13 @@
 """`whole`: events through everything: Airflow's scheduler, plan, submits, delivery, acks; and a run's fixed cost.
 
 An embedded stack of its own, with its real scheduler. A run's seconds are those between Airflow's start and end of it;
-a submit's are those of its task. The class-data archive is there before; nothing else is warmed.
+a submit's are those of its task. The stack builds its class-data archive when it
+starts; nothing else is warmed.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -42,7 +42,6 @@ class Run:
 @contextmanager
 def stack(place: Place) -> Iterator[Callable[..., str]]:
     """A stack in the place's home for the block; gives a function that runs `conduit` there."""
-    cache = place.base / ".conduit" / "cds"
     home = place.home
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
     environment |= {"CONDUIT_HOME": str(home), "CONDUIT_API_PORT": "0"}
@@ -55,8 +54,6 @@ def stack(place: Place) -> Iterator[Callable[..., str]]:
             raise SystemExit(f"conduit {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    if cache.exists():
-        shutil.copytree(cache, home / ".conduit" / "cds")
     try:
         conduit("stack", "up", "--timeout", str(PATIENCE))
         yield conduit
@@ -66,7 +63,6 @@ def stack(place: Place) -> Iterator[Callable[..., str]]:
 
 def run(place: Place, count: int) -> Result:
     """`count` events in one micro-batch, then one event, then nothing."""
-    place.archive()
     events = place.events(count)
     keys = {"schedule": "0 0 1 1 *", "micro-batch": {"max-records": count, "max-bytes": "8GiB"}}
     place.pipeline(source(place.home / "in" / "*.jsonl"), to_file("all", place), **keys)
