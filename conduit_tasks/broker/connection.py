@@ -67,8 +67,10 @@ def connect(settings: Settings, *, raw: bool = False, retries: int = 6) -> Clien
         raise ConfigError(f"{_VARIABLE} is not a Redis address ({address(url)}): {type(e).__name__}") from None
     except _TRANSIENT as e:
         raise _unavailable(address(url), e) from e
-    with reaching(client, address(url)):
-        client.ping()
+    if isinstance(client, Redis):
+        # A cluster's client has met its nodes. This one is made to connect and log in; the first command brings a PING.
+        with reaching(client, address(url)):
+            client.connection_pool.release(client.connection_pool.get_connection())
     return client
 
 
@@ -190,13 +192,10 @@ def check_durability(client: Client, mode: str = "check") -> Durability:
 
 def _info(client: Client) -> dict[str, Any]:
     """INFO of the server; of the first node of a cluster, whose nodes are configured alike."""
-    answer: dict[str, Any] = {}
-    for section in ("server", "memory", "persistence"):
-        part: Any = client.info(section)
-        if "redis_version" not in part and part and all(isinstance(v, dict) for v in part.values()):
-            part = next(iter(part.values()))
-        answer.update(part)
-    return answer
+    answer: Any = client.info()
+    if "redis_version" not in answer and all(isinstance(v, dict) for v in answer.values()):
+        answer = next(iter(answer.values()))
+    return dict(answer)
 
 
 def _append_fsync(client: Client) -> str | None:

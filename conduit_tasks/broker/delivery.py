@@ -32,18 +32,15 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         data = self.hash(self.keys.destination(destination))
         if "cursor" not in data:
             raise ConduitError(f"pipeline {self.pipeline} has no destination {destination}: run the pipeline once")
-        window = self.hash(self.keys.window(destination))
-        cursor = int(data["cursor"])
         state = data.get("state")
         return DeliveryState(
-            cursor=cursor,
+            cursor=int(data["cursor"]),
             epoch=int(data.get("epoch", 0)),
             confirmed=RangeSet.parse(data.get("ranges")),
             state=orjson.loads(state) if state else None,
             counters={name: int(data.get(name, 0)) for name in COUNTERS},
             status=cast(Any, data.get("status", "running")),
             error=stored_error(data.get("error"), data.get("error_at")),
-            voted=int(window.get("next", 0)) if int(window.get("m", 0)) == cursor + 1 else 0,
             confirmed_at=seconds(data.get("confirmed_at")),
         )
 

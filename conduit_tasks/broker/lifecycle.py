@@ -66,17 +66,15 @@ class Lifecycle(MicroBatches, Recovering):
         status = cast(Status, state.get("status", "running"))
         error = stored_error(state.get("error"), state.get("error_at"))
         if status == "running":
-            failing = self.failing(*self.nodes())
+            failing, attempts = self.troubles(*self.nodes())
             error = failing[0].error if failing else error
-            if failing or any(n > 1 for n in self.attempts().values()):
+            if failing or any(n > 1 for n in attempts.values()):
                 status = "recovering"
         return PipelineStatus(status, error, seconds(state.get("deadline")))
 
     def attempts(self) -> dict[str, int]:
         """Node → attempts without progress, the one under way included; 0 where the last one left in good order."""
-        nodes = self.nodes()
-        found = self.read(*(("HGET", self.keys.lease(node), "attempts") for node in nodes))
-        return {node: int(n or 0) for node, n in zip(nodes, found)}
+        return self.troubles(*self.nodes())[1]
 
     def nodes(self) -> list[str]:
         """Everything that works under a lease, and `plan`."""

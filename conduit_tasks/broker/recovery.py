@@ -57,12 +57,16 @@ class Recovering(BrokerBase):
 
     def failing(self, *nodes: str) -> list[Failing]:
         """Those of these nodes whose last attempt failed, the first to have failed first."""
-        names = ("failures", "error", "error_at", "retry_at")
+        return self.troubles(*nodes)[0]
+
+    def troubles(self, *nodes: str) -> tuple[list[Failing], dict[str, int]]:
+        """`failing`, and attempts of every node without progress: one command a node, for who wants to know both."""
+        names = ("failures", "error", "error_at", "retry_at", "attempts")
         found = self.read(*(("HMGET", self.keys.lease(node), *names) for node in nodes), ("TIME",))
         now = int(found[-1][0]) + int(found[-1][1]) / 1e6
         out = []
-        for node, (failures, text, at, retry_at) in zip(nodes, found):
+        for node, (failures, text, at, retry_at, _) in zip(nodes, found):
             error = stored_error(text, at)
             if failures and error is not None:
                 out.append(Failing(node, int(failures), error, max(0.0, (seconds(retry_at) or 0.0) - now)))
-        return sorted(out, key=lambda f: f.error.at)
+        return sorted(out, key=lambda f: f.error.at), {node: int(of[-1] or 0) for node, of in zip(nodes, found)}

@@ -101,7 +101,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class DeliveryState:
-    """How far one destination is. `confirmed` and `voted` are those of micro-batch `cursor + 1`."""
+    """How far one destination is. `confirmed` is that of micro-batch `cursor + 1`."""
 
     cursor: int
     epoch: int
@@ -113,8 +113,6 @@ class DeliveryState:
     """matched, delivered, filtered, nacked, completed, retried (and redelivered) over everything confirmed."""
     status: Literal["running", "stopped"]
     error: StoredError | None
-    voted: int = 0
-    """Matched records that have voted in its nack window."""
     confirmed_at: float | None = None
 
 

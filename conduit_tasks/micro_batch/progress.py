@@ -20,7 +20,7 @@ def describe(context: Context) -> dict[str, Any]:
     status = broker.status()
     unsealed = broker.unsealed()
     sealed, totals = broker.latest_sealed(), broker.totals()
-    attempts = broker.attempts()
+    failing, attempts = broker.troubles(*broker.nodes())
     destinations = []
     for d in pipeline.destinations:
         state = broker.delivery(d.id)
@@ -44,7 +44,7 @@ def describe(context: Context) -> dict[str, Any]:
         "error": asdict(status.error) if status.error else None,
         "deadline": status.deadline,
         "overdue": status.overdue,
-        "recovering": [asdict(failing) for failing in broker.failing(*broker.nodes())],
+        "recovering": [asdict(each) for each in failing],
         "sealed": sealed,
         "unsealed": {"number": unsealed.number, "missing": unsealed.missing} if unsealed else None,
         "backlog": asdict(broker.backlog([d.id for d in pipeline.destinations])),

@@ -22,7 +22,7 @@ from conduit_tasks.broker.scripts import Script
 from conduit_tasks.broker.state import Ack, Stage
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
 from tests.broker.conftest import make_broker, piece
-from tests.broker.test_votes import Window, runs
+from tests.broker.test_votes import Window, runs, voted
 from tests.conftest import RedisServer
 
 DESTINATIONS = ("x", "y")
@@ -353,7 +353,7 @@ class Machine(RuleBasedStateMachine):
             assert state.confirmed == RangeSet.of((n, n) for n in to.confirmed)
             assert (state.counters["matched"], state.counters["nacked"]) == (to.matched, to.nacked)
             assert state.state == to.state
-            assert state.voted == (to.window.next if to.voted_m == to.cursor + 1 else 0)
+            assert voted(self.broker, name) == (to.window.next if to.voted_m == to.cursor + 1 else 0)
         behind = range(min(d.cursor for d in self.to.values()) + 1, self.sealed + 1)
         assert self.broker.backlog(DESTINATIONS).records == sum(self.batches[m].total for m in behind)
 

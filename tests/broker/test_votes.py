@@ -23,6 +23,13 @@ def vote(feed: Feed, votes: str, first: int = 0, m: int = 1, **more: Any) -> int
     return feed.broker.vote("x", m, feed.lease("x").token, first, runs(votes), **options)
 
 
+def voted(broker: Broker, destination: str) -> int:
+    """Matched records of micro-batch `cursor + 1` that have voted."""
+    window = broker.hash(broker.keys.window(destination))
+    of_this = int(window.get("m", 0)) == broker.delivery(destination).cursor + 1
+    return int(window["next"]) if of_this else 0
+
+
 def runs(votes: Sequence[str]) -> list[tuple[str, int]]:
     out: list[tuple[str, int]] = []
     for v in votes:
@@ -59,7 +66,7 @@ def test_of_the_last_outcomes_so_many_may_be_nacks_and_one_more_trips(feed: Feed
 @pytest.mark.proves("C6")
 def test_size_zero_is_no_limit(feed: Feed) -> None:
     assert vote(feed, "n" * 500, size=0) is None
-    assert feed.broker.delivery("x").voted == 500
+    assert voted(feed.broker, "x") == 500
     assert feed.broker.status().status == "running"
 
 
@@ -77,7 +84,7 @@ def test_the_call_that_tripped_gets_its_answer_again(feed: Feed) -> None:
     assert vote(feed, "aanaa") == 2
     assert vote(feed, "aanaa") == 2
     assert vote(feed, "na", 2) == 0
-    assert feed.broker.delivery("x").voted == 2, "what lies behind the nack has not voted"
+    assert voted(feed.broker, "x") == 2, "what lies behind the nack has not voted"
 
 
 @pytest.mark.proves("C6")
@@ -86,7 +93,7 @@ def test_the_window_goes_on_over_micro_batches_and_survives_a_restart_of_the_cli
     assert vote(feed, "aan", m=1, **window) is None
     other = Broker("p", feed.broker.redis)
     again = Feed(other, leases=feed.leases)
-    assert other.delivery("x").voted == 3
+    assert voted(other, "x") == 3
     assert vote(again, "aan", m=2, **window) == 2
 
 
@@ -165,4 +172,4 @@ def test_the_script_decides_as_the_definition_does(
         if expected is not None:
             assert own.status().status == "degraded"
             break
-        assert own.delivery("x").voted == model.next
+        assert voted(own, "x") == model.next
