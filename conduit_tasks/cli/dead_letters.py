@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from conduit_tasks.cli.output import Format, note, print_json, print_table
-from conduit_tasks.delivery.dead_letter_select import Selection, moment
+from conduit_tasks.delivery.dead_letter_select import Selection
+from conduit_tasks.delivery.dead_letter_select import selection as selected
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings
 
@@ -60,7 +61,7 @@ def filtered(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> None:
-        command(selection=_selection(**{name: given.pop(name) for name in FILTERS}), **given)
+        command(selection=selected(**{name: given.pop(name) for name in FILTERS}), **given)
 
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "selection"]
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -239,17 +240,6 @@ def purge(
         note(f"{removed:,} removed")
         if removed < len(found):
             note(f"{len(found) - removed:,} stay: they are being redriven")
-
-
-def _selection(
-    *, since: str | None, until: str | None, destination: str | None, **lists: list[Any] | None
-) -> Selection:
-    return Selection(
-        destination=destination,
-        since=moment(since, "--since") if since else None,
-        until=moment(until, "--until") if until else None,
-        **{name: tuple(values or ()) for name, values in lists.items()},
-    )
 
 
 @contextmanager

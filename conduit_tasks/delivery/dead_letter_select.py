@@ -55,6 +55,16 @@ def _json(text: str) -> Any:
         return None
 
 
+def selection(*, since: str | None, until: str | None, destination: str | None, **lists: Any) -> Selection:
+    """From what people write: dates as text, lists or None. Raises ConfigError."""
+    return Selection(
+        destination=destination,
+        since=moment(since, "since") if since else None,
+        until=moment(until, "until") if until else None,
+        **{name: tuple(values or ()) for name, values in lists.items()},
+    )
+
+
 def moment(text: str, option: str) -> datetime:
     """A date, a date and time (UTC where no zone is given), or a duration: so long ago. Raises ConfigError."""
     try:

@@ -15,7 +15,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline import model, validate
 from conduit_tasks.pipeline.build import to_pipeline
 from conduit_tasks.pipeline.findings import Finding, Path, Report, nearest
-from conduit_tasks.pipeline.names import dag_id, replay_dag_id
+from conduit_tasks.pipeline.names import dag_id, redrive_dag_id, replay_dag_id
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.pipeline.yaml import Document, read
 
@@ -248,17 +248,17 @@ def _without_clashes(result: LoadResult) -> LoadResult:
     by_id: dict[str, list[Pipeline]] = {}
     for pipeline in result.pipelines:
         by_id.setdefault(pipeline.id, []).append(pipeline)
-    replays = {replay_dag_id(p.id): p.id for p in result.pipelines}
+    others = {name(p.id): p.id for p in result.pipelines for name in (replay_dag_id, redrive_dag_id)}
     kept = []
     for pipeline in result.pipelines:
         twins = [p for p in by_id[pipeline.id] if p is not pipeline]
-        other = replays.get(dag_id(pipeline.id))
+        other = others.get(dag_id(pipeline.id))
         if twins:
             where = f"{twins[0].file}:{twins[0].line}"
             message = f"the pipeline id '{pipeline.id}' is used twice, also in {where}; neither is loaded"
             result.findings.append(_clash(pipeline, "E105", message))
         elif other:
-            message = f"the pipeline '{pipeline.id}' would have the name of the replay DAG of '{other}'"
+            message = f"the pipeline '{pipeline.id}' would have the name of a DAG of '{other}'"
             result.findings.append(_clash(pipeline, "E106", message))
         else:
             kept.append(pipeline)

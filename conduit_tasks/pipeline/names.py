@@ -9,7 +9,7 @@ MAX_LENGTH = 250
 """Airflow's limit for `dag_id` and `task_id`."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
-REPLAY_SUFFIX = ".replay"
+REPLAY_SUFFIX, REDRIVE_SUFFIX = ".replay", ".redrive"
 
 
 def safe_name(id: str, limit: int = MAX_LENGTH) -> str:
@@ -23,13 +23,18 @@ def safe_name(id: str, limit: int = MAX_LENGTH) -> str:
 
 
 def dag_id(pipeline: str) -> str:
-    """The DAG of a pipeline; leaves room for the suffix of its replay DAG."""
-    return safe_name(pipeline, MAX_LENGTH - len(REPLAY_SUFFIX))
+    """The DAG of a pipeline; leaves room for the suffixes of its other DAGs."""
+    return safe_name(pipeline, MAX_LENGTH - max(len(REPLAY_SUFFIX), len(REDRIVE_SUFFIX)))
 
 
 def replay_dag_id(pipeline: str) -> str:
     """The DAG that replays intervals of a pipeline."""
     return dag_id(pipeline) + REPLAY_SUFFIX
+
+
+def redrive_dag_id(pipeline: str) -> str:
+    """The DAG that sends dead letters of a pipeline again."""
+    return dag_id(pipeline) + REDRIVE_SUFFIX
 
 
 def task_id(node: str) -> str:

@@ -1,0 +1,109 @@
+"""`<pipeline>.redrive`: dead letters again, from Airflow's trigger form (SEMANTICS X2); nothing schedules it.
+
+One Python task, no Spark: it does what `conduit dead-letters redrive` does, where Airflow's workers run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG, Param
+
+from conduit_tasks.airflow.factory import RETRIES, RETRY_DELAY, START
+from conduit_tasks.airflow.tasks import fail_without_retry
+from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.pipeline.names import redrive_dag_id
+from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.settings import settings
+
+log = logging.getLogger(__name__)
+
+WAIT = 120.0
+"""Seconds to wait for a live delivery to hand over; Airflow's retries wait on."""
+TIMEOUT = timedelta(hours=6)
+
+
+def load_redrive_dags(only: str | None = None) -> list[DAG]:
+    """The redrive DAGs of every pipeline that loads, or the one that is called `only`."""
+    found = load_folder(settings().path(settings().pipelines)).pipelines
+    return [build_redrive_dag(pipeline) for pipeline in found if only is None or redrive_dag_id(pipeline.id) == only]
+
+
+def build_redrive_dag(pipeline: Pipeline) -> DAG:
+    """One task; its parameters are the filters of `conduit dead-letters`."""
+    with DAG(
+        redrive_dag_id(pipeline.id),
+        description=f"Sends dead letters of {pipeline.id} again",
+        schedule=None,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        default_args={"owner": "conduit", "retries": RETRIES, "retry_delay": RETRY_DELAY},
+        params=_params(pipeline),
+        doc_md=__doc__,
+        tags=["conduit", "redrive"],
+    ) as dag:
+        PythonOperator(
+            task_id="redrive",
+            python_callable=redrive,
+            op_kwargs={"pipeline_id": pipeline.id},
+            execution_timeout=TIMEOUT,
+        )
+    return dag
+
+
+def redrive(
+    pipeline_id: str, params: Mapping[str, Any], run_id: str, dag_run: Any = None, **_: Any
+) -> list[dict[str, Any]]:
+    """What became of it, per destination; with `dry-run` what would go. Fails without retry where a setting is wrong
+    or the pipeline is stopped; with Airflow's retry where the destination is down or a delivery does not hand over."""
+    from dataclasses import asdict
+
+    from conduit_tasks.delivery import redrive as sending
+    from conduit_tasks.delivery.dead_letter_select import selection
+    from conduit_tasks.micro_batch.context import opened
+
+    by = getattr(dag_run, "triggering_user_name", None) or "airflow"
+    with fail_without_retry(), opened(pipeline_id, run_id) as context:
+        chosen = selection(
+            destination=params.get("destination"),
+            classes=params.get("classes"),
+            since=params.get("since"),
+            until=params.get("until"),
+            keys=params.get("keys"),
+            micro_batches=params.get("micro-batches"),
+            ids=params.get("ids"),
+        )
+        shares, said = sending.shares(context, chosen)
+        for sentence in said:
+            log.warning("%s", sentence)
+        for share in shares:
+            log.info("%s: %d dead letters, %d parked records", share.destination, len(share.rows), share.waiting)
+        if params.get("dry-run"):
+            return [{"destination": s.destination, "letters": len(s.rows), "parked": s.waiting} for s in shares]
+        outcomes = sending.redrive(
+            context, chosen, f"{by} ({run_id})", wait=WAIT, progress=lambda outcome: log.info("%s", outcome)
+        )
+    return [asdict(outcome) for outcome in outcomes]
+
+
+def _params(pipeline: Pipeline) -> dict[str, Param]:
+    return {
+        "destination": Param(
+            None, type=["null", "string"], enum=[None, *(d.id for d in pipeline.destinations)], title="Destination"
+        ),
+        "classes": Param([], type="array", items={"type": "string"}, title="Error classes", examples=["http 400"]),
+        "since": Param(
+            None, type=["null", "string"], title="Since", description="A date and time, or so long ago (2h, 1d)."
+        ),
+        "until": Param(None, type=["null", "string"], title="Until", description="Only from before then."),
+        "keys": Param([], type="array", items={"type": "string"}, title="Keys", description="Text, or JSON."),
+        "micro-batches": Param([], type="array", items={"type": "integer"}, title="Micro-batches"),
+        "ids": Param([], type="array", items={"type": "string"}, title="Ids of records"),
+        "dry-run": Param(False, type="boolean", title="Dry run", description="Only say what would go."),
+    }
