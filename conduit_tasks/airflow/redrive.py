@@ -12,25 +12,18 @@ from typing import Any
 
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param
+from airflow.sdk.exceptions import AirflowFailException
 
 from conduit_tasks.airflow.factory import RETRIES, RETRY_DELAY, START
 from conduit_tasks.airflow.tasks import fail_without_retry
-from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import redrive_dag_id
 from conduit_tasks.pipeline.topology import Pipeline
-from conduit_tasks.settings import settings
 
 log = logging.getLogger(__name__)
 
 WAIT = 120.0
 """Seconds to wait for a live delivery to hand over; Airflow's retries wait on."""
 TIMEOUT = timedelta(hours=6)
-
-
-def load_redrive_dags(only: str | None = None) -> list[DAG]:
-    """The redrive DAGs of every pipeline that loads, or the one that is called `only`."""
-    found = load_folder(settings().path(settings().pipelines)).pipelines
-    return [build_redrive_dag(pipeline) for pipeline in found if only is None or redrive_dag_id(pipeline.id) == only]
 
 
 def build_redrive_dag(pipeline: Pipeline) -> DAG:
@@ -41,7 +34,8 @@ def build_redrive_dag(pipeline: Pipeline) -> DAG:
         schedule=None,
         start_date=START,
         catchup=False,
-        max_active_runs=1,
+        # Leases share the letters out: runs to several destinations at once are welcome, two to one take turns.
+        max_active_runs=4,
         is_paused_upon_creation=False,
         default_args={"owner": "conduit", "retries": RETRIES, "retry_delay": RETRY_DELAY},
         params=_params(pipeline),
@@ -58,10 +52,13 @@ def build_redrive_dag(pipeline: Pipeline) -> DAG:
 
 
 def redrive(
-    pipeline_id: str, params: Mapping[str, Any], run_id: str, dag_run: Any = None, **_: Any
+    pipeline_id: str, params: Mapping[str, Any], run_id: str, ti: Any, dag_run: Any, **_: Any
 ) -> list[dict[str, Any]]:
-    """What became of it, per destination; with `dry-run` what would go. Fails without retry where a setting is wrong
-    or the pipeline is stopped; with Airflow's retry where the destination is down or a delivery does not hand over."""
+    """What became of it, per destination; with `dry-run` what would go. Both are the task's XCom.
+
+    Fails without retry where a setting is wrong, the pipeline is stopped or something is a dead letter again; with
+    Airflow's retry where the destination is down or a delivery does not hand over.
+    """
     from dataclasses import asdict
 
     from conduit_tasks.delivery import redrive as sending
@@ -89,7 +86,11 @@ def redrive(
         outcomes = sending.redrive(
             context, chosen, f"{by} ({run_id})", wait=WAIT, progress=lambda outcome: log.info("%s", outcome)
         )
-    return [asdict(outcome) for outcome in outcomes]
+    result = [asdict(outcome) for outcome in outcomes]
+    if again := sum(outcome.again for outcome in outcomes):
+        ti.xcom_push("return_value", result)
+        raise AirflowFailException(f"{again:,} of them failed again; look at the new dead letters")
+    return result
 
 
 def _params(pipeline: Pipeline) -> dict[str, Param]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from conduit_tasks.airflow.redrive import build_redrive_dag, load_redrive_dags, redrive
+from conduit_tasks.airflow.factory import load_dags
+from conduit_tasks.airflow.redrive import build_redrive_dag, redrive
 from conduit_tasks.pipeline.load import get_pipeline
 from tests.delivery.shelf import Place, shelves  # noqa: F401 - a fixture
 from tests.micro_batch.harness import run_until_quiet
@@ -28,7 +29,13 @@ def place(home: Path) -> Place:
 def call(**params: Any) -> list[dict[str, Any]]:
     given = {**build_redrive_dag(get_pipeline("p")).params.dump(), **params}
     run = SimpleNamespace(triggering_user_name="ada")
-    return redrive("p", given, "manual__1", dag_run=run)
+    pushed: dict[str, Any] = {}
+    try:
+        return redrive("p", given, "manual__1", SimpleNamespace(xcom_push=pushed.__setitem__), run)
+    except AirflowFailException:
+        if pushed:
+            assert pushed["return_value"][0]["again"]
+        raise
 
 
 @pytest.mark.proves("X2")
@@ -42,13 +49,19 @@ def test_what_its_parameters_choose_goes_again(place: Place) -> None:
     assert call() == []
 
 
+def test_a_run_that_makes_dead_letters_again_fails_and_says_how_many(place: Place) -> None:
+    place.refuse(3)
+    with pytest.raises(AirflowFailException, match="1 of them failed again"):
+        call()
+    assert place.got()[-1] == 1
+
+
 def test_a_wrong_parameter_fails_at_once(place: Place) -> None:
     with pytest.raises(AirflowFailException, match="since"):
         call(since="yesterday")
 
 
 def test_every_pipeline_has_one_and_nothing_schedules_it(place: Place) -> None:
-    (dag,) = load_redrive_dags()
+    (dag,) = load_dags(only="p.redrive")
     assert (dag.dag_id, dag.task_ids, dag.timetable.can_be_scheduled) == ("p.redrive", ["redrive"], False)
-    assert load_redrive_dags(only="p") == []
-    assert [d.dag_id for d in load_redrive_dags(only="p.redrive")] == ["p.redrive"]
+    assert [d.dag_id for d in load_dags()] == ["p", "p.redrive"]

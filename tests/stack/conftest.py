@@ -113,9 +113,11 @@ def only_stack() -> Iterator[Stack]:
 
 @dataclass
 class Receiver:
-    """Counts what it gets by record; `pause` seconds before each answer; closed `gate` = no answer at all."""
+    """Counts what it takes by record, but for what it refuses (400); `pause` seconds before each answer; closed
+    `gate` = no answer at all."""
 
     got: list[int] = field(default_factory=list)
+    refuse: set[int] = field(default_factory=set)
     pause: float = 0.0
     gate: threading.Event = field(default_factory=threading.Event)
     url: str = ""
@@ -131,10 +133,13 @@ def receiver() -> Iterator[Receiver]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            about.got.append(find_n(body))
+            n = find_n(body)
+            refused = n in about.refuse
+            if not refused:
+                about.got.append(n)
             about.gate.wait(PATIENCE)
             time.sleep(about.pause)
-            self.send_response(204)
+            self.send_response(400 if refused else 204)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -14,7 +14,7 @@ import pytest
 from conduit_tasks.stack.layout import Layout
 from tests.stack.conftest import Receiver, Stack, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
 
 def http(receiver: Receiver, more: str = "") -> str:
