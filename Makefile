@@ -1,6 +1,8 @@
 # Everything starts here; each target makes what it needs first. `make` alone lists them.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+# Processes that run tests beside each other.
+WORKERS ?= 2
 
 .PHONY: help env up down demo test check format bench clean
 
@@ -21,7 +23,7 @@ down: env ## stop it gracefully: what is in flight is delivered first
 
 test:     ## all tests
 	@scripts/env.sh --tests
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 
 check: env ## format, lint and types
 	@$(BIN)/ruff format --check .

@@ -117,3 +117,25 @@ def spark() -> Iterator[Any]:
     )
     yield session
     session.stop()
+
+
+_LONGEST = ("tests/stack/", "tests/benchmarks/", "tests/verify/", "tests/faults/")
+"""Folders whose tests are begun first, so that no worker is left alone with them at the end."""
+_TOGETHER = ("tests/stack/", "tests/connectors/test_kafka", "tests/connectors/test_postgres")
+"""What shares a server that is costly to start: one worker has it."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((n for n, f in enumerate(_LONGEST) if item.nodeid.startswith(f)), len(_LONGEST)))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For `-n`: a file's tests stay together, so that what they start for all of them is started once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((f for f in _TOGETHER if nodeid.startswith(f)), nodeid.partition("::")[0])
+
+    return ByFile(config, log)
