@@ -11,6 +11,10 @@ class ConfigError(ConduitError):
     """A file, option or environment variable is wrong; the message names it."""
 
 
+class AcceptanceFailed(ConduitError):
+    """A connector does not keep its contract; the message lists what it broke, and how that was seen."""
+
+
 class UnknownPlugin(ConfigError):
     """No connector or processor has this name; the message lists the nearest."""
 

@@ -1,15 +1,18 @@
-"""`conduit connectors`: which connectors are there, and what do they take?"""
+"""`conduit connectors`: which connectors are there, what do they take, and does one keep its contract?"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from conduit_tasks.cli.output import Format, print_json, print_table
-from conduit_tasks.cli.specs import as_dict, print_spec
+from conduit_tasks.cli.output import Format, fail, print_json, print_table
+from conduit_tasks.cli.specs import as_dict, as_settings, print_spec
 
-app = typer.Typer(no_args_is_help=True, help="Which connectors are there, and what do they take?")
+app = typer.Typer(
+    no_args_is_help=True, help="Which connectors are there, what do they take, and does one keep its contract?"
+)
 
 _FORMAT = typer.Option(help="text, or json for programs.")
 
@@ -54,3 +57,95 @@ def describe(
     else:
         for number, (side, spec) in enumerate(sides.items()):
             print_spec(spec, side, first=not number)
+
+
+@app.command(name="test")
+def try_(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    *,
+    settings: Annotated[
+        Path | None,
+        typer.Option(help="YAML with the settings; maps under source, destination or settings are of that side."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of each side that knows it; may be repeated."),
+    ] = None,
+    source: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the source.")] = None,
+    destination: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the destination.")
+    ] = None,
+    records: Annotated[int, typer.Option(help="How many records are written.", min=4, max=10_000)] = 100,
+    wait: Annotated[float, typer.Option(help="Seconds until what was written must be readable.", min=0)] = 10.0,
+    format: Annotated[Format, _FORMAT] = Format.text,
+) -> None:
+    """Tries whether a connector keeps its contract, on the system that the settings name.
+
+    It writes records there and acks what it reads: give it a system that is there for tests. A side is left out where
+    only the other has settings. Ends with 0 where nothing is broken, 1 where something is, 2 where nothing was tried.
+    """
+    from conduit_tasks.connectors.acceptance import accept
+    from conduit_tasks.errors import ConfigError
+
+    given: dict[str, dict[str, str]] = {}
+    try:
+        if settings is not None:
+            given = _from_file(settings)
+        for side, pairs in (("settings", set_), ("source", source), ("destination", destination)):
+            if pairs:
+                given[side] = {**given.get(side, {}), **as_settings(pairs, "conduit connectors test")}
+        report = accept(
+            name,
+            given.get("settings"),
+            source=given.get("source"),
+            destination=given.get("destination"),
+            records=records,
+            wait=wait,
+        )
+    except ConfigError as error:
+        fail(str(error))
+        raise typer.Exit(2) from None
+    if format is Format.json:
+        print_json(report.as_dict())
+    else:
+        signs = {True: "✓", False: "✗", None: "-"}
+        print_table(
+            ("", "SIDE", "CHECK", "WHY"),
+            [(signs[c.passed], c.side, c.name, " ".join(c.why.split())) for c in report.checks],
+        )
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _from_file(file: Path) -> dict[str, dict[str, str]]:
+    """Settings, source, destination → settings. Raises ConfigError."""
+    import os
+
+    from conduit_tasks.errors import ConfigError
+    from conduit_tasks.pipeline.yaml import read
+
+    try:
+        documents = read(file.read_text(encoding="utf-8-sig"), str(file), os.environ)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    findings = [
+        finding for document in documents for finding in document.report.findings({}) if finding.severity == "error"
+    ]
+    if findings:
+        raise ConfigError(f"{findings[0]}; {findings[0].hint}")
+    value = documents[0].value if documents else None
+    if not isinstance(value, dict) or len(documents) != 1:
+        raise ConfigError(f"{file}: write one map of option names and values")
+    sides = {"settings", "source", "destination"}
+    if not any(isinstance(value.get(side), dict) for side in sides):
+        value = {"settings": value}
+    for side, options in value.items():
+        if (
+            side not in sides
+            or not isinstance(options, dict)
+            or any(isinstance(v, dict | list) for v in options.values())
+        ):
+            raise ConfigError(
+                f"{file}: '{side}' must be one of settings, source, destination: a map of names to values"
+            )
+    return {side: {k: str(v) for k, v in options.items() if v is not None} for side, options in value.items()}

@@ -62,12 +62,15 @@ def try_(
     """
     import orjson
 
+    from conduit_tasks.cli.specs import as_settings
     from conduit_tasks.pipeline.plugins import parse_plugin
     from conduit_tasks.pipeline.topology import Processor
     from conduit_tasks.processors import registry
     from conduit_tasks.processors.chain import Chain
 
-    processor = Processor("try", parse_plugin(name).name, _settings(setting or []), condition, workers)
+    processor = Processor(
+        "try", parse_plugin(name).name, as_settings(setting or [], "conduit processors try"), condition, workers
+    )
     if registry.is_frame(processor):
         raise ConfigError(f"conduit processors try: {name} sees a whole micro-batch; `conduit run` tries it")
     chain = Chain([processor])
@@ -77,16 +80,6 @@ def try_(
             print(orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS).decode(), flush=True)
     finally:
         chain.close()
-
-
-def _settings(pairs: Iterable[str]) -> dict[str, str]:
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"conduit processors try: -s {pair} is not of the form KEY=VALUE")
-        settings[key.strip()] = value
-    return settings
 
 
 def _answers(chain: Any, lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:

@@ -1,11 +1,13 @@
-"""A plugin's specification, printed."""
+"""A plugin's specification, printed, and its settings from the command line."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from conduit_tasks.cli.output import print_table
 from conduit_tasks.connectors.base import Option, Spec
+from conduit_tasks.errors import ConfigError
 
 
 def as_dict(spec: Spec) -> dict[str, Any]:
@@ -37,6 +39,17 @@ def meaning(option: Option) -> str:
     missing = [choice for choice in option.choices if choice not in option.help]
     text = f"{option.help}; one of {', '.join(option.choices)}" if missing else option.help
     return f"{text} (secret)" if option.secret else text
+
+
+def as_settings(pairs: Iterable[str], command: str) -> dict[str, str]:
+    """Settings from `KEY=VALUE`, … Raises ConfigError that names the command; a value may be secret and is not said."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{command}: '{key}' is not of the form KEY=VALUE")
+        settings[key.strip()] = value
+    return settings
 
 
 def _option(option: Option) -> dict[str, Any]:

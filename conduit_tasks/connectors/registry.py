@@ -52,7 +52,7 @@ def source_class(plugin: str) -> type[Source]:
     ConfigError where its module cannot be loaded.
     """
     name = parse_plugin(plugin).name
-    found = _described(name).source
+    found = described(name).source
     if found is None:
         raise UnknownPlugin(f"'{name}' is a destination only; {_these('source')}")
     return found
@@ -61,13 +61,15 @@ def source_class(plugin: str) -> type[Source]:
 def destination_class(plugin: str) -> type[RecordDestination] | type[BatchDestination]:
     """The destination of a plugin; otherwise as `source_class`."""
     name = parse_plugin(plugin).name
-    found = _described(name).destination
+    found = described(name).destination
     if found is None:
         raise UnknownPlugin(f"'{name}' is a source only; {_these('destination')}")
     return found
 
 
-def _described(name: str) -> Described:
+def described(name: str) -> Described:
+    """Both sides of a connector. Raises as `source_class`."""
+    name = parse_plugin(name).name
     if name not in _names():
         near = difflib.get_close_matches(name, _names(), n=2)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(_names())}"

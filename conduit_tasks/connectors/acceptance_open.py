@@ -1,0 +1,70 @@
+"""What this process holds open: threads, sockets and other file descriptors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import stat
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from conduit_tasks.connectors.acceptance_report import Unmet
+
+PATIENCE = 5.0
+"""Seconds that what is closing may take: the other end of a connection may be a thread of this process."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """How much is open."""
+
+    threads: int
+    sockets: int
+    files: int
+
+    @classmethod
+    def now(cls) -> Open:
+        sockets = files = 0
+        for name in os.listdir("/dev/fd"):
+            try:
+                is_socket = stat.S_ISSOCK(os.fstat(int(name)).st_mode)
+            except OSError:
+                continue  # The listing's own descriptor, closed by now.
+            sockets, files = sockets + is_socket, files + (not is_socket)
+        return cls(threading.active_count(), sockets, files)
+
+    def more_than(self, before: Open) -> str:
+        """What there is now that was not there before, in words; empty where there is none."""
+        said = []
+        for name in ("threads", "sockets", "files"):
+            more = getattr(self, name) - getattr(before, name)
+            if more > 0:
+                said.append(f"{more} {name if more > 1 else name[:-1]}")
+        return ", ".join(said)
+
+
+@contextmanager
+def leaving_nothing_open() -> Iterator[None]:
+    """Raises Unmet where more is open afterwards, or where something had to be collected to be closed.
+
+    Use it around a second use: what the first one makes once for the process (an executor's pool, a native runtime)
+    is no leak.
+    """
+    gc.collect()
+    before = Open.now()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", ResourceWarning)
+        yield
+        deadline = time.monotonic() + PATIENCE
+        while (more := Open.now().more_than(before)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        gc.collect()
+    if more:
+        raise Unmet(f"after close() there is more open than before: {more}")
+    unclosed = [str(each.message) for each in seen if issubclass(each.category, ResourceWarning)]
+    if unclosed:
+        raise Unmet(f"something was dropped without being closed: {unclosed[0]}")
