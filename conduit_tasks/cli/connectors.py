@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from conduit_tasks.cli.output import Format, fail, print_json, print_table
-from conduit_tasks.cli.specs import as_dict, as_settings, print_spec
+from conduit_tasks.cli.specs import as_dict, as_settings, print_spec, summary
 
 app = typer.Typer(
     no_args_is_help=True, help="Which connectors are there, what do they take, and does one keep its contract?"
@@ -25,14 +25,11 @@ def list_(format: Annotated[Format, _FORMAT] = Format.text) -> None:
     rows = []
     for name, found in registry.known().items():
         sides = [side for side in ("source", "destination") if getattr(found, side) is not None]
-        cls = found.destination or found.source
-        rows.append((name, sides, cls.spec.summary if cls else f"cannot be loaded: {found.error}"))
+        rows.append((name, sides, summary(found)))
     if format is Format.json:
-        print_json([{"name": name, "sides": sides, "summary": summary} for name, sides, summary in rows])
+        print_json([{"name": name, "sides": sides, "summary": said} for name, sides, said in rows])
     else:
-        print_table(
-            ("NAME", "WHAT", "SUMMARY"), [(name, " and ".join(sides), summary) for name, sides, summary in rows]
-        )
+        print_table(("NAME", "WHAT", "SUMMARY"), [(name, " and ".join(sides), said) for name, sides, said in rows])
 
 
 @app.command()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from conduit_tasks.cli.output import print_table
-from conduit_tasks.connectors.base import Option, Spec
+from conduit_tasks.connectors.base import Described, Option, Spec
 from conduit_tasks.errors import ConfigError
 
 
@@ -25,6 +25,14 @@ def print_spec(spec: Spec, side: str = "", *, first: bool = True) -> None:
         print_table(("OPTION", "DEFAULT", "MEANING"), [(o.name, default(o), meaning(o)) for o in spec.options])
     else:
         print("It takes no options.")
+
+
+def summary(found: Described) -> str:
+    """What a connector does, in a line: of both sides where they say different things."""
+    if found.error:
+        return f"cannot be loaded: {found.error}"
+    said = [cls.spec.summary.rstrip(".") for cls in (found.source, found.destination) if cls is not None]
+    return f"{'. '.join(dict.fromkeys(said))}."
 
 
 def default(option: Option) -> str:

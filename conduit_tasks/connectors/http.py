@@ -49,12 +49,12 @@ class HttpDestination(RecordDestination):
         "http",
         "One HTTP request per record, with an idempotency header",
         (
-            Option("url", "where to send; http or https", required=True),
+            Option("url", "where to send; http or https, no user or password in it", required=True),
             Option("method", "the request's method", default="POST", choices=METHODS),
             Option("headers.*", "a header of every request", secret=True),
             Option(
                 "body",
-                "payload: the record's data; opencdc: the record as JSON",
+                "payload: the data after the change (of a deleted record, before it); opencdc: the record as JSON",
                 "payload",
                 choices=("payload", "opencdc"),
             ),

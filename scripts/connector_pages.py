@@ -1,0 +1,91 @@
+"""Keeps docs/connectors/ to what the connectors say of themselves.
+
+A page `NAME.md` is written by hand, but for what stands between `<!-- source -->` and `<!-- /source -->`, and between
+the same of `destination`: the options, from the specification. A page that is missing is begun with the summary.
+`README.md` is written whole. `python scripts/connector_pages.py` writes; `--check` changes nothing and ends with 1
+where a page is stale.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from conduit_tasks.cli.specs import default, meaning, summary
+from conduit_tasks.connectors import registry
+from conduit_tasks.connectors.base import Described, Spec
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "connectors"
+
+SIDES = ("source", "destination")
+README = """# Connectors
+
+Written by `python scripts/connector_pages.py`.
+
+`builtin:` in front of a name and `@version` behind it are taken, as in Conduit. `conduit connectors describe NAME`
+prints the options of one, and `conduit connectors test NAME` tries whether it [keeps its contract](testing.md).
+
+| name | source | destination | what it does |
+|---|---|---|---|
+"""
+
+
+def pages() -> dict[str, str]:
+    """File name → text as it must be."""
+    known = {name: found for name, found in registry.known().items() if name in registry.BUILTIN}
+    out = {"README.md": README + "".join(f"{_row(name, found)}\n" for name, found in known.items())}
+    for name, found in known.items():
+        path = FOLDER / f"{name}.md"
+        text = path.read_text(encoding="utf-8") if path.exists() else f"# {name}\n\n{summary(found)}\n"
+        for side in SIDES:
+            cls = getattr(found, side)
+            if cls is not None:
+                text = _with_options(text, side, cls.spec)
+        out[path.name] = text
+    return out
+
+
+def _row(name: str, found: Described) -> str:
+    sides = " | ".join("yes" if getattr(found, side) is not None else "" for side in SIDES)
+    return f"| [`{name}`]({name}.md) | {sides} | {summary(found)} |"
+
+
+def _with_options(text: str, side: str, spec: Spec) -> str:
+    between = re.compile(rf"(<!-- {side} -->\n).*?(<!-- /{side} -->)", re.DOTALL)
+    if not between.search(text):
+        text = f"{text.rstrip()}\n\n## As a {side}\n\n<!-- {side} -->\n<!-- /{side} -->\n"
+    table = _options(spec)
+    return between.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text, count=1)
+
+
+def _options(spec: Spec) -> str:
+    if not spec.options:
+        return "It takes no settings.\n"
+    rows = [f"| `{o.name}` | {_cell(meaning(o))} | {_default(default(o))} |" for o in spec.options]
+    return "\n".join(["", "| setting | meaning | default |", "|---|---|---|", *rows, ""])
+
+
+def _default(text: str) -> str:
+    return text if text in ("", "required") else f"`{_cell(text)}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main(arguments: list[str]) -> int:
+    """See the module."""
+    wanted = pages()
+    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    stale = sorted(name for name, text in wanted.items() if there.get(name) != text)
+    for name in stale:
+        if "--check" in arguments:
+            print(f"docs/connectors/{name} is stale: run `python scripts/connector_pages.py`", file=sys.stderr)  # noqa: T201
+        else:
+            (FOLDER / name).write_text(wanted[name], encoding="utf-8")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
