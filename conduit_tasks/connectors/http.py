@@ -1,8 +1,9 @@
 """`http`: one request per record, an outcome each (SEMANTICS T6, T8).
 
 Required: `url`. Common options: `method` (POST), `headers.<Name>`, `body` (`payload`: the record's own data;
-`opencdc`: the whole record as JSON), `auth.bearer`. Every request carries the record's id in the idempotency header,
-the same at each attempt, so that a target can drop what it has; with an index pipe (SEMANTICS O5–O6r) also its number.
+`opencdc`: the whole record as JSON; `cloudevents-…`: a CloudEvent), `auth.bearer`, `auth.oauth2.*`. Every request
+carries the record's id in the idempotency header, the same at each attempt, so that a target can drop what it has; with
+an index pipe (SEMANTICS O5–O6r) also its number. `cloudevents-batched` sends several records in a request.
 
 ```yaml
 plugin: http
@@ -12,34 +13,28 @@ settings: {url: "https://example.org/events", headers.X-Team: data, auth.bearer:
 
 from __future__ import annotations
 
-import base64
-import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
 
 import orjson
 from yarl import URL
 
-from conduit_tasks.connectors import options
+from conduit_tasks.connectors import http_oauth2, options
 from conduit_tasks.connectors.base import Option, Outcome, RecordDestination, Spec
+from conduit_tasks.connectors.http_batch import Batcher
 from conduit_tasks.connectors.http_client import Client
+from conduit_tasks.connectors.http_head import head, headers, pipe_headers
 from conduit_tasks.connectors.http_outcome import outcome_of_answer, outcome_of_error
 from conduit_tasks.connectors.link_local import check_host
 from conduit_tasks.errors import ConfigError, Unavailable
-from conduit_tasks.pipes.base import AFTER, EPOCH, INDEX, LANE
+from conduit_tasks.pipes.base import INDEX
+from conduit_tasks.record import cloudevents_http
 from conduit_tasks.record.record import Record, data_bytes
 from conduit_tasks.settings import settings as installation
 
-_PIPE = ((LANE, "Conduit-Lane"), (EPOCH, "Conduit-Epoch"), (INDEX, "Conduit-Index"), (AFTER, "Conduit-After"))
-"""Metadata of a record that travels through an index pipe, and the header it is sent in."""
-
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
-FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "expect", "upgrade", "te", "trailer"})
-"""Headers that decide where a request ends, or what follows it on its connection."""
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""A header's name (RFC 9110, 5.1)."""
+BODIES = ("payload", "opencdc", "cloudevents-binary", "cloudevents-structured", "cloudevents-batched")
 
 
 class HttpDestination(RecordDestination):
@@ -54,15 +49,19 @@ class HttpDestination(RecordDestination):
             Option("headers.*", "a header of every request", secret=True),
             Option(
                 "body",
-                "payload: the data after the change (of a deleted record, before it); opencdc: the record as JSON",
+                "payload: the data after the change (of a deleted record, before it); opencdc: the record as JSON; "
+                "cloudevents-binary and -structured: the record as a CloudEvent; cloudevents-batched: several of them",
                 "payload",
-                choices=("payload", "opencdc"),
+                choices=BODIES,
             ),
+            Option("batch.size", "events of a request at most, with cloudevents-batched", default="100"),
+            Option("batch.delay", "how long the first of them waits for others", default="5ms"),
             Option("content-type", "default: application/json for structured data, application/octet-stream for raw"),
             Option("idempotency-header", "carries the record's id; empty: none", default="Idempotency-Key"),
             Option("auth.bearer", "token of an Authorization: Bearer header", secret=True),
             Option("auth.basic.username", "user of HTTP basic authentication"),
             Option("auth.basic.password", "its password", secret=True),
+            *http_oauth2.OPTIONS,
             Option("tls.verify", "check the server's certificate", default="true"),
             Option("tls.ca-file", "certificates to trust, PEM"),
             Option("tls.cert-file", "certificate of ours, PEM"),
@@ -81,47 +80,94 @@ class HttpDestination(RecordDestination):
         self._verify = options.boolean(s, "tls.verify")
         self._key = s["idempotency-header"].strip()
         self._content_type = s.get("content-type")
-        self._opencdc = s["body"] == "opencdc"
-        self._head = _head(s["method"], self._url, _headers(s), {"content-type", self._key.lower()})
+        self._mode = s["body"]
+        self._oauth2 = http_oauth2.ClientCredentials.wanted(s)
+        later = {"content-type", self._key.lower(), *(["authorization"] if self._oauth2 else [])}
+        self._head = head(s["method"], self._url, headers(s), later)
+        self._most, self._delay = options.integer(s, "batch.size", least=1), options.duration(s, "batch.delay")
         if ("tls.key-file" in s) and ("tls.cert-file" not in s):
             raise ConfigError("http: option 'tls.key-file' needs 'tls.cert-file'")
         self._client: Client | None = None
+        self._tokens: http_oauth2.ClientCredentials | None = None
+        self._batcher: Batcher | None = None
 
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109  # the contract of RecordDestination
-        url = self._url
+        url, tls = self._url, self._tls()
+        if self._oauth2:
+            self._tokens = http_oauth2.ClientCredentials(
+                self.settings, guarded=self._guarded, timeout=timeout, verify=tls or self._context()
+            )
+            await self._tokens.token()
         # The engine times every send (T5); this bounds only how long a connection takes.
-        self._client = Client(url.raw_host or "", url.port or 0, self._tls(), guarded=self._guarded, timeout=timeout)
+        self._client = Client(url.raw_host or "", url.port or 0, tls, guarded=self._guarded, timeout=timeout)
+        if self._mode == "cloudevents-batched":
+            self._batcher = Batcher(self._send_batch, self._most, self._delay)
 
     async def send(self, record: Record) -> Outcome:
-        if self._client is None:
-            raise Unavailable("http: send before open")
-        body, content_type = self._body(record)
-        key = f"{self._key}: {record.id}\r\n" if self._key else ""
+        if self._batcher is not None:
+            if INDEX in record.metadata:
+                return Outcome("refused", "http: body cloudevents-batched does not take the number of an index pipe")
+            return await self._batcher.send(record)
+        lines, body, content_type = self._body(record)
+        if self._key:
+            lines += f"{self._key}: {record.id}\r\n"
         if INDEX in record.metadata:
-            key += _pipe_headers(record.metadata)
-        head = f"{self._head}{key}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-        try:
-            return outcome_of_answer(await self._client.exchange(head.encode("latin-1") + body))
-        except OSError as error:
-            return outcome_of_error(error)
+            lines += pipe_headers(record.metadata)
+        return await self._request(lines, body, content_type)
 
     async def close(self) -> None:
+        if self._batcher is not None:
+            await self._batcher.close()
+            self._batcher = None
         if self._client is not None:
             await self._client.close()
             self._client = None
 
-    def _body(self, record: Record) -> tuple[bytes, str]:
-        """What is sent: the data after the change, or before it where it was deleted."""
-        if self._opencdc:
+    async def _send_batch(self, records: list[Record]) -> Outcome:
+        body = orjson.dumps([cloudevents_http.structured(r) for r in records], option=orjson.OPT_NON_STR_KEYS)
+        return await self._request("", body, self._content_type or cloudevents_http.BATCHED)
+
+    async def _request(self, lines: str, body: bytes, content_type: str) -> Outcome:
+        """One request, a second one where a token was refused: the target did not take the first then."""
+        if self._client is None:
+            raise Unavailable("http: send before open")
+        tail = f"{lines}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        try:
+            if self._tokens is None:
+                return outcome_of_answer(await self._client.exchange(f"{self._head}{tail}".encode("latin-1") + body))
+            for again in (True, False):
+                token = await self._tokens.token()
+                text = f"{self._head}Authorization: Bearer {token}\r\n{tail}"
+                answer = await self._client.exchange(text.encode("latin-1") + body)
+                if answer.status != 401 or not again:
+                    break
+                self._tokens.forget(token)
+            return outcome_of_answer(answer)
+        except OSError as error:
+            return outcome_of_error(error)
+        except (ConfigError, Unavailable) as error:
+            # No token: no fault of the record, and whoever mends it finds the record waiting.
+            return Outcome("failed", str(error))
+
+    def _body(self, record: Record) -> tuple[str, bytes, str]:
+        """Header lines, what is sent (the data after the change, or before it where it was deleted), its type."""
+        if self._mode == "cloudevents-binary":
+            lines, body, kind = cloudevents_http.binary(record)
+            return lines, body, self._content_type or kind
+        if self._mode == "cloudevents-structured":
+            data = orjson.dumps(cloudevents_http.structured(record), option=orjson.OPT_NON_STR_KEYS)
+            return "", data, self._content_type or cloudevents_http.STRUCTURED
+        if self._mode == "opencdc":
             data = orjson.dumps({"id": record.id, **record.to_opencdc()}, option=orjson.OPT_NON_STR_KEYS)
-            return data, self._content_type or "application/json"
+            return "", data, self._content_type or "application/json"
         payload = record.after if record.after is not None else record.before
-        kind = "application/octet-stream" if isinstance(payload, bytes) else "application/json"
-        return data_bytes(payload), self._content_type or kind
+        kind = cloudevents_http.RAW if isinstance(payload, bytes) else "application/json"
+        return "", data_bytes(payload), self._content_type or kind
 
     def _tls(self) -> ssl.SSLContext | None:
-        if self._url.scheme != "https":
-            return None
+        return self._context() if self._url.scheme == "https" else None
+
+    def _context(self) -> ssl.SSLContext:
         s = self.settings
         try:
             context = ssl.create_default_context(cafile=_path(s.get("tls.ca-file")))
@@ -147,47 +193,6 @@ def _url(text: str) -> URL:
             "http: option 'url' must not hold a password; use auth.basic.username and auth.basic.password"
         )
     return url
-
-
-def _head(method: str, url: URL, headers: Mapping[str, str], later: set[str]) -> str:
-    """The part of every request's head that is the same; `later`: names, in small letters, that each brings itself."""
-    fixed = {"Host": url.host_port_subcomponent or "", "Accept": "*/*", "User-Agent": "conduit-tasks"}
-    given = {name.lower() for name in headers}
-    merged = {**{k: v for k, v in fixed.items() if k.lower() not in given}, **headers}
-    lines = [f"{name}: {value}\r\n" for name, value in merged.items() if name.lower() not in later]
-    return f"{method} {url.raw_path_qs} HTTP/1.1\r\n{''.join(lines)}"
-
-
-def _checked(option: str, name: str, value: str) -> None:
-    """Raises ConfigError where this is no header, or one that decides where a request ends."""
-    if not _TOKEN.fullmatch(name) or any(c in value for c in "\r\n\0") or not value.isascii():
-        raise ConfigError(f"http: option '{option}' is no header")
-    if name.lower() in FRAMING:
-        raise ConfigError(f"http: option '{option}': {name} is written by the client; leave it out")
-
-
-def _headers(settings: Mapping[str, str]) -> dict[str, str]:
-    headers = {name.removeprefix("headers."): v for name, v in settings.items() if name.startswith("headers.")}
-    for name, value in headers.items():
-        _checked(f"headers.{name}", name, value)
-    if settings["idempotency-header"].strip():
-        _checked("idempotency-header", settings["idempotency-header"].strip(), "")
-    _checked("content-type", "Content-Type", settings.get("content-type", ""))
-    user, bearer = settings.get("auth.basic.username"), settings.get("auth.bearer")
-    if bearer and user:
-        raise ConfigError("http: auth.bearer and auth.basic.username exclude each other")
-    if bearer:
-        headers["Authorization"] = f"Bearer {bearer}"
-    elif user:
-        pair = f"{user}:{settings.get('auth.basic.password', '')}"
-        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    return headers
-
-
-def _pipe_headers(metadata: Mapping[str, str]) -> str:
-    """The number of a record in an index pipe. Quoted: metadata of a foreign record must not end a header."""
-    present = [(header, metadata[name]) for name, header in _PIPE if name in metadata]
-    return "".join(f"{header}: {quote(value, safe='/%')}\r\n" for header, value in present)
 
 
 def _path(text: str | None) -> Path | None:

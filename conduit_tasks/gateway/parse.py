@@ -19,9 +19,8 @@ import orjson
 from conduit_tasks.gateway.attributes import BadEvent, check_text, is_clean, is_json, metadata
 from conduit_tasks.gateway.event import CREATED, TIME, Kind, pack
 from conduit_tasks.record.cloudevents import PREFIX
+from conduit_tasks.record.cloudevents_http import BATCHED, STRUCTURED
 
-STRUCTURED = "application/cloudevents+json"
-BATCH = "application/cloudevents-batch+json"
 _HEADER = b"ce-"
 Headers = Iterable[tuple[bytes, bytes]]
 """As ASGI has them: names in lower case."""
@@ -52,10 +51,10 @@ def parse(headers: Headers, body: bytes, webhooks: Webhooks = Webhooks()) -> lis
     received = str(time.time_ns())
     if media == STRUCTURED:
         return [_structured(_loads(body), received)]
-    if media == BATCH:
+    if media == BATCHED:
         return _batch(body, received)
     if media.startswith("application/cloudevents"):
-        raise BadEvent(f"{media} is not taken; write {STRUCTURED} or {BATCH}", status=415)
+        raise BadEvent(f"{media} is not taken; write {STRUCTURED} or {BATCHED}", status=415)
     if binary:
         return [_binary(binary, content_type, body, received)]
     if not webhooks.taken or not content_type or not is_json(content_type):

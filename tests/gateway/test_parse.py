@@ -14,7 +14,8 @@ from cloudevents.core.v1.event import CloudEvent
 
 from conduit_tasks.gateway.attributes import BadEvent, is_time
 from conduit_tasks.gateway.event import unpack
-from conduit_tasks.gateway.parse import BATCH, STRUCTURED, Headers, Webhooks, parse
+from conduit_tasks.gateway.parse import Headers, Webhooks, parse
+from conduit_tasks.record.cloudevents_http import BATCHED, STRUCTURED
 
 GOOD = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 
@@ -101,15 +102,15 @@ def test_headers_may_be_quoted_and_are_percent_encoded() -> None:
 
 def test_a_batch_keeps_its_order_and_may_be_empty() -> None:
     events = [{**GOOD, "id": str(n)} for n in range(5)]
-    taken = parse(headers(content_type=BATCH), json.dumps(events).encode())
+    taken = parse(headers(content_type=BATCHED), json.dumps(events).encode())
     assert [unpack(e)[1]["cloudevents.id"] for e in taken] == list("01234")
-    assert parse(headers(content_type=BATCH), b"[]") == []
+    assert parse(headers(content_type=BATCHED), b"[]") == []
 
 
 def test_a_batch_with_a_bad_event_names_it() -> None:
     events = [GOOD, {**GOOD, "time": "yesterday"}]
     with pytest.raises(BadEvent, match="event 1: attribute 'time'") as caught:
-        parse(headers(content_type=BATCH), json.dumps(events).encode())
+        parse(headers(content_type=BATCHED), json.dumps(events).encode())
     assert (caught.value.attribute, caught.value.event, caught.value.status) == ("time", 1, 400)
 
 
@@ -170,8 +171,8 @@ def test_bad_headers_are_refused_by_name(sent: Headers, body: bytes, named: str)
     [
         (STRUCTURED, b"{", 400),
         (STRUCTURED, b"[]", 400),
-        (BATCH, b"{}", 400),
-        (BATCH, b"[1]", 400),
+        (BATCHED, b"{}", 400),
+        (BATCHED, b"[1]", 400),
         ("application/cloudevents+avro", b"", 415),
         ("text/plain", b"hello", 415),
         ("application/json", b"{", 400),

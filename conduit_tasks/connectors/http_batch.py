@@ -1,0 +1,68 @@
+"""Several records in one request, an outcome each (SEMANTICS C17).
+
+Records whose sends overlap travel together. A target takes a request as a whole or refuses it as a whole; one that is
+refused is sent again in halves, so that the record at fault is found and the others are not blamed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from conduit_tasks.connectors.base import Outcome
+from conduit_tasks.record.record import Record
+
+Exchange = Callable[[list[Record]], Awaitable[Outcome]]
+
+
+class Batcher:
+    """`most` records a request at most; the first of them waits `delay` seconds for others. One event loop."""
+
+    def __init__(self, exchange: Exchange, most: int, delay: float) -> None:
+        self._exchange, self._most, self._delay = exchange, most, delay
+        self._waiting: list[tuple[Record, asyncio.Future[Outcome]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def send(self, record: Record) -> Outcome:
+        """What became of this record."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Outcome] = loop.create_future()
+        self._waiting.append((record, answer))
+        if len(self._waiting) >= self._most:
+            self._go()
+        elif self._timer is None:
+            self._timer = loop.call_later(self._delay, self._go)
+        return await answer
+
+    async def close(self) -> None:
+        """Gives up what is on its way."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._waiting.clear()
+
+    def _go(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # Whoever was given up by its sender in the meantime is not sent: nobody would hear of it.
+        batch, self._waiting = [each for each in self._waiting if not each[1].done()], []
+        if batch:
+            task = asyncio.create_task(self._bring(batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _bring(self, batch: list[tuple[Record, asyncio.Future[Outcome]]]) -> None:
+        outcome = await self._exchange([record for record, _ in batch])
+        if outcome.kind == "refused" and len(batch) > 1:
+            half = len(batch) // 2
+            # One after the other: the records of a lane keep their order.
+            await self._bring(batch[:half])
+            await self._bring(batch[half:])
+            return
+        for _, answer in batch:
+            if not answer.done():
+                answer.set_result(outcome)

@@ -1,0 +1,115 @@
+"""Access tokens by the client credentials grant (RFC 6749, 4.4) for the `http` connector."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from conduit_tasks.connectors.base import Option
+from conduit_tasks.connectors.link_local import check_host
+from conduit_tasks.errors import ConfigError, Unavailable
+
+PREFIX = "auth.oauth2."
+OPTIONS = (
+    Option(f"{PREFIX}token-url", "where an access token is had for client id and secret (client credentials)"),
+    Option(f"{PREFIX}client-id", "the client's id"),
+    Option(f"{PREFIX}client-secret", "its secret", secret=True),
+    Option(f"{PREFIX}scope", "scopes to ask for, parted by blanks"),
+    Option(f"{PREFIX}audience", "the audience to ask for, where the server wants one"),
+    Option(
+        f"{PREFIX}client-authentication",
+        "how id and secret are sent: header (HTTP basic) or body",
+        default="header",
+        choices=("header", "body"),
+    ),
+)
+MARGIN = 30.0
+"""Seconds before its end from which a token is not used any more; a tenth of its life where that is less."""
+LIFE = 300.0
+"""Seconds that a token is used whose server does not say how long it lasts (RFC 6749, 5.1)."""
+
+
+class ClientCredentials:
+    """The token of one client, fetched when it is needed and kept until shortly before its end."""
+
+    def __init__(self, settings: Mapping[str, str], *, guarded: bool, timeout: float, verify: Any) -> None:
+        self._settings = {n.removeprefix(PREFIX): v for n, v in settings.items() if n.startswith(PREFIX)}
+        self._guarded, self._timeout, self._verify = guarded, timeout, verify
+        self._token, self._until = "", 0.0
+        self._fetching = asyncio.Lock()
+
+    @staticmethod
+    def wanted(settings: Mapping[str, str]) -> bool:
+        """Whether the settings ask for it. Raises ConfigError where they do so in part, or beside another way."""
+        given = {n for n in settings if n.startswith(PREFIX) and n != f"{PREFIX}client-authentication"}
+        if not given:
+            return False
+        for name in ("token-url", "client-id", "client-secret"):
+            if not settings.get(PREFIX + name, "").strip():
+                raise ConfigError(f"http: option '{PREFIX}{name}' is missing: {sorted(given)[0]} needs it")
+        if not settings[f"{PREFIX}token-url"].startswith(("http://", "https://")):
+            raise ConfigError(f"http: option '{PREFIX}token-url' must begin with http:// or https://")
+        if "auth.bearer" in settings or "auth.basic.username" in settings:
+            raise ConfigError(f"http: auth.bearer, auth.basic.username and {PREFIX}client-id exclude each other")
+        return True
+
+    async def token(self) -> str:
+        """A token that is good for now.
+
+        Raises Unavailable where the server gives none at present, ConfigError where it refuses id or secret.
+        """
+        if time.monotonic() < self._until:
+            return self._token
+        async with self._fetching:
+            if time.monotonic() >= self._until:
+                await self._fetch()
+            return self._token
+
+    def forget(self, token: str) -> None:
+        """The target refused this token: another is fetched, unless it has been already."""
+        if token == self._token:
+            self._until = 0.0
+
+    async def _fetch(self) -> None:
+        import httpx
+
+        s = self._settings
+        form = {"grant_type": "client_credentials"} | {n: s[n] for n in ("scope", "audience") if s.get(n)}
+        auth: Any = (s["client-id"], s["client-secret"])
+        if s["client-authentication"] == "body":
+            form |= {"client_id": s["client-id"], "client_secret": s["client-secret"]}
+            auth = None
+        where = f"http: {PREFIX}token-url"
+        if self._guarded:
+            check_host(httpx.URL(s["token-url"]).host, where)
+        began = time.monotonic()
+        try:
+            async with httpx.AsyncClient(timeout=self._timeout, verify=self._verify, trust_env=False) as client:
+                answer = await client.post(s["token-url"], data=form, auth=auth, headers={"Accept": "application/json"})
+        except httpx.HTTPError as error:
+            raise Unavailable(f"{where}: {type(error).__name__}: {error}") from None
+        told: Any = _json(answer)
+        if answer.status_code >= 500 or answer.status_code in (408, 425, 429):
+            raise Unavailable(f"{where} answers {answer.status_code}: no token at present")
+        if not answer.is_success or not isinstance(told.get("access_token"), str):
+            # `error` is a code of RFC 6749, 5.2; what else the answer holds may quote what was sent.
+            raise ConfigError(
+                f"{where} gives no token ({answer.status_code} {str(told.get('error', ''))[:60]}): check client-id, "
+                "client-secret and scope"
+            )
+        token = told["access_token"]
+        if not token.isascii() or not token.isprintable():
+            raise ConfigError(f"{where} gives a token that is no header's value")
+        life = told.get("expires_in")
+        life = float(life) if isinstance(life, int | float | str) and str(life).isdecimal() else LIFE
+        self._token, self._until = token, began + life - min(MARGIN, life / 10)
+
+
+def _json(answer: Any) -> dict[str, Any]:
+    try:
+        told = answer.json()
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
