@@ -1,0 +1,52 @@
+"""The example package can be installed, is found through its entry points, and passes its own test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLE = ROOT / "examples" / "plugin"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a Python that has the package, and this project's code."""
+    folder = tmp_path_factory.mktemp("site")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*install, "--target", str(folder), str(EXAMPLE)], check=True, timeout=120)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+
+
+def test_its_own_test_passes_with_the_acceptance_suite(installed: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-c", str(EXAMPLE / "pyproject.toml"), "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, str(EXAMPLE / "tests")],
+        env=installed,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "6 passed" in done.stdout
+
+
+def test_it_is_listed_and_described_beside_our_own(installed: dict[str, str], tmp_path: Path) -> None:
+    def conduit(*words: str) -> str:
+        command = [sys.executable, "-m", "conduit_tasks.cli", *words]
+        done = subprocess.run(
+            command, env=installed, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "journal" in conduit("connectors", "list")
+    assert "Appends records to a table of an SQLite file" in conduit("connectors", "describe", "journal")
+    assert "number.round" in conduit("processors", "list")
+    assert "✗" not in conduit("connectors", "test", "journal", "--set", f"path={tmp_path / 'j.db'}")
