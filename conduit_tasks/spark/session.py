@@ -16,16 +16,25 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+_shipped: str | None = None
+"""The application whose executors have the user's code."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def context() -> SparkContext:
-    """The running SparkContext, created on first use from what spark-submit passed."""
+    """The running SparkContext, created on first use from what spark-submit passed; then `include` is shipped."""
     from pyspark import SparkConf, SparkContext
 
+    from conduit_tasks.spark.shipping import ship
+
+    global _shipped  # noqa: PLW0603 - one context per process
     sc = SparkContext.getOrCreate(SparkConf().setIfMissing("spark.master", "local[*]"))
     sc.setLogLevel("WARN")
+    if _shipped != sc.applicationId:
+        ship(sc, settings().home)
+        _shipped = sc.applicationId
     return sc
 
 

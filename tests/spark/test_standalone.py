@@ -15,6 +15,7 @@ import pytest
 import conduit_tasks
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
 from conduit_tasks.spark.submit import APPLICATION, launch
 from tests.faults.parts import account, events, until
@@ -27,12 +28,15 @@ version: "2.2"
 pipelines:
   - id: p
     connectors:
-      - {{id: numbers, type: source, plugin: file, settings: {{path: "{home}/in/*.jsonl", format: jsonl, settle: 0s}}}}
+      - id: numbers
+        type: source
+        plugin: file
+        settings: {{path: "{shared}/in/*.jsonl", format: jsonl, settle: 0s}}
       - id: all
         type: destination
         plugin: file
-        settings: {{path: "{home}/out/all.jsonl", format: payload}}
-        processors: [{{id: mark, plugin: field.set, settings: {{field: .Payload.After.seen, value: "yes"}}}}]
+        settings: {{path: "{shared}/out/all.jsonl", format: payload}}
+        processors: [{{id: mark, plugin: python, settings: {{call: "include.own.marks:mark"}}}}]
     processors:
       - {{id: even, plugin: sql, settings: {{schema: n INT, query: SELECT * FROM records WHERE after.n % 2 = 0}}}}
 """
@@ -94,18 +98,37 @@ def submit(home: Path, master: str, node: str) -> str:
     options = [word for key, value in start.conf.items() for word in ("--conf", f"{key}={value}")]
     ids = ["--pipeline", "p", "--node", node, "--run", "r"]
     command = [*(start.command or ["spark-submit"]), "--master", master, *options, str(APPLICATION), *ids]
-    environment = {**os.environ, **start.env, "SPARK_LOCAL_IP": "127.0.0.1"}
+    # The home is where the driver works: executors, which work elsewhere, have none, as on another machine.
+    environment = {**os.environ, **start.env, "SPARK_LOCAL_IP": "127.0.0.1", "CONDUIT_HOME": "."}
     done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120
+        command,
+        env=environment,
+        cwd=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout[-3000:]
     return done.stdout
 
 
 @pytest.mark.proves("C2", "C9", "C10")
-def test_a_pipeline_runs_on_a_cluster_and_loses_nothing_with_a_worker(home: Path, cluster: Cluster) -> None:
-    rows = events(home / "in", 1_000)
-    write_pipeline(home, "p", PIPELINE.format(home=home))
+def test_a_pipeline_runs_on_a_cluster_and_loses_nothing_with_a_worker(
+    home: Path, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given data that every machine sees, and code of the user's that only the driver does
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("CONDUIT_SPOOL", str(shared / "spool"))
+    forget()
+    rows = events(shared / "in", 1_000)
+    write_pipeline(home, "p", PIPELINE.format(shared=shared))
+    (home / "include" / "own").mkdir()
+    (home / "include" / "own" / "words.py").write_text('SEEN = "yes"\n')
+    (home / "include" / "own" / "marks.py").write_text(
+        "from include.own.words import SEEN\n\ndef mark(record):\n    record.after['seen'] = SEEN\n    return record\n"
+    )
 
     assert plan_run("p", "r").work
     assert '"event":"done"' in submit(home, cluster.master, "sources.numbers")
@@ -114,5 +137,5 @@ def test_a_pipeline_runs_on_a_cluster_and_loses_nothing_with_a_worker(home: Path
     assert '"event":"done"' in submit(home, cluster.master, "destinations.all")
     ack_source("p", "numbers", "r")
 
-    assert payloads(home / "out" / "all.jsonl") == [{**row, "seen": "yes"} for row in rows if row["n"] % 2 == 0]
+    assert payloads(shared / "out" / "all.jsonl") == [{**row, "seen": "yes"} for row in rows if row["n"] % 2 == 0]
     assert account()["destinations"]["all"]["matched"] == 500
