@@ -131,6 +131,9 @@ class RecordDestination:
     """Record-wise: one outcome per record. `send` is called concurrently up to `max-unconfirmed`."""
 
     spec: ClassVar[Spec]
+    pipeline: str = ""
+    connector: str = ""
+    """Ids of the pipeline and of the connector it is there; set by who builds it to work, not to check settings."""
     effectively_once: ClassVar[bool] = False
     """Whether `guarantee: effectively-once` can be given (SEMANTICS B8): data and position in one step."""
 
@@ -194,6 +197,9 @@ class BatchDestination:
     """
 
     spec: ClassVar[Spec]
+    pipeline: str = ""
+    connector: str = ""
+    """Ids of the pipeline and of the connector it is there; set by who builds it to work, not to check settings."""
     effectively_once: ClassVar[bool] = False
     """As above; also where `open(state)` brings back exactly what was confirmed (a file is cut back)."""
     keeps_index: ClassVar[bool] = False

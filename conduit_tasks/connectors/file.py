@@ -24,23 +24,25 @@ if TYPE_CHECKING:
 class FileSource(Source):
     """Files that only grow, in name order (C9). Part: the file's path, relative to home where it lies below it.
 
+    Parquet files are whole, and of them the token is {"row", "rows", "size", "crc"}.
+
     Token: {"offset": bytes read, "crc": CRC-32 of up to 4 KiB before it}: a file that was shortened or replaced
     is a SourceError, never read as if it had grown. A record's position: `<part>:<byte offset it begins at>`.
     """
 
     spec = Spec(
         "file",
-        "Reads files that grow: lines, JSON Lines or CSV.",
+        "Reads files that grow (lines, JSON Lines, CSV), and Parquet files.",
         (
             Option("path", "a file, or a glob (`data/*.csv`, `**` for folders); relative to home", required=True),
             Option(
                 "format",
-                "text: each line raw; jsonl: an object per line; csv: an object of strings per row",
+                "text: each line raw; jsonl: an object per line; csv: an object of strings per row; parquet: its rows",
                 default="text",
-                choices=("text", "jsonl", "csv"),
+                choices=("text", "jsonl", "csv", "parquet"),
             ),
             Option("partition-by", "file: no order between files; by default they are one stream", choices=("file",)),
-            Option("key", "field or column whose value is the record's key (jsonl, csv)"),
+            Option("key", "field or column whose value is the record's key (jsonl, csv, parquet)"),
             Option(
                 "validate",
                 "jsonl: full parses every line, so that a damaged one is nacked alone; edges only looks for { and }, "
@@ -64,7 +66,7 @@ class FileSource(Source):
         self.slice_bytes = options.size(self.settings, "slice-bytes", least=1)
         self.settle = options.duration(self.settings, "settle")
         if self.key is not None and self.format == "text":
-            raise ConfigError("file: option 'key' needs format jsonl or csv: a line of text has no fields")
+            raise ConfigError("file: option 'key' needs format jsonl, csv or parquet: a line of text has no fields")
         self._framing()
 
     def _framing(self) -> LineFraming:
@@ -94,10 +96,30 @@ class FileSource(Source):
                     continue
                 raise SourceError(f"{part} does not exist; correct 'path', or write a glob if it comes later")
             with SourceFile(part) as file:
-                slices.extend(planner.slices(file, position.get(part), room))
+                if self.format != "parquet":
+                    slices.extend(planner.slices(file, position.get(part), room))
+                    continue
+                from conduit_tasks.connectors import file_parquet
+
+                try:
+                    slices += file_parquet.slices(
+                        file,
+                        position.get(part),
+                        room,
+                        slice_bytes=self.slice_bytes,
+                        settle=self.settle,
+                        partition=planner.partition,
+                    )
+                except file_parquet.NotWhole:
+                    if not by_file:
+                        break  # what comes after it in their one order waits for it
         return slices
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        if self.format == "parquet":
+            from conduit_tasks.connectors.file_parquet import read_slice as read_rows
+
+            return read_rows(slice, self.key)
         from conduit_tasks.connectors.file_read import read_slice
 
         nulls = tuple(word.encode() for word in options.words(self.settings, "null-values"))

@@ -7,14 +7,19 @@ import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.connectors import file_ledger
+from conduit_tasks.connectors import file_ledger, options
 from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.durable import make_folders, sync_folder
 
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.parquet_folder import ParquetFolder
+
+FORMS = ("payload", "opencdc")
+"""What a row of a table is: `arrow_rows.FORMS`, which is not imported before there is something to write."""
 _SDK_FORMAT = "sdk.record.format"
 
 
@@ -22,22 +27,31 @@ class FileDestination(BatchDestination):
     """State: {"path", "size": bytes confirmed, "owner"}. On `open` the file is cut back to `size`, so that after a
     crash nothing is there twice and no line is torn. Without a state, what is in the file already is kept.
 
-    A write is durable (fsync) when it returns. The disk being full is Unavailable, after cutting back.
+    A write is durable (fsync) when it returns. The disk being full is Unavailable, after cutting back. With
+    `format: parquet` the state is that of `parquet_folder`.
     """
 
     effectively_once = True
 
     spec = Spec(
         "file",
-        "Appends records to a file, one per line.",
+        "Appends records to a file, one per line, or writes Parquet files to a folder.",
         (
-            Option("path", "the file; relative to home; folders are created", required=True),
+            Option("path", "the file (parquet: the folder); relative to home; folders are created", required=True),
             Option(
                 "format",
-                "opencdc: the whole record as JSON; payload: the payload alone, JSON or raw bytes",
+                "opencdc: the record as JSON; payload: the payload alone, JSON or raw bytes; parquet: files of rows",
                 default="opencdc",
-                choices=("opencdc", "payload"),
+                choices=("opencdc", "payload", "parquet"),
             ),
+            Option(
+                "rows",
+                "parquet: payload: the payload's fields are the columns; opencdc: the whole record in fixed columns",
+                default="payload",
+                choices=FORMS,
+            ),
+            Option("partition-by", "parquet: fields of the payload, comma-separated, whose values become folders"),
+            Option("rows-per-file", "parquet: rows written at a time", default="500000"),
         ),
     )
 
@@ -53,6 +67,12 @@ class FileDestination(BatchDestination):
         self._fd: int | None = None
         self._size = 0
         self._owner = ""
+        self._by = options.words(self.settings, "partition-by")
+        if self._by and (self.format != "parquet" or self.settings["rows"] != "payload"):
+            raise ConfigError("file: option 'partition-by' needs format parquet with rows payload")
+        if self.format == "parquet":
+            self.chunk = options.integer(self.settings, "rows-per-file", least=1)  # type: ignore[misc]  # its own
+        self._folder: ParquetFolder | None = None
 
     @property
     def path(self) -> Path:
@@ -63,6 +83,13 @@ class FileDestination(BatchDestination):
         ConfigError where the file is no longer the one of the state, so that cutting it would harm it."""
         self.close()
         path = self.path
+        if self.format == "parquet":
+            from conduit_tasks.connectors.parquet_folder import ParquetFolder
+
+            owner = f"{self.pipeline}.{self.connector}" if self.pipeline else "part"
+            self._folder = ParquetFolder(path, owner, self._by, self.still_ours)
+            self._folder.open(state)
+            return
         try:
             make_folders(path.parent)
             existed = path.exists()
@@ -127,7 +154,11 @@ class FileDestination(BatchDestination):
         )
 
     def write(self, rows: Rows) -> dict[str, Any]:
-        """Appends every row, durably. Raises Refused where a row cannot be a line, Unavailable."""
+        """Appends every row, durably. Raises Refused where one cannot be a line or a row, Unavailable."""
+        if self._folder is not None:
+            from conduit_tasks.connectors.arrow_rows import written_rows
+
+            return self._folder.write(written_rows(rows, self.settings["rows"]))
         from conduit_tasks.connectors.file_lines import lines
 
         assert self._fd is not None, "open comes first"
@@ -165,6 +196,9 @@ class FileDestination(BatchDestination):
         return Unavailable(f"{self.path} cannot be written: {error.strerror}; {todo}, and delivery goes on")
 
     def close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

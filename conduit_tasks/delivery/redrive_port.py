@@ -81,7 +81,9 @@ def deliver_items(
     with opened(context.pipeline, "redrive") as own:
         port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items)
         batch, origins = _batch(items)
-        numbering = numbering_anew(context.pipeline.id, destination, connect(destination), origins, token)
+        numbering = numbering_anew(
+            context.pipeline.id, destination, connect(context.pipeline.id, destination), origins, token
+        )
         options = destination.delivery
         if options.guarantee == "at-most-once":
             # A dead letter goes again because somebody asks for it; its marks would overwrite those of live deliveries.
@@ -107,7 +109,7 @@ def deliver_items(
                 numbering=numbering,
             )
             try:
-                deliver(work, connect(destination), port, options)
+                deliver(work, connect(context.pipeline.id, destination), port, options)
             finally:
                 if chain is not None:
                     chain.close()

@@ -149,7 +149,7 @@ class DeliverTask:
                 return self._deliver(None, ())
             with opened(self.pipeline, self.run) as context:
                 total = context.broker.micro_batch(self.number).total
-                connect(context.pipeline.destination(self.destination))
+                connect(context.pipeline.id, context.pipeline.destination(self.destination))
             # What is loaded here is not loaded again by every child; Arrow brings pandas along with its first array.
             pa.array([0])
             # Children must not share a connection: each opens its own.
@@ -192,7 +192,7 @@ class DeliverTask:
                 parking=parking,
             )
             chain = Chain(destination.processors) if destination.processors else None
-            origins, connector = origins_of(pipeline.id, manifest.slices), connect(destination)
+            origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
             numbering = numbering_of(
                 context, destination, connector, manifest, origins=origins, token=self.token, epoch=self.epoch
             )
@@ -224,11 +224,13 @@ class DeliverTask:
                     chain.close()
 
 
-def connect(destination: Destination) -> Any:
-    """The destination connector, built from its settings."""
+def connect(pipeline: str, destination: Destination) -> Any:
+    """The destination connector, built from its settings and told where it is."""
     from conduit_tasks.connectors.registry import destination_class
 
-    return destination_class(destination.plugin)(destination.settings)
+    connector = destination_class(destination.plugin)(destination.settings)
+    connector.pipeline, connector.connector = pipeline, destination.id
+    return connector
 
 
 def rows_of(

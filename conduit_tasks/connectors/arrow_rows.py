@@ -1,0 +1,103 @@
+"""Rows of tables (Parquet, Delta) as records, and records as rows."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from conduit_tasks.connectors.base import Rows
+from conduit_tasks.errors import Refused
+from conduit_tasks.record.record import Record, json_data
+from conduit_tasks.record.schema import AFTER_STRUCTURED, read_batch
+
+FORMS = ("payload", "opencdc")
+"""What a row is: the payload's fields, or the whole record in columns of fixed types."""
+
+OPENCDC = pa.schema(
+    [
+        pa.field("id", pa.string()),
+        pa.field("position", pa.binary()),
+        pa.field("operation", pa.string()),
+        pa.field("metadata", pa.map_(pa.string(), pa.string())),
+        pa.field("key", pa.string()),
+        pa.field("before", pa.string()),
+        pa.field("after", pa.string()),
+    ]
+)
+"""`key`, `before` and `after` are JSON: raw data a string, as `Record.to_opencdc` has it."""
+
+
+def table_of(records: Sequence[Record], form: str) -> pa.Table:
+    """The records as rows, in order.
+
+    Raises Refused where a record has no structured payload to be a row, or where the values of a field fit no common
+    type; bisection then finds the record, or parts those that do not go together.
+    """
+    if form == "opencdc":
+        return pa.Table.from_pylist([_opencdc(r) for r in records], OPENCDC)
+    rows = [r.after for r in records if isinstance(r.after, dict)]
+    if len(rows) != len(records):
+        raise Refused("a record without a structured payload after is no row; write `rows: opencdc` to keep them all")
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {}
+    for name in names:
+        try:
+            columns[name] = pa.array([row.get(name) for row in rows])
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            raise Refused(f"field '{name}' has values of types that do not go together: {error}") from None
+    return pa.table(columns) if columns else pa.table({"_": pa.nulls(len(rows))})
+
+
+def written_rows(rows: Rows, form: str) -> pa.Table:
+    """As `table_of`, for a batch-wise destination."""
+    return table_of(rows.records(), form)
+
+
+def batch_of(rows: pa.RecordBatch, part: str, first: int, key: str | None) -> pa.RecordBatch:
+    """Rows as READ_SCHEMA, their fields as payload. Positions are `<part>:<row>`; `key`: the field of the key."""
+    values = rows.to_pylist()
+    payloads = pa.array([_json(row) for row in values], pa.binary())
+    keys = None
+    if key is not None:
+        keys = pa.array([_key(row.get(key)) for row in values], pa.binary())
+    positions = pa.array([f"{part}:{first + n}".encode() for n in range(rows.num_rows)], pa.binary())
+    return read_batch(positions, after=payloads, key=keys, shape=AFTER_STRUCTURED)
+
+
+def _opencdc(record: Record) -> dict[str, Any]:
+    data = {name: json_data(getattr(record, name)) for name in ("key", "before", "after")}
+    texts = {name: None if value is None else _json(value).decode() for name, value in data.items()}
+    return {
+        "id": record.id,
+        "position": record.position,
+        "operation": record.operation,
+        "metadata": list(record.meta().items()),
+        **texts,
+    }
+
+
+def _json(value: Any) -> bytes:
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not have: decimals as text, which keeps every digit, bytes in base64, durations in seconds."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return dict(value)
+    seconds = getattr(value, "total_seconds", None)
+    return seconds() if seconds is not None else str(value)
+
+
+def _key(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else _json(value)

@@ -1,0 +1,100 @@
+"""Parquet files as a source: a record is a row; a file is whole when it is seen, and never changes."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from conduit_tasks.connectors.arrow_rows import batch_of
+from conduit_tasks.connectors.base import Slice
+from conduit_tasks.connectors.file_open import GUARD, SourceFile
+from conduit_tasks.connectors.file_plan import Room
+from conduit_tasks.settings import settings
+
+ROWS = 16_384
+"""Rows per batch."""
+_MAGIC = b"PAR1"
+
+
+class NotWhole(Exception):
+    """The file has no footer yet."""
+
+
+def slices(
+    file: SourceFile, token: Any | None, room: Room, *, slice_bytes: int, settle: float, partition: Callable[[str], str]
+) -> Iterator[Slice]:
+    """The slices of the rows past `token`, as far as `room` allows; shrinks it.
+
+    Raises NotWhole where it is being written, SourceError where it has been replaced or is no Parquet file.
+    """
+    guard = _guard(file)
+    if token is not None:
+        _check(file, token, guard)
+        if token["row"] == token["rows"]:
+            return
+    if file.bytes_at(max(0, file.size - 4), 4) != _MAGIC:
+        if time.time() - file.modified < settle:
+            raise NotWhole
+        raise file.error("is no whole Parquet file; write files to the side and rename them, or correct 'format'")
+    with _opened(file) as parquet:
+        rows = parquet.metadata.num_rows
+        held = sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.metadata.num_row_groups))
+    row_bytes = max(1.0, held / max(rows, 1))
+    at = token["row"] if token is not None else 0
+
+    def there(row: int) -> dict[str, int]:
+        return {"row": row, "rows": rows, "size": file.size, "crc": guard}
+
+    while at < rows and not room.full:
+        take = min(rows - at, room.records, max(1, int(slice_bytes / row_bytes)))
+        take = max(1, min(take, int(max(room.bytes, 0) / row_bytes)))
+        size = int(take * row_bytes)
+        yield Slice(file.part, partition(file.part), there(at), there(at + take), take, size)
+        room.records, room.bytes, room.taken = room.records - take, room.bytes - size, True
+        at += take
+
+
+def read_slice(slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
+    """Exactly the rows of the slice, as READ_SCHEMA batches. Raises SourceError where the file was replaced."""
+    begin, end = slice.start["row"], slice.end["row"]
+    with SourceFile(slice.part) as file:
+        _check(file, slice.end, _guard(file))
+        with _opened(file) as parquet:
+            at = 0
+            groups = []
+            for n in range(parquet.metadata.num_row_groups):
+                rows = parquet.metadata.row_group(n).num_rows
+                if at < end and at + rows > begin:
+                    groups.append((n, at))
+                at += rows
+            row = groups[0][1] if groups else end
+            for batch in parquet.iter_batches(ROWS, row_groups=[n for n, _ in groups]):
+                first, last = max(begin, row), min(end, row + batch.num_rows)
+                if first < last:
+                    yield batch_of(batch.slice(first - row, last - first), slice.part, first, key)
+                row += batch.num_rows
+
+
+def _opened(file: SourceFile) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(settings().path(file.part))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise file.error(f"cannot be read as Parquet: {error}; correct 'format', or take the file away") from None
+
+
+def _guard(file: SourceFile) -> int:
+    """Checksum of the file's end, where the footer tells of everything in it."""
+    return zlib.crc32(file.bytes_at(max(0, file.size - GUARD), GUARD))
+
+
+def _check(file: SourceFile, token: Any, guard: int) -> None:
+    if (token["size"], token["crc"]) != (file.size, guard):
+        raise file.error(
+            f"was replaced after {token['row']} of its rows were read; put its former content back, or remove it and "
+            "write new data to a file of a new name"
+        )

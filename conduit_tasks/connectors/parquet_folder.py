@@ -1,0 +1,173 @@
+"""A folder of Parquet files that goes back to exactly what was confirmed.
+
+Each write makes its files anew, one per partition: `[<field>=<value>/…]<owner>-<number of the write>.parquet`, and
+numbers only grow. What a write is about to make stands in a ledger (`.<owner>.conduit`) before the first of its files
+does; `open` removes the files of a write that was not confirmed. Readers see whole files only: written to the side,
+fsynced, renamed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.spool.durable import make_folders, replace_file, sync_folder
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+"""The partition of rows without a value, as Hive and Spark name it."""
+PARTITIONS = 1_000
+"""Files that one write may make."""
+
+
+class ParquetFolder:
+    """State: {"n": number of the last confirmed write}. One writer at a time, by a lock on the ledger.
+
+    `owner` names the files, so that several destinations can share a folder. `partition_by`: fields whose values
+    become folders, left out of the files as Hive does.
+    """
+
+    def __init__(self, folder: Path, owner: str, partition_by: Sequence[str], still_ours: Callable[[], None]) -> None:
+        self._folder, self._partition_by, self._still_ours = folder, tuple(partition_by), still_ours
+        self._owner = re.sub(r"[^A-Za-z0-9_.-]", "_", owner)
+        self._ledger = folder / f".{self._owner}.conduit"
+        self._lock: int | None = None
+        self._n = 0
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """Removes what was not confirmed. Raises Unavailable (locked, no room, no permission), ConfigError."""
+        self.close()
+        try:
+            make_folders(self._folder)
+            self._lock = os.open(self._folder / f".{self._owner}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Invariant 4: one that stood still until its successor was done must not take that one's files away.
+            self._still_ours()
+            self._n = self._confirmed(0 if state is None else int(state["n"]))
+        except BlockingIOError as error:
+            self.close()
+            raise Unavailable(f"{self._folder} is being written by another process; it must end first") from error
+        except OSError as error:
+            self.close()
+            raise self._unavailable(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _confirmed(self, n: int) -> int:
+        try:
+            told = orjson.loads(self._ledger.read_bytes())
+            written, files = int(told["n"]), list(told["files"])
+        except FileNotFoundError:
+            return n  # nothing was begun here, or the folder was moved away whole: numbers go on
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(
+                f"{self._ledger} is damaged: which files of {self._folder} are confirmed cannot be told. Remove it to "
+                "keep all that are there"
+            ) from None
+        if written <= n:
+            return n
+        if written == n + 1:
+            for name in files:
+                self._remove(self._folder / name)
+                self._remove(_aside(self._folder / name))
+            return n
+        # The state is an older one (brought back after a loss of Redis): everything behind it comes again.
+        for path in self._folder.rglob(f"{self._owner}-*.parquet"):
+            found = re.fullmatch(r"-(\d{10})\.parquet", path.name.removeprefix(self._owner))
+            if found and int(found[1]) > n:
+                self._remove(path)
+        return n
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        if path.parent.exists():
+            sync_folder(path.parent)
+
+    def write(self, table: pa.Table) -> dict[str, Any]:
+        """One file per partition, durable on return. Raises Refused, Unavailable."""
+        n = self._n + 1
+        parts = self._parts(table)
+        name = f"{self._owner}-{n:010d}.parquet"
+        try:
+            replace_file(
+                self._ledger, orjson.dumps({"n": n, "files": [str(Path(folder) / name) for folder, _ in parts]})
+            )
+            for folder, rows in parts:
+                self._put(self._folder / folder, name, rows)
+        except OSError as error:
+            raise self._unavailable(error) from error
+        self._n = n
+        return {"n": n}
+
+    def _put(self, folder: Path, name: str, rows: pa.Table) -> None:
+        make_folders(folder)
+        aside = _aside(folder / name)
+        try:
+            pq.write_table(rows, aside, compression="zstd")
+            fd = os.open(aside, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            aside.replace(folder / name)
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            aside.unlink(missing_ok=True)
+            raise Refused(f"these rows are no Parquet: {error}") from None
+        sync_folder(folder)
+
+    def _parts(self, table: pa.Table) -> list[tuple[str, pa.Table]]:
+        """(folder, rows in their order) per combination of values."""
+        missing = [name for name in self._partition_by if name not in table.column_names]
+        if missing:
+            raise Refused(f"there is no field '{missing[0]}' to partition by")
+        parts = [("", table)]
+        for name in self._partition_by:
+            parts = [(f"{folder}{each}/", rows) for folder, of in parts for each, rows in _by(of, name)]
+        if len(parts) > PARTITIONS:
+            raise ConfigError(f"{len(parts)} partitions in one write, more than {PARTITIONS}: choose a coarser field")
+        kept = [name for name in table.column_names if name not in self._partition_by]
+        return [(folder, rows.select(kept)) for folder, rows in parts]
+
+    def _unavailable(self, error: OSError) -> Unavailable:
+        todo = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the path"
+        return Unavailable(f"{self._folder} cannot be written: {error.strerror}; {todo}, and delivery goes on")
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _by(table: pa.Table, name: str) -> list[tuple[str, pa.Table]]:
+    column = table.column(name)
+    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
+        raise Refused(f"field '{name}' holds no value that can name a partition")
+    if pa.types.is_string(column.type):
+        # An empty text cannot be told from none in a folder's name.
+        column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+    found = []
+    for value in column.unique().to_pylist():
+        same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
+        # As a path holds it: a value of `..` or with a slash in it leads nowhere else.
+        text = NULL if value is None else quote(str(value), safe=" ").replace(".", "%2E")
+        found.append((f"{quote(name, safe='')}={text}", table.filter(same)))
+    return found
