@@ -153,7 +153,7 @@ def test_a_file_gets_a_line_for_each_and_a_torn_line_is_cut_off(installation: Pa
 
 def offer(monkeypatch: pytest.MonkeyPatch, cls: type) -> None:
     """Makes `cls` the destination of every plugin."""
-    monkeypatch.setattr(registry, "_described", lambda name: Described(destination=cls))
+    monkeypatch.setattr(registry, "described", lambda name: Described(destination=cls))
 
 
 @pytest.mark.proves("C5", "T7", "T8")
