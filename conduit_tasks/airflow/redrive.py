@@ -96,7 +96,11 @@ def redrive(
 def _params(pipeline: Pipeline) -> dict[str, Param]:
     return {
         "destination": Param(
-            None, type=["null", "string"], enum=[None, *(d.id for d in pipeline.destinations)], title="Destination"
+            None,
+            type=["null", "string"],
+            enum=[None, *(d.id for d in pipeline.destinations), "_pipeline"],
+            title="Destination",
+            description="`_pipeline`: what failed before the fan-out.",
         ),
         "classes": Param([], type="array", items={"type": "string"}, title="Error classes", examples=["http 400"]),
         "since": Param(

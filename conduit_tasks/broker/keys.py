@@ -75,7 +75,8 @@ class Keys:
         return f"{self._tag}lease:{node}"
 
     def destination(self, destination: str) -> str:
-        """hash: cursor, ranges, epoch, state, begun, status, error, forced, counters of one destination. Pipeline."""
+        """hash: cursor, ranges, epoch, state, begun, status, error, forced, counters of one destination; ("") epoch of
+        redrives before the fan-out. Pipeline."""
         return f"{self._tag}destination:{destination}"
 
     def numbers(self, destination: str, *, redelivery: bool = False) -> str:

@@ -1,7 +1,8 @@
 """Sending dead letters again: claims, outcomes, and the keys that wait for them (SEMANTICS X2, X4).
 
 One redrive at a time and destination, under that destination's lease: claim → settle … settle → mark. What a holder
-that died had claimed is open again, what it had settled is marked by the next one.
+that died had claimed is open again, what it had settled is marked by the next one. Where a destination is "", letters
+are from before the fan-out: they are claimed, dispatched to destinations, and marked.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ Letter = tuple[int, int, int, int]
 """(epoch, micro-batch, seq, ord), as `DeadLetter.key`."""
 Position = tuple[int, int, int]
 """(micro-batch, seq, ord): where a record stands among all that a destination is given."""
+
+
+def lease_node(destination: str) -> str:
+    """Under whose lease letters of a destination, or ("") of before the fan-out, are redriven."""
+    return f"destinations.{destination}" if destination else "redrive"
 
 
 def letter_field(key: Letter) -> str:
@@ -92,6 +98,33 @@ class Redrives(BrokerBase):
         )
         return str(answer[0])
 
+    def dispatch(
+        self,
+        token: int,
+        step: int,
+        settled: Mapping[Letter, str],
+        to: Mapping[str, Sequence[DeadLetter]],
+        again: Sequence[DeadLetter],
+    ) -> None:
+        """Outcomes of claimed letters from before the fan-out: `to` says which destinations have them now, `again` what
+        failed once more. All new letters are stored by now (invariant 8)."""
+        letters = []
+        for at, each in enumerate([again, *to.values()]):
+            entries = index_entries(each)
+            for field, value in zip(entries[::2], entries[1::2]):
+                letters += [str(at), field, value]
+        self.run(
+            scripts.DISPATCH,
+            {
+                **self._keys("", "pipeline", "destination", "lease", "dead", "redrive"),
+                "targets": [self.keys.dead(name) for name in to],
+            },
+            token=token,
+            step=step,
+            settled={letter_field(key): outcome for key, outcome in settled.items()},
+            letters=letters,
+        )
+
     def settled(self, destination: str) -> list[Settled]:
         """What is settled, and perhaps not marked in the store."""
         out = []
@@ -103,7 +136,7 @@ class Redrives(BrokerBase):
 
     def claimed(self, destination: str) -> set[Letter]:
         """What a redrive under way has claimed, or one that died; empty where its lease is not held."""
-        owner = self.field(self.keys.lease(f"destinations.{destination}"), "owner")
+        owner = self.field(self.keys.lease(lease_node(destination)), "owner")
         fields = self.hash(self.keys.redrive(destination)) if owner else {}
         return {letter_key(field) for field, value in fields.items() if value == "claimed"}
 
@@ -138,7 +171,7 @@ class Redrives(BrokerBase):
         every = {
             "pipeline": keys.pipeline,
             "destination": keys.destination(destination),
-            "lease": keys.lease(f"destinations.{destination}"),
+            "lease": keys.lease(lease_node(destination)),
             "dead": keys.dead(destination),
             "redrive": keys.redrive(destination),
             "parked": keys.parked(destination),

@@ -86,9 +86,9 @@ def read_book(
         # The store is read first: what is stored and indexed meanwhile is missing from both, not from one.
         rows = store.rows(each, columns) if columns else store.rows(each)
         index = {(e.epoch, e.micro_batch, e.seq, e.ordinal): e for e in broker.dead_letters(name)}
-        claimed = broker.claimed(name) if name else set()
+        claimed = broker.claimed(name)
         done = marks.read(each)
-        done |= {s.key: Mark(s.outcome, s.epoch, _moment(s.at), s.by) for s in (broker.settled(name) if name else ())}
+        done |= {s.key: Mark(s.outcome, s.epoch, _moment(s.at), s.by) for s in broker.settled(name)}
         keys = set()
         for row in rows:
             key = row_key(row)

@@ -35,6 +35,9 @@ PARKED = "_parked"
 BEFORE_FAN_OUT = "_pipeline"
 """Stands for a destination where a source or pipeline processor failed the record."""
 
+UNSENT = "not sent yet"
+"""At a destination, in place of a processor: a redrive has brought the record past the fan-out, and not sent it."""
+
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.string()),

@@ -12,6 +12,8 @@ and other operators stand aside meanwhile:
 5. *mark* in the store who sent what when, and give back what was not sent;
 6. *unpark* keys that nothing waits behind any more.
 
+What failed before the fan-out becomes letters of destinations first (`redrive_before`).
+
 A crash anywhere leaves letters open, or settled and to be marked; a second call goes on from there. Only what was sent
 and not settled is sent again, as after a crash of a live delivery (C10).
 """
@@ -19,17 +21,19 @@ and not settled is sent again, as after a crash of a live delivery (C10).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.broker.redrive import lease_node
 from conduit_tasks.delivery.dead_letter_book import read_book
 from conduit_tasks.delivery.dead_letter_marks import Marks
 from conduit_tasks.delivery.dead_letter_select import Selection
 from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore, row_key
+from conduit_tasks.delivery.redrive_before import BeforeFanOut, place_of, startable
 from conduit_tasks.delivery.redrive_port import Item, Outcome, deliver_items
 from conduit_tasks.delivery.waiting import Waiting, row_position
 from conduit_tasks.delivery.work import KILLED
@@ -38,6 +42,7 @@ from conduit_tasks.errors import BrokerUnavailable, Fenced
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.micro_batch.reprocess import Place
     from conduit_tasks.pipeline.topology import Destination
 
 log = logging.getLogger(__name__)
@@ -57,26 +62,38 @@ class Share:
     waiting: int = 0
 
 
-def shares(context: Context, selection: Selection) -> tuple[list[Share], list[str]]:
-    """What would go, and in sentences what is selected but cannot. Changes nothing."""
+def shares(
+    context: Context, selection: Selection, passed: Collection[Place] | None = None
+) -> tuple[list[Share], list[str]]:
+    """What would go, and in sentences what is selected but cannot. Changes nothing.
+
+    What failed before the fan-out comes first, as a share of `_pipeline`. `passed`: instead of it, what destinations
+    have of these records now.
+    """
     out, said = [], []
-    book = read_book(*_stores(context), context.broker, selection.destination)
+    pipeline, before = context.pipeline, selection.destination == BEFORE_FAN_OUT
+    book = read_book(*_stores(context), context.broker, None if before else selection.destination)
     chosen = book.select(selection)
-    for name in sorted({e.destination for e in chosen} - {d.id for d in context.pipeline.destinations}):
+    known = {BEFORE_FAN_OUT, *(d.id for d in pipeline.destinations)}
+    for name in sorted({e.destination for e in chosen} - known):
         count = sum(e.destination == name for e in chosen)
-        if name == BEFORE_FAN_OUT:
-            why = "failed before the fan-out and belong to no destination: mend the processor and replay their interval"
-        else:
-            why = f"belong to {name}, which is no destination of {context.pipeline.id} any more"
-        said.append(f"{count:,} dead letter(s) {why}")
-    for destination in context.pipeline.destinations:
-        if selection.destination not in (None, destination.id):
+        said.append(f"{count:,} dead letter(s) belong to {name}, which is no destination of {pipeline.id} any more")
+    if passed is None:
+        places = {place_of(e.row) for e in chosen if e.destination == BEFORE_FAN_OUT}
+        rows = [e.row for e in book.entries if e.open and e.destination == BEFORE_FAN_OUT]
+        rows, why = startable(pipeline, [row for row in rows if place_of(row) in places])
+        said += why
+        if rows:
+            out.append(Share(BEFORE_FAN_OUT, rows))
+    for destination in pipeline.destinations:
+        if selection.destination not in (None, BEFORE_FAN_OUT, destination.id):
             continue
         # A record may have failed in several epochs: it goes once, and settles all of them.
         positions = {row_position(e.row) for e in chosen if e.destination == destination.id}
         rows = [e.row for e in book.entries if e.open and e.destination == destination.id]
-        rows = sorted((row for row in rows if row_position(row) in positions), key=row_position)
-        waiting = len(Waiting(context, destination).released({row_key(row) for row in rows}))
+        rows = [row for row in rows if row_position(row) in positions or place_of(row) in (passed or ())]
+        rows.sort(key=row_position)
+        waiting = 0 if before else len(Waiting(context, destination).released({row_key(row) for row in rows}))
         if rows or waiting:
             out.append(Share(destination.id, rows, waiting))
     return out, said
@@ -96,12 +113,31 @@ def redrive(
     Fenced; what was settled before stays so.
     """
     out = []
-    for share in shares(context, selection)[0]:
-        run = _Run(context, context.pipeline.destination(share.destination), by, wait)
-        for outcome in run.send(share.rows):
+    found, _ = shares(context, selection)
+    first = BeforeFanOut(context, by, wait)
+    if found and found[0].destination == BEFORE_FAN_OUT:
+        for outcome in first.send(found[0].rows):
             progress(outcome)
-        out.append(run.outcome)
+        out.append(first.outcome)
+        found, _ = shares(context, selection, first.places)
+    elif _unmarked(context, ""):
+        first.tidy()
+    rows = {share.destination: share.rows for share in found}
+    for destination in context.pipeline.destinations:
+        own = selection.destination in (None, destination.id)
+        if destination.id in rows or (own and _unmarked(context, destination.id)):
+            run = _Run(context, destination, by, wait)
+            for outcome in run.send(rows.get(destination.id, [])):
+                progress(outcome)
+            if destination.id in rows:
+                out.append(run.outcome)
     return out
+
+
+def _unmarked(context: Context, destination: str) -> bool:
+    """Whether a redrive that died left settled letters to be marked; what one under way has settled it marks itself."""
+    broker = context.broker
+    return bool(broker.settled(destination)) and not broker.held_for(lease_node(destination))
 
 
 @dataclass
@@ -176,7 +212,7 @@ class _Run:
 
     def _deliver(self, lease: Lease, epoch: int, items: Sequence[Item], *, alone: bool) -> None:
         """Through the engine; a record that may kill its worker alone in a process of its own."""
-        deliver = partial(deliver_items, self.context, self.destination, lease.token, epoch, items)
+        deliver = partial(deliver_items, self.context, self.destination, lease.token, epoch, items, by=self.by)
         if not alone:
             done = deliver()
         else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from conduit_tasks.delivery.dead_letter_book import AGAIN, REDRIVEN
 from conduit_tasks.delivery.dead_letter_store import Key
 from conduit_tasks.delivery.parking import Parking, key_hash, position_of
 from conduit_tasks.delivery.port import Counts, DeadLetter
+from conduit_tasks.delivery.redrive_ledger import Entries
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import PipelineStopped
 from conduit_tasks.record.record import Origin
@@ -23,6 +25,7 @@ from conduit_tasks.record.schema import spool_batch
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.delivery.handlers import StateChange
     from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.pipeline.topology import Destination
 
@@ -64,11 +67,19 @@ class Item:
 
 
 def deliver_items(
-    context: Context, destination: Destination, token: int, epoch: int, items: Sequence[Item], *, culprits: range = NONE
+    context: Context,
+    destination: Destination,
+    token: int,
+    epoch: int,
+    items: Sequence[Item],
+    *,
+    by: str,
+    culprits: range = NONE,
 ) -> Outcome:
     """Delivers items in order; those that need the destination's processors and those that have passed them in turns.
 
-    `culprits`: places of those that are not sent, because they killed their worker. Opens a connection of its own, so
+    `by`: who asked for it, for the ledger. `culprits`: places of those that are not sent, because they killed their
+    worker. Opens a connection of its own, so
     that it may run in a forked child. Raises what `delivery.deliver` raises.
     """
     from conduit_tasks.delivery.deliver import deliver
@@ -79,7 +90,8 @@ def deliver_items(
     from conduit_tasks.processors.chain import Chain
 
     with opened(context.pipeline, "redrive") as own:
-        port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items)
+        book = Entries(own.pipeline.digest(), destination.id, f"{token}-{secrets.token_hex(4)}", by, epoch)
+        port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items, book)
         batch, origins = _batch(items)
         numbering = numbering_anew(
             context.pipeline.id, destination, connect(context.pipeline.id, destination), origins, token
@@ -88,31 +100,32 @@ def deliver_items(
         if options.guarantee == "at-most-once":
             # A dead letter goes again because somebody asks for it; its marks would overwrite those of live deliveries.
             options = replace(options, guarantee="at-least-once")
-        for processed, group in groupby(range(len(items)), key=lambda n: _processed(destination, items[n].letter)):
-            span = list(group)
-            chain = None if processed or not destination.processors else Chain(destination.processors)
-            work = Work(
-                pipeline=context.pipeline.id,
-                destination=destination.id,
-                micro_batch=0,
-                total=len(items),
-                matched=len(items),
-                rows=lambda: watched(numbering, iter([(np.arange(len(items), dtype=np.int64), batch)])),
-                origins=origins,
-                state=own.broker.delivery(destination.id).state,
-                chain=chain,
-                epoch=epoch,
-                index=lambda seq: items[seq].letter.index,
-                span=(span[0], span[-1]),
-                culprits=culprits,
-                parking=port.parking,
-                numbering=numbering,
-            )
-            try:
-                deliver(work, connect(context.pipeline.id, destination), port, options)
-            finally:
-                if chain is not None:
-                    chain.close()
+        with book.written(own, [item.letter for item in items]):
+            for processed, group in groupby(range(len(items)), key=lambda n: _processed(destination, items[n].letter)):
+                span = list(group)
+                chain = None if processed or not destination.processors else Chain(destination.processors)
+                work = Work(
+                    pipeline=context.pipeline.id,
+                    destination=destination.id,
+                    micro_batch=0,
+                    total=len(items),
+                    matched=len(items),
+                    rows=lambda: watched(numbering, iter([(np.arange(len(items), dtype=np.int64), batch)])),
+                    origins=origins,
+                    state=own.broker.delivery(destination.id).state,
+                    chain=chain,
+                    epoch=epoch,
+                    index=lambda seq: items[seq].letter.index,
+                    span=(span[0], span[-1]),
+                    culprits=culprits,
+                    parking=port.parking,
+                    numbering=numbering,
+                )
+                try:
+                    deliver(work, connect(context.pipeline.id, destination), port, options)
+                finally:
+                    if chain is not None:
+                        chain.close()
         return port.done
 
 
@@ -120,12 +133,18 @@ class RedrivePort(BrokerPort):
     """What the engine talks to: its seqs are places among `items`. Records that voted once do not vote again, and
     nothing that fails here stops the pipeline."""
 
-    def __init__(
-        self, context: Context, lease: Lease, destination: Destination, epoch: int, items: Sequence[Item]
+    def __init__(  # noqa: PLR0917 - the six things it is made of
+        self,
+        context: Context,
+        lease: Lease,
+        destination: Destination,
+        epoch: int,
+        items: Sequence[Item],
+        book: Entries,
     ) -> None:
         handler = context.dead_letters(destination.dead_letters, destination.id)
         super().__init__(context.broker, lease, destination, 0, "", handler, epoch=epoch)
-        self._context, self._items = context, items
+        self._context, self._items, self._book = context, items, book
         self._kept: dict[int, list[DeadLetter]] = {}
         self._step = 0
         self.done = Outcome(destination.id)
@@ -180,6 +199,7 @@ class RedrivePort(BrokerPort):
             park=_positions([*(letters if self._destination.delivery.park_keys else ()), *copies]),
             dead=letters,
         )
+        self._book.told([item.letter for item in handled], letters, counts)
         self.done.again += len(failed)
         self.done.held += held
         self.done.redriven += sum(bool(item.settles) for item in handled)
@@ -204,25 +224,32 @@ class RedrivePort(BrokerPort):
 
     def _announce(self, handled: Sequence[Item], letters: Sequence[DeadLetter]) -> None:
         """C7: handlers hear of these messages too, before they are settled."""
-        pipeline = self._context.pipeline
-        if not pipeline.handlers:
-            return
-        from conduit_tasks.delivery.handlers import ERROR_CLASS, HandlerFailed, Handlers, StateChange, nacked
+        from conduit_tasks.delivery.handlers import StateChange
 
-        handlers = Handlers(pipeline.id, pipeline.handlers)
-        try:
-            if handlers.wants("nacked"):
-                handlers.call(nacked(pipeline.id, letters))
-            if handlers.wants("acked"):
-                node = self._destination.node
-                each = [item.letter for item in handled]
-                handlers.call(
-                    StateChange("acked", pipeline.id, node, x.micro_batch, x.seq, x.index, x.record, epoch=self._epoch)
-                    for x in each
-                )
-        except HandlerFailed as error:
-            super().fail(str(error), ERROR_CLASS)
-            raise PipelineStopped(str(error)) from error
+        pipeline, node = self._context.pipeline, self._destination.node
+        each = [item.letter for item in handled]
+        acked = (
+            StateChange("acked", pipeline.id, node, x.micro_batch, x.seq, x.index, x.record, epoch=self._epoch)
+            for x in each
+        )
+        announce(self._context, node, letters, acked)
+
+
+def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: Iterable[StateChange]) -> None:
+    """Tells the handlers of what is about to be nacked and acked (C7). Raises PipelineStopped where one raises."""
+    if not context.pipeline.handlers:
+        return
+    from conduit_tasks.delivery.handlers import ERROR_CLASS, HandlerFailed, Handlers, nacked
+
+    handlers = Handlers(context.pipeline.id, context.pipeline.handlers)
+    try:
+        if handlers.wants("nacked"):
+            handlers.call(nacked(context.pipeline.id, letters))
+        if handlers.wants("acked"):
+            handlers.call(acked)
+    except HandlerFailed as error:
+        context.broker.fail(node, str(error), ERROR_CLASS)
+        raise PipelineStopped(str(error)) from error
 
 
 def _batch(items: Sequence[Item]) -> tuple[pa.RecordBatch, list[Origin]]:

@@ -15,7 +15,7 @@ from conduit_tasks.broker.dead_index import index_entry
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import Position, positions
 from conduit_tasks.delivery.dead_letter_marks import Marks
-from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore, row_key
+from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
 from conduit_tasks.delivery.parking import stored_key_hash
 from conduit_tasks.settings import settings
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conduit_tasks.pipeline.topology import Pipeline
 
 Fields = dict[str, str]
-_KEYED = ("exact.key", "exact.shape", "error_class", "attempts")
+_KEYED = ("exact.key", "exact.shape", "node", "error_class", "attempts")
 
 
 def lost_exceptions(
@@ -43,7 +43,7 @@ def lost_exceptions(
         done = marks.read(name)
         rows = [row for row in store.rows(name, _KEYED) if row_key(row) not in done]
         if own:
-            rows = [row for row in rows if row["epoch"] or _confirmed(row, deliveries[own])]
+            rows = [row for row in rows if row["epoch"] or _unsent(row) or _confirmed(row, deliveries[own])]
         if rows and not _there(broker, keys.dead(own)):
             out[keys.dead(own)] = dict(
                 index_entry(row_key(row), row["at"].timestamp(), row["attempts"], row["error_class"]) for row in rows
@@ -70,6 +70,11 @@ def _parked(letters: list[dict[str, Any]], waiting: list[dict[str, Any]]) -> dic
 def _confirmed(row: dict[str, Any], state: Mapping[str, str]) -> bool:
     cursor, m = int(state["cursor"]), row["micro_batch"]
     return m <= cursor or (m == cursor + 1 and row["seq"] in RangeSet.parse(state.get("ranges")))
+
+
+def _unsent(row: dict[str, Any]) -> bool:
+    """A redrive brought it here: no live delivery sends it."""
+    return str(row["node"]).endswith(f"/{UNSENT}")
 
 
 def _there(broker: Broker, key: str) -> bool:

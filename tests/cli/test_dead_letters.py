@@ -114,7 +114,7 @@ def test_letters_are_exported_as_opencdc_and_as_parquet(place: Place, tmp_path: 
 def test_redrive_says_first_what_would_go_and_then_sends_it(place: Place) -> None:
     said = call("redrive", "p", "--dry-run")
     assert "d: 2 dead letter(s) would go" in said.stderr
-    assert "1 dead letter(s) failed before the fan-out" in said.stderr
+    assert "_pipeline: 1 dead letter(s) would go" in said.stderr
     assert len(place.got()) == 7
     place.refuse(5)
     sent = call("redrive", "p", "--by", "ada")
@@ -123,7 +123,14 @@ def test_redrive_says_first_what_would_go_and_then_sends_it(place: Place) -> Non
     letter = json.loads(call("list", "p", "--all", "--key", "k3", "--format", "json").stdout)[0]
     assert (letter["state"], letter["redrive"]["by"]) == ("redriven", "ada")
     place.refuse()
-    assert call("redrive", "p").exit_code == 0
+    assert call("redrive", "p", "--destination", "d").exit_code == 0
+    assert place.got()[-1] == 5
+    assert call("redrive", "p").exit_code == 3, "its processor is not mended"
+    path = place.home / "include/pipelines/p.yaml"
+    path.write_text(path.read_text().replace(".n 7 }}", ".n 77 }}"))
+    done = call("redrive", "p", "--destination", "_pipeline")
+    assert (done.exit_code, place.got()[-1]) == (0, 7)
+    assert "0 dead letter(s)" in call("list", "p").stderr
 
 
 def test_purging_is_only_done_when_it_is_said_so_and_never_to_what_is_being_redriven(place: Place) -> None:

@@ -19,6 +19,7 @@ from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 from conduit_tasks.delivery.redrive import redrive, shares
 from conduit_tasks.delivery.redrive_port import Outcome
 from conduit_tasks.errors import ConduitError, Unavailable
+from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings
@@ -160,6 +161,42 @@ def test_looking_first_changes_nothing(place: Place, home: Path) -> None:
     assert 1 not in place.got()
 
 
+@pytest.mark.proves("X5")
+def test_a_redrive_is_in_the_ledger_with_who_did_it_and_what_became_of_each_record(place: Place) -> None:
+    failed(place, 1, 2, 3)
+    place.feed([(20, "again")])
+    place.refuse(20)
+    run_until_quiet("p")
+    place.refuse(2)
+    send()
+    with opened("p", "look") as context:
+        rows = [row for row in Ledger(context.spool, "p").read().to_pylist() if row["epoch"]]
+    assert [(r["micro_batch"], r["first"], r["last"], r["outcome"], r["error_class"]) for r in rows] == [
+        (1, 1, 1, "acked", None),
+        (1, 2, 2, "nacked", "http 400"),
+        (1, 3, 3, "acked", None),
+        (2, 0, 0, "acked", None),
+    ]
+    assert {(r["run"], r["status"]) for r in rows} == {("redrive by ada", "done")}
+    assert sum(r["delivered"] or 0 for r in rows) == 3
+    assert sum(r["nacked"] or 0 for r in rows) == 1
+
+
+@pytest.mark.proves("X5", "T7")
+def test_what_a_redrive_could_not_send_is_open_in_the_ledger(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed(place, 1, 2)
+
+    async def down(self: Shelf, record: Record) -> Any:
+        raise Unavailable("nobody answers")
+
+    monkeypatch.setattr(Shelf, "send", down)
+    with pytest.raises(Unavailable):
+        send()
+    with opened("p", "look") as context:
+        (row,) = [row for row in Ledger(context.spool, "p").read().to_pylist() if row["epoch"]]
+    assert (row["first"], row["last"], row["outcome"], row["status"]) == (1, 2, "open", "waiting")
+
+
 @pytest.mark.proves("X2", "C2")
 def test_the_destinations_processors_see_again_only_what_had_not_passed_them(home: Path) -> None:
     # Given a processor that counts, and one that fails record 2
@@ -178,19 +215,6 @@ def test_the_destinations_processors_see_again_only_what_had_not_passed_them(hom
     seen = {row["n"]: row["after"]["seen"].count("x") for row in place.rows()}
     assert seen == dict.fromkeys(range(5), 1)
     assert place.got() == [0, 1, 4, 2, 3]
-
-
-def test_what_failed_before_the_fan_out_is_said_to_belong_to_no_destination(home: Path) -> None:
-    place = Place(home)
-    path = home / "include/pipelines/p.yaml"
-    bad = "{id: bad, plugin: error, settings: {message: no}, condition: '{{ eq .Payload.After.n 1 }}'}"
-    path.write_text(f"{path.read_text()}    processors: [{bad}]\n")
-    place.feed([(n, "k") for n in range(3)])
-    run_until_quiet("p")
-    with opened("p", "look") as context:
-        found, said = shares(context, Selection())
-    assert found == []
-    assert "1 dead letter(s) failed before the fan-out" in said[0]
 
 
 @pytest.mark.proves("T7", "X2")

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.delivery.dead_letter_select import Selection
+from conduit_tasks.delivery.redrive import redrive
+from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.spark.session import run_all
 from tests.faults.parts import dead_letters
 from tests.micro_batch.harness import payloads, run_until_quiet, state, write_pipeline
@@ -91,3 +94,20 @@ def test_the_record_that_a_statement_fails_on_is_nacked_alone_and_others_pass_a_
     assert "'ten'" in letter["error"]
     totals = state("p").totals()
     assert (totals["processors/read"], totals["processors/nacked"], totals["processors/filtered"]) == (4, 1, 0)
+
+
+@pytest.mark.proves("X2", "C2")
+def test_a_redrive_passes_a_mended_statement_and_what_follows_it(home: Path, spark: Any) -> None:
+    # Given the records that a statement failed on
+    write_pipeline(home, "p", FAULTY)
+    (home / "data").mkdir()
+    rows = [{"n": n, "colour": "red", "word": "ten" if n in {1, 2} else "10"} for n in range(4)]
+    (home / "data/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_until_quiet("p", run_all=run_all)
+    # When the statement is mended and they are redriven
+    write_pipeline(home, "p", FAULTY.replace("CAST(get_json_object", "TRY_CAST(get_json_object"))
+    with opened("p", "test") as context:
+        outcomes = redrive(context, Selection(), "ada", wait=10.0)
+    # Then they arrive
+    assert [(o.destination, o.redriven, o.again) for o in outcomes] == [("_pipeline", 2, 0), ("all", 2, 0)]
+    assert [row["n"] for row in payloads(home / "out/all.jsonl")] == [0, 3, 1, 2]

@@ -1,0 +1,165 @@
+"""Dead letters from before the fan-out, again: through the processors, and on to the destinations (SEMANTICS X2).
+
+In pieces of at most `CHUNK` records, under a lease of their own:
+
+1. *mark* in the store what a redrive that died had dispatched;
+2. *claim* letters that are dead letters still: records derived from one position failed together, and go together;
+3. *reprocess*: the failing processor and all that follow, and the triggers, as the pipeline file says now;
+4. *store* what goes on as a letter of each destination that wants it, and what failed again as one of this epoch;
+5. *dispatch*: in one step these are letters, and the claimed ones are none any more;
+6. *mark* in the store who did it.
+
+The destinations' letters are then sent as every dead letter is: where that does not come about, they are dead letters
+of their destinations, which nobody gets twice and the next redrive sends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.broker.redrive import lease_node
+from conduit_tasks.delivery.dead_letter_book import AGAIN, REDRIVEN
+from conduit_tasks.delivery.dead_letter_marks import Marks
+from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
+from conduit_tasks.delivery.handlers import StateChange
+from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.delivery.redrive_port import Outcome, announce
+from conduit_tasks.delivery.work import KILLED
+from conduit_tasks.errors import BrokerUnavailable, Fenced
+from conduit_tasks.micro_batch.reprocess import Place, Start, reprocess, start_of
+from conduit_tasks.micro_batch.stage import keeping
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.record.record import Record
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1_000
+"""Records under one lease."""
+ATTEMPTS = 3
+"""Attempts that died one after the other, after which processors run in children (C10)."""
+
+Rows = list[dict[str, Any]]
+
+
+def place_of(row: dict[str, Any]) -> Place:
+    """Whose record a row is."""
+    return row["micro_batch"], row["seq"]
+
+
+def startable(pipeline: Pipeline, rows: Rows) -> tuple[Rows, list[str]]:
+    """Rows that can go again, and in words why others cannot; all of a record's, or none."""
+    no: dict[Place, str] = {}
+    for row in rows:
+        start = start_of(pipeline, row["node"], row["error_class"])
+        if not isinstance(start, Start):
+            no[place_of(row)] = start
+    said = [f"{sum(why == x for x in no.values()):,} dead letter(s) {why}" for why in sorted(set(no.values()))]
+    return [row for row in rows if place_of(row) not in no], said
+
+
+class BeforeFanOut:
+    """One redrive of them. `outcome` counts letters: `redriven` have passed the processors. `places`: of the records
+    that destinations have as letters now."""
+
+    def __init__(self, context: Context, by: str, wait: float) -> None:
+        self._context, self._by, self._wait = context, by, wait
+        self._root = context.settings.path(context.settings.dead_letters)
+        self.outcome = Outcome(BEFORE_FAN_OUT)
+        self.places: set[Place] = set()
+
+    def send(self, rows: Rows) -> Iterator[Outcome]:
+        """Those of `startable`, chunk by chunk. Raises LeaseHeld, PipelineStopped, Fenced, SpoolError, ConfigError."""
+        groups: dict[Place, Rows] = {}
+        for row in sorted(rows, key=row_key):
+            groups.setdefault(place_of(row), []).append(row)
+        left = [groups[place] for place in sorted(groups)]
+        while left:
+            chunk, left = left[:CHUNK], left[CHUNK:]
+            node, owner = lease_node(""), self._context.owner
+            with self._context.broker.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
+                self._mark(lease)
+                try:
+                    self._chunk(lease, chunk)
+                except BaseException:
+                    try:
+                        self._mark(lease, over=True)
+                    except (Fenced, BrokerUnavailable) as error:
+                        log.warning("what was redriven is marked by the next redrive: %s", error)
+                    raise
+                self._mark(lease, over=True)
+            yield self.outcome
+
+    def tidy(self) -> None:
+        """Marks what a redrive that died had dispatched, where nothing else is to be sent."""
+        node, owner = lease_node(""), self._context.owner
+        with self._context.broker.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
+            self._mark(lease, over=True)
+
+    def _chunk(self, lease: Lease, groups: Sequence[Rows]) -> None:
+        broker, pipeline = self._context.broker, self._context.pipeline
+        asked = sorted(row_key(row) for group in groups for row in group)
+        epoch, answer = broker.claim("", lease.token, self._by, asked)
+        claimed = set(answer)
+        self.outcome.gone += len(asked) - len(claimed)
+        mine = [group for group in groups if all(row_key(row) in claimed for row in group)]
+        if not mine:
+            return
+        rows = [row for group in mine for row in group]
+        letters = list(DeadLetterStore(self._root, pipeline.id).load(rows))
+        careful = lease.attempts > ATTEMPTS or any(row["error_class"] == KILLED for row in rows)
+        passed = reprocess(self._context, letters, careful=careful)
+
+        before = {(letter.micro_batch, letter.seq): letter for letter in letters}
+        again = [_again(before[place], record, error, epoch) for place, record, error in passed.nacked]
+        to = {id: [_unsent(before[p], r, id) for p, r in sent] for id, sent in passed.sent.items() if sent}
+        failed = {(letter.micro_batch, letter.seq) for letter in again}
+        sent = {place for each in passed.sent.values() for place, _ in each}
+        self._announce(epoch, again, [x for place, x in before.items() if place not in failed | sent])
+        # Invariant 8: stored before the index knows of them.
+        self._context.dead_letters(pipeline.dead_letters, None).store(again)
+        for id, each in to.items():
+            # Not by the destination's own queue: these are on their way, and have not failed there.
+            DeadLetterStore(self._root, pipeline.id, id).store(each)
+        settled = {row_key(row): AGAIN if place_of(row) in failed else REDRIVEN for row in rows}
+        broker.dispatch(lease.token, 1, settled, to, again)
+        self.places |= sent
+        self.outcome.again += sum(outcome == AGAIN for outcome in settled.values())
+        self.outcome.redriven += sum(outcome == REDRIVEN for outcome in settled.values())
+
+    def _announce(self, epoch: int, again: Sequence[DeadLetter], ended: Sequence[DeadLetter]) -> None:
+        """C7: of what failed again, and of what was filtered or is wanted by no trigger."""
+        id = self._context.pipeline.id
+        acked = [StateChange("acked", id, "seal", x.micro_batch, x.seq, x.index, None, epoch=epoch) for x in ended]
+        announce(self._context, "redrive", again, acked)
+
+    def _mark(self, lease: Lease, *, over: bool = False) -> None:
+        settled = self._context.broker.settled("")
+        Marks(self._root, self._context.pipeline.id).write(BEFORE_FAN_OUT, settled)
+        self._context.broker.mark("", lease.token, [s.key for s in settled], over=over)
+
+
+def _again(before: DeadLetter, record: Record, error: dict[str, str], epoch: int) -> DeadLetter:
+    return replace(
+        before,
+        record=record,
+        node=error["node"],
+        error=error["message"],
+        error_class=error["class"],
+        attempts=before.attempts + 1,
+        epoch=epoch,
+        at=time.time(),
+    )
+
+
+def _unsent(before: DeadLetter, record: Record, destination: str) -> DeadLetter:
+    """As it failed, so that the same filters choose it, but at the destination. Epoch 0: the same letter, however often
+    it is dispatched; a live one cannot have it, because this record never came so far."""
+    return replace(before, record=record, node=f"destinations.{destination}/{UNSENT}", epoch=0)

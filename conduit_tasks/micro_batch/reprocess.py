@@ -1,0 +1,199 @@
+"""Records that failed before the fan-out, again through the processor that failed them and all that follow (X2).
+
+By the pipeline file as it is now, and by the same passes as live records, over a spool of their own that is removed
+after: so processors, triggers, ordinals and ids are what they would have been. A record goes in as it had come to the
+failing processor (or to the first of the record-wise ones around it, which saw it in one pass).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.micro_batch.process import NODE, FileReader
+from conduit_tasks.micro_batch.rows import Pass, PassResult
+from conduit_tasks.micro_batch.stage import run_pass
+from conduit_tasks.pipeline.topology import Pipeline, Processor
+from conduit_tasks.processors import registry
+from conduit_tasks.processors.chain import has_frames
+from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.record.schema import SPOOL_SCHEMA, spool_batch, to_records
+from conduit_tasks.spool.spool import Spool
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.spool.manifest import PartFile
+
+UNDECODED = "decode"
+"""Error class of what its source could not read: no processor has seen it, and none can mend it."""
+
+Place = tuple[int, int]
+"""(micro-batch, seq) of a record; derived ones share it."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a record goes in: `section` (`sources.<id>` or `processors`), and the first processor of it."""
+
+    section: str
+    first: int
+
+
+@dataclass
+class Passed:
+    """What became of records: `sent`: per destination those that its trigger wants, in order; `nacked`: failed again;
+    every other place was filtered, or is wanted by nobody."""
+
+    sent: dict[str, list[tuple[Place, Record]]] = field(default_factory=dict)
+    nacked: list[tuple[Place, Record, dict[str, str]]] = field(default_factory=list)
+
+
+def start_of(pipeline: Pipeline, node: str, error_class: str) -> Start | str:
+    """Where a letter of this node goes in; or, in words, why it cannot."""
+    section, _, failed = node.partition("/")
+    if error_class == UNDECODED:
+        return "could not be read from their source: mend its data or its settings and replay their interval"
+    processors = _section(pipeline, section)
+    if processors is None:
+        return f"failed at {section}, which {pipeline.id} has no more"
+    at = next((i for i, p in enumerate(processors) if p.id == failed), None)
+    if at is None:
+        if has_frames(processors):
+            return f"failed at {node}, which {pipeline.id} has no more: give the processor its id back"
+        return Start(section, 0)
+    while at and not registry.is_frame(processors[at]) and not registry.is_frame(processors[at - 1]):
+        at -= 1
+    return Start(section, at)
+
+
+def reprocess(context: Context, letters: Sequence[DeadLetter], *, careful: bool) -> Passed:
+    """Letters for which `start_of` has an answer, in order of their places. `careful`: processors run in children.
+
+    Frame processors start a Spark of this process, which is stopped again. Raises ConfigError, SpoolError.
+    """
+    with tempfile.TemporaryDirectory(prefix="conduit-redrive-") as folder, _own_spark(context.pipeline):
+        return _Passes(replace(context, spool=Spool(folder)), letters, careful).run()
+
+
+class _Passes:
+    def __init__(self, context: Context, letters: Sequence[DeadLetter], careful: bool) -> None:
+        self._context, self._careful = context, careful
+        self._places = sorted({(x.micro_batch, x.seq) for x in letters})
+        self._origins: list[Origin] = []
+        self._tokens = count(1)
+        self._passed = Passed()
+        numbers = {place: n for n, place in enumerate(self._places)}
+        slices: dict[Any, int] = {}
+        self._rows: dict[Start, list[tuple[int, int, Record]]] = {}
+        for letter in letters:
+            origin = letter.record.origin
+            name = (origin.connector, origin.partition, *sorted(origin.metadata.items()))
+            if name not in slices:
+                slices[name] = len(self._origins)
+                self._origins.append(origin)
+            start = start_of(context.pipeline, letter.node, letter.error_class)
+            assert isinstance(start, Start), start
+            row = (slices[name], numbers[letter.micro_batch, letter.seq], letter.record)
+            self._rows.setdefault(start, []).append(row)
+
+    def run(self) -> Passed:
+        pipeline = self._context.pipeline
+        files: list[PartFile] = []
+        for source in pipeline.sources:
+            for start in self._starts(source.node):
+                files += self._pass(start, [self._file(start)], final=not pipeline.processors)
+        if pipeline.processors and files:
+            files = self._pass(Start(NODE, 0), files, final=True)
+        for start in self._starts(NODE):
+            files += self._pass(start, [self._file(start)], final=True)
+        self._out(files)
+        for sent in self._passed.sent.values():
+            sent.sort(key=lambda each: (each[0], each[1].ordinal))
+        return self._passed
+
+    def _starts(self, section: str) -> list[Start]:
+        return sorted((s for s in self._rows if s.section == section), key=lambda s: s.first)
+
+    def _file(self, start: Start) -> PartFile:
+        """The letters that go in there, as a part file of the spool."""
+        rows = sorted(self._rows[start], key=lambda row: (row[0], row[1], row[2].ordinal))
+        batch = spool_batch([s for s, _, _ in rows], [n for _, n, _ in rows], [r for _, _, r in rows])
+        context = self._context
+        part = context.spool.writer(context.pipeline.id, 0, "letters", next(self._tokens)).part(0)
+        part.write(batch)
+        return part.close()
+
+    def _pass(self, start: Start, files: Sequence[PartFile], *, final: bool) -> list[PartFile]:
+        pipeline = self._context.pipeline
+        plan = Pass(
+            pipeline=pipeline.id,
+            micro_batch=0,
+            node=start.section,
+            token=next(self._tokens),
+            processors=(_section(pipeline, start.section) or ())[start.first :],
+            destinations=pipeline.destinations,
+            final=final,
+            careful=self._careful,
+        )
+        results: list[PassResult] = run_pass(
+            self._context, plan, FileReader(tuple(self._origins)), list(enumerate(files)), _here
+        )
+        for result in results:
+            for file in result.nacked_files:
+                for batch in self._context.spool.read(file):
+                    errors = [orjson.loads(error) for error in batch.column("error").to_pylist()]
+                    for (place, record), error in zip(self._records(batch), errors):
+                        self._passed.nacked.append((place, record, error))
+        return [file for result in results for file in result.files]
+
+    def _out(self, files: Sequence[PartFile]) -> None:
+        spool = self._context.spool
+        for file in files:
+            columns = spool.columns(file)
+            for destination in self._context.pipeline.destinations:
+                wanted = f"to.{destination.id}"
+                rows = spool.read(file, SPOOL_SCHEMA.names, wanted if wanted in columns else None)
+                sent = self._passed.sent.setdefault(destination.id, [])
+                for batch in rows:
+                    sent += self._records(batch)
+
+    def _records(self, batch: pa.RecordBatch) -> Iterator[tuple[Place, Record]]:
+        for n, record in zip(batch.column("n").to_pylist(), to_records(batch, self._origins)):
+            yield self._places[n], record
+
+
+def _here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+    """Dead letters are few: no executors."""
+    return [function(piece) for piece in pieces]
+
+
+def _section(pipeline: Pipeline, name: str) -> tuple[Processor, ...] | None:
+    if name == NODE:
+        return tuple(pipeline.processors)
+    return next((tuple(s.processors) for s in pipeline.sources if s.node == name), None)
+
+
+@contextmanager
+def _own_spark(pipeline: Pipeline) -> Iterator[None]:
+    """Stops the Spark that frame processors start, where none was running before."""
+    sections = [pipeline.processors, *(source.processors for source in pipeline.sources)]
+    if not any(map(has_frames, sections)):
+        yield
+        return
+    from pyspark import SparkContext
+
+    before = SparkContext._active_spark_context
+    try:
+        yield
+    finally:
+        started = SparkContext._active_spark_context
+        if started is not None and started is not before:
+            started.stop()
