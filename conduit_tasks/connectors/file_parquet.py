@@ -65,19 +65,26 @@ def read_slice(slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
     with SourceFile(slice.part) as file:
         _check(file, slice.end, _guard(file))
         with _opened(file) as parquet:
-            at = 0
-            groups = []
-            for n in range(parquet.metadata.num_row_groups):
-                rows = parquet.metadata.row_group(n).num_rows
-                if at < end and at + rows > begin:
-                    groups.append((n, at))
-                at += rows
-            row = groups[0][1] if groups else end
-            for batch in parquet.iter_batches(ROWS, row_groups=[n for n, _ in groups]):
-                first, last = max(begin, row), min(end, row + batch.num_rows)
-                if first < last:
-                    yield batch_of(batch.slice(first - row, last - first), slice.part, first, key)
-                row += batch.num_rows
+            for row, batch in rows_between(parquet, begin, end):
+                yield batch_of(batch, slice.part, row, key)
+
+
+def rows_between(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows `begin` … `end` - 1, each batch with the number of its first; row groups outside are not read."""
+    groups, at = [], 0
+    first_of: int | None = None
+    for n in range(parquet.metadata.num_row_groups):
+        rows = parquet.metadata.row_group(n).num_rows
+        if at < end and at + rows > begin:
+            groups.append(n)
+            first_of = at if first_of is None else first_of
+        at += rows
+    row = first_of or 0
+    for batch in parquet.iter_batches(ROWS, row_groups=groups) if groups else ():
+        first, last = max(begin, row), min(end, row + batch.num_rows)
+        if first < last:
+            yield first, batch.slice(first - row, last - first)
+        row += batch.num_rows
 
 
 def _opened(file: SourceFile) -> pq.ParquetFile:

@@ -15,7 +15,9 @@ from conduit_tasks.connectors.base import BatchDestination, Described, RecordDes
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.plugins import parse_plugin
 
-BUILTIN = {name: f"conduit_tasks.connectors.{name}" for name in ("file", "gateway", "generator", "http", "log", "sql")}
+BUILTIN = {
+    name: f"conduit_tasks.connectors.{name}" for name in ("delta", "file", "gateway", "generator", "http", "log", "sql")
+}
 """name → module with `SOURCE`, `DESTINATION` or both."""
 
 GROUP = "conduit.connectors"

@@ -1,0 +1,147 @@
+"""Appends records to a Delta table, one commit per write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.pipes.monotonic import MonotonicReceiver
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class DeltaDestination(BatchDestination):
+    """Keeps the number of the last row in the commit of the rows, as `txn` of its own application id (Delta protocol,
+    "Transaction identifiers"): a write that comes again is left out, and of two writers only one commits (B8, O5).
+    """
+
+    effectively_once = True
+    keeps_index = True
+
+    spec = Spec(
+        "delta",
+        "Appends records to a Delta table.",
+        (
+            Option("path", "the table: a folder, relative to home, or a URI (s3://…); created if it is not there"),
+            Option(
+                "rows",
+                "payload: the payload's fields are the columns; opencdc: the whole record in fixed columns",
+                default="payload",
+                choices=("payload", "opencdc"),
+            ),
+            Option("partition-by", "columns of a new table to partition it by, comma-separated"),
+            Option(
+                "schema",
+                "a field that the table has no column for: merge adds one, fixed refuses the record",
+                default="merge",
+                choices=("merge", "fixed"),
+            ),
+            Option("rows-per-commit", "rows appended at a time", default="500000"),
+            Option("storage.*", "an option of the object store, such as storage.AWS_REGION", secret=True),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        if not self.settings.get("path", "").strip():
+            raise ConfigError("delta: option 'path' is missing: the table")
+        self.chunk = options.integer(self.settings, "rows-per-commit", least=1)  # type: ignore[misc]  # its own
+        self._by = options.words(self.settings, "partition-by")
+        self._table: Any = None
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        from conduit_tasks.connectors.delta import table_uri
+        from conduit_tasks.connectors.delta_log import library, storage_options
+
+        self._uri, self._options = table_uri(self.settings["path"]), storage_options(self.settings) or None
+        deltalake = library()
+        try:
+            self._table = deltalake.DeltaTable(self._uri, storage_options=self._options)
+        except deltalake.exceptions.TableNotFoundError:
+            self._table = None
+        except (OSError, deltalake.exceptions.DeltaError) as error:
+            raise self._unavailable(error) from None
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        """One commit. Raises Refused, Unavailable."""
+        from conduit_tasks.connectors.arrow_rows import written_rows
+
+        table = written_rows(rows, self.settings["rows"])
+        transactions = []
+        if rows.numbers is not None:
+            had, transaction = self._advance(rows.numbers)
+            table = table.slice(had)
+            if not table.num_rows:
+                return None
+            transactions.append(transaction)
+        self._commit(self._fitting(table), transactions)
+        return None
+
+    def _advance(self, numbers: RowNumbers) -> tuple[int, Any]:
+        """How many of the rows are there already, and what tells of the rest."""
+        from conduit_tasks.connectors.delta_log import library
+
+        application = f"conduit/{numbers.pipeline}/{numbers.destination}/{numbers.epoch}"
+        current = (self._table.transaction_version(application) if self._table is not None else None) or 0
+        receiver = MonotonicReceiver(first=current + 1, epoch=numbers.epoch)
+        had = receiver.receive_all(numbers.numbers.tolist())
+        return had, library().Transaction(application, receiver.current)
+
+    def _fitting(self, table: pa.Table) -> pa.Table:
+        """The rows in the table's own types. Columns without any value say nothing of a type, and are left out."""
+        import pyarrow as pa
+
+        known = {} if self._table is None else {f.name: f.type for f in pa.schema(self._table.schema().to_arrow())}
+        columns = {}
+        for name in table.column_names:
+            column = table.column(name)
+            if name in known:
+                try:
+                    column = column.cast(known[name])
+                except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                    raise Refused(f"field '{name}' is no {known[name]}, as the column is: {error}") from None
+            elif pa.types.is_null(column.type):
+                continue
+            elif self._table is not None and self.settings["schema"] == "fixed":
+                raise Refused(f"the table has no column '{name}'; add it, or write 'schema: merge'")
+            columns[name] = column
+        if not columns:
+            raise Refused("no field of the payload has a value")
+        return pa.table(columns)
+
+    def _commit(self, table: pa.Table, transactions: list[Any]) -> None:
+        from conduit_tasks.connectors.delta_log import library
+
+        deltalake = library()
+        # Invariant 4: whoever lost the lease meanwhile does not commit (the txn guards what this look cannot).
+        self.still_ours()
+        try:
+            deltalake.write_deltalake(
+                self._table if self._table is not None else self._uri,
+                table,
+                mode="append",
+                partition_by=self._by if self._table is None else None,
+                schema_mode="merge" if self._table is not None else None,
+                storage_options=self._options if self._table is None else None,
+                commit_properties=deltalake.CommitProperties(app_transactions=transactions or None),
+            )
+            if self._table is None:
+                self._table = deltalake.DeltaTable(self._uri, storage_options=self._options)
+        except deltalake.exceptions.SchemaMismatchError as error:
+            raise Refused(f"the rows do not fit the table: {error}") from None
+        except (OSError, deltalake.exceptions.DeltaError) as error:
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        said = " ".join(str(error).split())
+        for name, value in (self._options or {}).items():
+            if len(value) > 3 and "REGION" not in name.upper():
+                said = said.replace(value, "…")
+        return Unavailable(f"delta: {self._uri} cannot be written: {said}")
+
+    def close(self) -> None:
+        self._table = None
