@@ -25,7 +25,7 @@ def test_a_plugin_is_found_as_conduit_writes_it() -> None:
 def test_an_unknown_plugin_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownPlugin, match="no connector 'flie'; did you mean file"):
         registry.source_class("builtin:flie")
-    with pytest.raises(UnknownPlugin, match="there are delta, .*file"):
+    with pytest.raises(UnknownPlugin, match="there are delta"):
         registry.source_class("zzzzzzzz")
 
 
