@@ -14,7 +14,7 @@ from conduit_tasks.broker.dead_index import DeadIndex, index_entries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.broker.redrive import Position, positions
+from conduit_tasks.broker.redrive import Letter, Position, letter_field, positions
 from conduit_tasks.broker.state import DeliveryState
 from conduit_tasks.errors import ConduitError, PipelineStopped
 
@@ -58,13 +58,15 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         run: str = "",
         retention: float = 0.0,
         epoch: int = 0,
+        closed: Mapping[Letter, str] | None = None,
     ) -> str:
         """Confirms ranges of micro-batch m, none or all of them confirmed before; moves the cursor when complete.
 
         Counters are added exactly once. What `run` confirmed is remembered for `retention` seconds. `epoch` above 0:
         the ranges are redelivered ones (`reopen`). `park`: keys whose later records wait from here on (X4), with the
-        position of the record that they wait behind; one that is parked stays as it is. One command. Returns the
-        pipeline's status. Raises Fenced, PipelineStopped, InvariantBroken.
+        position of the record that they wait behind; one that is parked stays as it is. `closed`: earlier letters of
+        redelivered records, and their outcome: they are dead letters no more. One command. Returns the pipeline's
+        status. Raises Fenced, PipelineStopped, InvariantBroken.
         """
         given = ranges if isinstance(ranges, RangeSet) else RangeSet.of(ranges)
         if not given:
@@ -84,6 +86,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
                 "run": self.keys.run(destination, run),
                 "redo": self.keys.redo(destination),
                 "parked": self.keys.parked(destination),
+                "redrive": self.keys.redrive(destination),
             },
             m=m,
             token=token,
@@ -93,6 +96,8 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             remember=int(retention * 1000) if run else 0,
             counts={name: n for name, n in numbers.items() if n},
             park=positions(park or {}),
+            closed={letter_field(key): outcome for key, outcome in (closed or {}).items()},
+            by=f"run {run}",
             letters=index_entries(dead),
         )
         return str(answer[0])

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.leases import Lease
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Letter
 from conduit_tasks.delivery.port import Counts, DeadLetter
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class BrokerPort:
         self._broker, self._lease, self._destination = broker, lease, destination
         self._m, self._run, self._store = m, run, store
         self._isolate, self._retention, self._epoch = isolate, retention, epoch
+        self._earlier: list[Letter] | None = None
 
     def confirm(
         self,
@@ -71,8 +74,21 @@ class BrokerPort:
             run=self._run,
             retention=self._retention,
             epoch=self._epoch,
+            closed=self._closed(ranges, dead) if self._epoch else None,
         )
         self._lease.renewed(began)
+
+    def _closed(self, ranges: Sequence[tuple[int, int]], dead: Sequence[DeadLetter]) -> dict[Letter, str]:
+        """Letters that records of these ranges left earlier: they have arrived after all, or are dead letters anew."""
+        if self._earlier is None:
+            found = self._broker.dead_letters(self._destination.id)
+            self._earlier = [(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in found if e.micro_batch == self._m]
+        again, told = {letter.seq for letter in dead}, RangeSet.of(ranges)
+        return {
+            key: AGAIN if key[2] in again else REDRIVEN
+            for key in self._earlier
+            if key[2] in told and key[0] < self._epoch
+        }
 
     def vote(
         self, first: int, votes: Sequence[tuple[str, int]], *, error: str = "", error_class: str = ""

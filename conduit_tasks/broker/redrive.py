@@ -21,6 +21,8 @@ from conduit_tasks.broker.dead_index import index_entries
 if TYPE_CHECKING:
     from conduit_tasks.delivery.port import DeadLetter
 
+REDRIVEN, AGAIN = "redriven", "dead again"
+"""Outcomes of a letter whose record was sent again."""
 Letter = tuple[int, int, int, int]
 """(epoch, micro-batch, seq, ord), as `DeadLetter.key`."""
 Position = tuple[int, int, int]

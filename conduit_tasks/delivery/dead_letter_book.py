@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.broker.state import DeadEntry
 
-OPEN, CLAIMED, REDRIVEN, AGAIN, UNKNOWN = "open", "being redriven", "redriven", "dead again", "not in the index"
+OPEN, CLAIMED, UNKNOWN = "open", "being redriven", "not in the index"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One letter of the store. `state`: one of the above; `mark`: how its redrive ended."""
+    """One letter of the store. `state`: one of the above, or the outcome of its redrive; `mark`: how that ended."""
 
     row: dict[str, Any]
     state: str

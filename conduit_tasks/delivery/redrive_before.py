@@ -21,8 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.broker.redrive import lease_node
-from conduit_tasks.delivery.dead_letter_book import AGAIN, REDRIVEN
+from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, lease_node
 from conduit_tasks.delivery.dead_letter_marks import Marks
 from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
 from conduit_tasks.delivery.handlers import StateChange

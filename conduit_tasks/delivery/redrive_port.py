@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from conduit_tasks.broker.port import BrokerPort
-from conduit_tasks.broker.redrive import Position
-from conduit_tasks.delivery.dead_letter_book import AGAIN, REDRIVEN
+from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Position
 from conduit_tasks.delivery.dead_letter_store import Key
 from conduit_tasks.delivery.parking import Parking, key_hash, position_of
 from conduit_tasks.delivery.port import Counts, DeadLetter

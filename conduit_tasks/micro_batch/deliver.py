@@ -5,6 +5,7 @@ The driver walks the micro-batches; each is delivered by one executor task, whic
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -34,6 +35,8 @@ from conduit_tasks.spool.manifest import SealedManifest
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.micro_batch.stage import RunAll
+
+log = logging.getLogger(__name__)
 
 Span = tuple[int, int]
 
@@ -104,8 +107,11 @@ class Drain:
         """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters do not move."""
         broker = self.context.broker
         epoch = broker.reopen(self.destination.id, self.run, self.lease.token)
-        for number, _ in broker.redeliver(self.destination.id, self.run, epoch):
-            self._deliver(number, epoch)
+        try:
+            for number, _ in broker.redeliver(self.destination.id, self.run, epoch):
+                self._deliver(number, epoch)
+        finally:
+            mark_closed(self.context, self.destination.id, self.lease.token)
 
     def _finish(self) -> None:
         if self.done:
@@ -128,6 +134,19 @@ class Drain:
         self.done += 1
         counts = {name: n for name, n in asdict(report.counts).items() if name != "matched"}
         self.progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **counts)
+
+
+def mark_closed(context: Context, destination: str, token: int) -> None:
+    """Tells the store of dead letters that are none any more, because their records were redelivered. Where that cannot
+    be, the next redrive does it."""
+    from conduit_tasks.delivery.dead_letter_marks import Marks
+
+    try:
+        if settled := context.broker.settled(destination):
+            Marks(context.settings.path(context.settings.dead_letters), context.pipeline.id).write(destination, settled)
+            context.broker.mark(destination, token, [s.key for s in settled])
+    except ConduitError as error:
+        log.warning("dead letters that were delivered again are marked by the next redrive: %s", error)
 
 
 @dataclass(frozen=True)

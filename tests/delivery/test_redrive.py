@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.redrive import Redrives
+from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Redrives
 from conduit_tasks.delivery import redrive as module
-from conduit_tasks.delivery.dead_letter_book import AGAIN, OPEN, REDRIVEN, Book, read_book
+from conduit_tasks.delivery.dead_letter_book import OPEN, Book, read_book
 from conduit_tasks.delivery.dead_letter_marks import Marks
 from conduit_tasks.delivery.dead_letter_select import Selection
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
@@ -25,7 +25,7 @@ from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings
 from tests.delivery.fakes import wait_for
 from tests.delivery.shelf import Place, Shelf, shelves, tell  # noqa: F401 - a fixture
-from tests.micro_batch.harness import run_once, run_until_quiet
+from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -342,6 +342,29 @@ def test_a_crash_between_any_two_steps_of_a_redrive_loses_nothing_and_marks_ever
     with opened("p", "look") as context:
         assert context.broker.dead_count("d") == 0
         assert context.broker.redis.exists(context.broker.keys.redrive("d")) == 0
+
+
+@pytest.mark.proves("C14", "X2", "C3")
+@pytest.mark.parametrize("plugin", ["shelf", "binder"])
+def test_a_cleared_task_that_delivers_a_dead_letters_record_closes_the_letter(home: Path, plugin: str) -> None:
+    # Given two dead letters of a run, whose cause is mended for one of them
+    place = Place(home, plugin)
+    failed(place, 3, 5, total=6)
+    place.refuse(5)
+    # When the run's task is cleared and delivers again
+    deliver_again("p", "d", "run-0")
+    # Then the one that arrived is a dead letter no more, the other one is a new letter, and the store says by whom
+    assert 3 in place.got()
+    assert states() == [(3, 0, 1, REDRIVEN), (5, 0, 1, AGAIN), (5, 1, 1, OPEN)]
+    assert {e.mark.by for e in book().entries if e.mark} == {"run run-0"}
+    with opened("p", "look") as context:
+        assert context.broker.dead_count("d") == 1
+        assert context.broker.redis.exists(context.broker.keys.redrive("d")) == 0
+    # And a redrive sends what is left, once
+    place.refuse()
+    assert send().redriven == 1
+    assert place.got().count(3) == 1
+    assert place.got().count(5) == 1
 
 
 def test_a_chunk_is_what_a_live_delivery_waits_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

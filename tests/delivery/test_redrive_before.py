@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.redrive import Redrives
-from conduit_tasks.delivery.dead_letter_book import AGAIN, OPEN, REDRIVEN, Book, read_book
+from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Redrives
+from conduit_tasks.delivery.dead_letter_book import OPEN, Book, read_book
 from conduit_tasks.delivery.dead_letter_marks import Marks
 from conduit_tasks.delivery.dead_letter_select import Selection
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore

@@ -11,6 +11,7 @@
 -- @key run          hash   micro-batch -> ranges this run confirmed; expires after the retention
 -- @key redo         hash   epoch, run, micro-batch -> ranges still to redeliver; removed when nothing is left
 -- @key parked       hash   hash of a key -> position (<m>-<seq>-<ord>) up to which it is settled; until it is unparked
+-- @key redrive      hash   letter -> <outcome>|<epoch>|<time>|<by>: of those closed here, until the store is marked
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
 -- @arg epoch        int    0: live
@@ -19,6 +20,8 @@
 -- @arg remember     int    milliseconds the run's ranges are remembered; 0: not at all
 -- @arg counts       json   counter -> how much to add
 -- @arg park         json   hash of a key -> position of the record it is parked behind (X4)
+-- @arg closed       json   earlier letter -> what became of it, now that its record was redelivered (X2)
+-- @arg by           text   the run that redelivers
 -- @arg letters      text*  field and value of each dead letter
 -- @returns ok STATUS
 
@@ -61,6 +64,11 @@ end
 
 for name, n in pairs(cjson.decode(A.counts)) do redis.call('HINCRBY', K.destination, name, text(n)) end
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
+for letter, outcome in pairs(cjson.decode(A.closed)) do
+  if redis.call('HDEL', K.dead, letter) == 1 then
+    redis.call('HSET', K.redrive, letter, table.concat({outcome, A.epoch, text(now_us()), A.by}, '|'))
+  end
+end
 for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
 for key, at in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, at) end
 if A.remember ~= '0' then
