@@ -30,6 +30,8 @@ def context() -> SparkContext:
     from conduit_tasks.spark.shipping import ship
 
     global _shipped  # noqa: PLW0603 - one context per process
+    # Only the JVM knows what spark-submit passed: a SparkConf made before there is one would hide its master.
+    SparkContext._ensure_initialized()
     sc = SparkContext.getOrCreate(SparkConf().setIfMissing("spark.master", "local[*]"))
     sc.setLogLevel("WARN")
     if _shipped != sc.applicationId:

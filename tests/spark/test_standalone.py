@@ -132,6 +132,7 @@ def test_a_pipeline_runs_on_a_cluster_and_loses_nothing_with_a_worker(
 
     assert plan_run("p", "r").work
     assert '"event":"done"' in submit(home, cluster.master, "sources.numbers")
+    assert "Registering app" in (tmp_path / "master.log").read_text(), "the executors are the cluster's"
     cluster.workers[1].kill()
     assert '"event":"done"' in submit(home, cluster.master, "processors")
     assert '"event":"done"' in submit(home, cluster.master, "destinations.all")
