@@ -28,11 +28,14 @@ class Acks(Deliveries):
         ack = self.hash(self.keys.ack(source))
         return "to" in ack or int(ack.get("m", 0)) < self._confirmed(destinations, ack_on)
 
-    def begin_ack(self, source: str, destinations: Sequence[str], ack_on: str, token: int | None = None) -> Ack | None:
+    def begin_ack(
+        self, source: str, destinations: Sequence[str], ack_on: str, token: int | None = None, *, apart: bool = False
+    ) -> Ack | None:
         """The next ack of a source, its intent recorded; the same one again if the last was never committed (C12).
 
-        Covers everything up to the lowest cursor of `destinations` (`ack_on` stored: the last sealed micro-batch).
-        None where there is nothing to tell. `token`: of the lease `acks.<source>`; raises Fenced where it was lost.
+        Covers everything up to the lowest cursor of `destinations` (`ack_on` stored: the last sealed micro-batch);
+        `apart`: only the next micro-batch of it. None where there is nothing to tell. `token`: of the lease
+        `acks.<source>`; raises Fenced where it was lost.
         """
         ack = self.hash(self.keys.ack(source))
         if "to" in ack:
@@ -42,6 +45,8 @@ class Acks(Deliveries):
             m_from, m_to = int(ack.get("m", 0)) + 1, self._confirmed(destinations, ack_on)
             if m_to < m_from:
                 return None
+            if apart:
+                m_to = m_from
             position = self._ends(source, m_from, m_to)
         stands = self.run(
             scripts.BEGIN_ACK,

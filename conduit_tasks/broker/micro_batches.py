@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -37,8 +37,8 @@ class MicroBatches(BrokerBase):
             raise ValueError("a micro-batch without slices has nothing to read")
         rest: list[str] = []
         for of in some.values():
-            ends = {s.part: orjson.dumps(s.end).decode() for s in of}
-            rest += [orjson.dumps([asdict(s) for s in of]).decode(), str(len(ends))]
+            ends = {s.part: orjson.dumps(s.end).decode() for s in of if not s.open}
+            rest += [_slices(of), str(len(ends))]
             rest += [text for pair in ends.items() for text in pair]
         kind, *_ = self.run(
             scripts.OPEN,
@@ -102,16 +102,19 @@ class MicroBatches(BrokerBase):
             matched=orjson.loads(data.get("matched", "{}")),
         )
 
-    def stage(self, node: str, m: int, token: int, stage: Stage) -> list[str]:
+    def stage(self, node: str, m: int, token: int, stage: Stage, slices: Sequence[Slice] | None = None) -> list[str]:
         """Tells what `node` made of micro-batch m; returns the nodes that have not staged yet.
 
-        The first fenced stage of a node is final; which one won, `micro_batch(m).stages[node].manifest` says. Indexes
-        are handed out here. Raises Fenced, PipelineStopped, InvariantBroken.
+        `slices`: those of the source with the ends that reading found, where some were open. The first fenced stage of
+        a node is final; which one won, `micro_batch(m).stages[node].manifest` says. Indexes are handed out here. Raises
+        Fenced, PipelineStopped, InvariantBroken.
         """
         kind, _, source = node.partition(".")
         source = source if kind == "sources" else ""
         body = asdict(stage)
         del body["first_index"]
+        counts = [str(n) for n in stage.counts or ()]
+        reached = [text for s in slices or () if s.open for text in (s.part, orjson.dumps(s.end).decode())]
         return self.run(
             scripts.STAGE,
             {
@@ -119,13 +122,16 @@ class MicroBatches(BrokerBase):
                 "micro_batch": self.keys.micro_batch(m),
                 "lease": self.keys.lease(node),
                 "index": self.keys.index(source),
+                "planned": self.keys.planned(source),
             },
             token=token,
             node=node,
             source=source,
             manifest=stage.manifest,
             stage=body,
-            counts=[str(n) for n in stage.counts or ()],
+            slices=_slices(slices) if reached and slices else "",
+            count=len(counts),
+            rest=[*counts, *reached],
         )
 
     def restage(self, sources: Sequence[str], config: str, *, processors: bool = False) -> None:
@@ -142,10 +148,12 @@ class MicroBatches(BrokerBase):
         gone = [s for s in found.slices if s not in sources]
         rest: list[str] = []
         for source in gone:
-            starts: dict[str, str] = {}
-            for piece in found.slices[source]:
-                starts.setdefault(piece.part, orjson.dumps(piece.start).decode())
-            rest += [str(len(starts)), *(text for pair in starts.items() for text in pair)]
+            rest += ["", *_starts(found.slices[source])]
+        for source in stay:
+            # What reading found of an open slice goes with what was staged of it.
+            of = found.slices[source]
+            again = [replace(s, end=None) if s.open else s for s in of]
+            rest += [_slices(again) if any(s.open for s in of) else "", *_starts([s for s in of if s.open])]
         nodes = dict.fromkeys([*found.nodes, "seal"])
         self.run(
             scripts.RESTAGE,
@@ -155,7 +163,7 @@ class MicroBatches(BrokerBase):
                 "each": [
                     *map(self.keys.lease, nodes),
                     *map(self.keys.index, stay),
-                    *map(self.keys.planned, gone),
+                    *map(self.keys.planned, [*gone, *stay]),
                 ],
             },
             m=m,
@@ -253,3 +261,15 @@ def _stage(data: Mapping[str, str], name: str) -> Stage:
 
 def _tokens(texts: Mapping[str, str]) -> Position:
     return {part: orjson.loads(token) for part, token in texts.items()}
+
+
+def _slices(slices: Sequence[Slice]) -> str:
+    return orjson.dumps([asdict(s) for s in slices]).decode()
+
+
+def _starts(slices: Sequence[Slice]) -> list[str]:
+    """Number of parts, then part and token (JSON) where each begins."""
+    starts: dict[str, str] = {}
+    for piece in slices:
+        starts.setdefault(piece.part, orjson.dumps(piece.start).decode())
+    return [str(len(starts)), *(text for pair in starts.items() for text in pair)]

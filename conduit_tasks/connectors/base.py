@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from conduit_tasks.record.record import Record
 
@@ -69,6 +69,21 @@ class Slice:
     records: int | None = None
     bytes: int | None = None
     hint: Any = None
+    open: bool = False
+    """Its `end` is None until it was read: what reading finds is fixed by the first stage that lands (invariant 3).
+    Each is read by a task of its own."""
+
+
+class Receipts(Protocol):
+    """What a source keeps beside the micro-batch until its ack: the handles of a queue's messages."""
+
+    def put(self, data: bytes) -> str:
+        """Durable on return; the name to find it by."""
+        ...
+
+    def get(self, name: str) -> bytes:
+        """Raises SpoolError where it is gone."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,8 @@ class Limit:
 
 
 class Source:
-    """A positional source. Reading a slice again gives the same records (invariant 3).
+    """A positional source: reading a slice again gives the same records (invariant 3). One that cannot promise it plans
+    open slices, and says after reading each where it ended.
 
     Raises SourceError (names the part, says what to do) where a slice cannot be planned or read, and
     RecordError never: an undecodable record is yielded raw with metadata `conduit.error` and nacked alone.
@@ -88,9 +104,13 @@ class Source:
 
     spec: ClassVar[Spec]
     ack_on: ClassVar[Literal["delivered", "stored"]] = "delivered"
+    settles: ClassVar[bool] = False
+    """Whether an ack is given for each micro-batch apart, in order: a queue's, whose position holds what to delete."""
     pipeline: str = ""
     connector: str = ""
     """Ids of the pipeline and of the connector it is there; set by who builds it to work, not to check settings."""
+    receipts: Receipts
+    """Set for `read` of an open slice, and for `ack`."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
@@ -101,6 +121,10 @@ class Source:
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         """Exactly the records of the slice, in order, as READ_SCHEMA batches. Runs in an executor."""
+        raise NotImplementedError
+
+    def reached(self, slice: Slice) -> Token:
+        """Where an open slice ended; asked once, of who read it to its end. What it names must be durable."""
         raise NotImplementedError
 
     def metadata(self, slice: Slice) -> dict[str, str]:

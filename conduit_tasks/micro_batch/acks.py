@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.errors import AckFailed, PipelineStopped, Unavailable
 from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import in_flight, source_connector
+from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recorded import collect_ledger
 from conduit_tasks.micro_batch.recovery import counting, left_alone
 
@@ -44,8 +46,12 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
     destinations = [d.id for d in context.pipeline.destinations]
     given = None
     with context.broker.acquire(f"acks.{source_id}", context.owner, wait=5.0) as lease:
-        while (due := context.broker.begin_ack(source_id, destinations, source.ack_on, lease.token)) is not None:
+        apart = source_class(source.plugin).settles
+        while (
+            due := context.broker.begin_ack(source_id, destinations, source.ack_on, lease.token, apart=apart)
+        ) is not None:
             connector = source_connector(context.pipeline, source_id)
+            connector.receipts = Kept(context.spool)
             try:
                 connector.ack(due.position)
             except (Unavailable, OSError) as error:

@@ -77,6 +77,7 @@ def run_frames(
         total.matched.update(result.matched)
     for result in first:
         total.counts.update(result.counts)
+        total.ends.update(result.ends)
     return [total]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain as chained
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.plan import source_connector
+from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, numbered, with_careful
 from conduit_tasks.micro_batch.seal import seal_if_complete
 from conduit_tasks.micro_batch.stage import RunAll, keeping, run_pass, stage, totals
@@ -78,8 +79,11 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
             context, plan, SourceReader(pipeline, source.id, origins), group_slices(slices, first), run_all
         )
     counts: dict[int, int] = {}
+    ends: dict[int, Any] = {}
     for result in results:
         counts.update(result.counts)
+        ends.update(result.ends)
+    slices = [replace(s, end=ends[n]) if s.open else s for n, s in enumerate(slices, first)]
     manifest = StageManifest(
         pipeline=pipeline.id,
         micro_batch=micro_batch.number,
@@ -91,7 +95,7 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
         ],
         **totals(results),
     )
-    stage(context, lease, manifest, [counts[first + i] for i in range(len(slices))])
+    stage(context, lease, manifest, [counts[first + i] for i in range(len(slices))], slices)
 
 
 def first_slice(pipeline: Pipeline, micro_batch: MicroBatch, source_id: str) -> int:
@@ -114,10 +118,14 @@ class SourceReader:
 
     def __call__(self, plan: Pass, spool: Spool, piece: Piece) -> PassResult:
         connector = source_connector(self.pipeline, self.source_id)
+        connector.receipts = Kept(
+            spool, spool.folder(plan.pipeline, plan.micro_batch, plan.node, plan.token), piece.part
+        )
         counts: dict[int, int] = {}
         try:
             batches = chained.from_iterable(numbered(number, connector.read(s), counts) for number, s in piece.slices)
             result = RowPass(plan, spool, piece.part, self.origins).run(batches)
+            result.ends = {number: connector.reached(s) for number, s in piece.slices if s.open}
         finally:
             connector.close()
         result.counts = counts
@@ -159,11 +167,11 @@ def group_slices(slices: Sequence[Slice], first: int) -> list[Piece]:
     group: list[tuple[int, Slice]] = []
     size = 0
     for number, s in enumerate(slices, first):
-        if group and (s.bytes is None or size + s.bytes > PIECE_BYTES):
+        if group and (s.open or s.bytes is None or size + s.bytes > PIECE_BYTES):
             pieces.append(Piece(len(pieces), tuple(group)))
             group, size = [], 0
         group.append((number, s))
-        size += PIECE_BYTES if s.bytes is None else s.bytes
+        size += PIECE_BYTES if s.open or s.bytes is None else s.bytes
     if group:
         pieces.append(Piece(len(pieces), tuple(group)))
     return pieces

@@ -66,6 +66,8 @@ class PassResult:
     files: list[PartFile] = field(default_factory=list)
     nacked_files: list[PartFile] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, Any] = field(default_factory=dict)
+    """Slice number → where an open slice ended."""
     read: int = 0
     nacked: int = 0
     written: int = 0

@@ -18,6 +18,7 @@ from conduit_tasks.spool.manifest import StageManifest
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.connectors.base import Slice
     from conduit_tasks.spool.spool import Spool
 
 RunAll = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
@@ -70,8 +71,15 @@ def keeping(lease: Lease) -> Iterator[None]:
         thread.join()
 
 
-def stage(context: Context, lease: Lease, manifest: StageManifest, counts: list[int] | None) -> None:
-    """Writes the manifest (durable), then tells the broker: the first fenced stage of a node wins."""
+def stage(
+    context: Context,
+    lease: Lease,
+    manifest: StageManifest,
+    counts: list[int] | None,
+    slices: Sequence[Slice] | None = None,
+) -> None:
+    """Writes the manifest (durable), then tells the broker: the first fenced stage of a node wins. `slices`: of a
+    source, with the ends that reading found."""
     from conduit_tasks.broker.state import Stage
 
     path = context.spool.write_stage(manifest)
@@ -88,6 +96,7 @@ def stage(context: Context, lease: Lease, manifest: StageManifest, counts: list[
             matched=manifest.matched,
             bytes=sum(f.bytes for f in manifest.files),
         ),
+        slices,
     )
 
 

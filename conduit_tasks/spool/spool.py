@@ -82,10 +82,10 @@ class Spool:
     # Reading
 
     def read_stage(self, path: str) -> StageManifest:
-        return StageManifest.from_json(self._get(path), self.uri(path))
+        return StageManifest.from_json(self.get(path), self.uri(path))
 
     def read_sealed(self, path: str) -> SealedManifest:
-        return SealedManifest.from_json(self._get(path), self.uri(path))
+        return SealedManifest.from_json(self.get(path), self.uri(path))
 
     def read(
         self,
@@ -153,7 +153,8 @@ class Spool:
             return SpoolError(f"{where} is missing; restore it, or replay its micro-batch from the source")
         return SpoolError(f"{where} cannot be read: {error}")
 
-    def _get(self, path: str) -> bytes:
+    def get(self, path: str) -> bytes:
+        """A small file that `put` made. Raises SpoolError."""
         try:
             with self.store.open(path) as source:
                 return source.read()

@@ -69,7 +69,7 @@ def target(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dic
     path = home / "arrivals"
     monkeypatch.setattr(Target, "path", str(path))
     original = deliver.connect
-    monkeypatch.setattr(deliver, "connect", lambda d: Target({}) if d.plugin == "http" else original(d))
+    monkeypatch.setattr(deliver, "connect", lambda p, d: Target({}) if d.plugin == "http" else original(p, d))
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.2")
     monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
     from conduit_tasks.settings import forget

@@ -1,18 +1,19 @@
 -- restage: drops what was staged of the unsealed micro-batch, so that it is asked for again from its sources (C16).
 --
--- Slices and indexes stay the same (invariant 3). Sources that have left the file leave the micro-batch, their planned
+-- Slices and indexes stay the same (invariant 3), but for the ends of open slices, which reading finds again. Sources that have left the file leave the micro-batch, their planned
 -- positions go back. Whoever held a lease of its nodes is fenced.
 --
 -- @key pipeline     hash   unsealed, sealed
 -- @key micro_batch  hash   nodes, sources, stage:<node>, first:<node>
--- @key each         hash*  leases; then index counters per `sources`; then planned positions per `gone`
+-- @key each         hash*  leases; then index counters per `sources`; then planned positions per `gone` and `sources`
 -- @arg m            int    number of the micro-batch
 -- @arg config       text   digest of the pipeline file that applies now
 -- @arg sources      json   sources that stay, in file order
 -- @arg nodes        json   nodes that must stage now
 -- @arg gone         json   sources that leave
 -- @arg leases       int    how many of `each` are leases
--- @arg rest         text*  per source that leaves: number of parts, then part and start token each
+-- @arg rest         text*  per `gone` and then `sources`: slices (JSON; empty: as they are), number of parts whose
+--                          planned position goes back, then part and start token each
 -- @returns ok
 
 if redis.call('HGET', K.pipeline, 'unsealed') ~= A.m then return {'ok'} end
@@ -43,13 +44,14 @@ for _, node in ipairs(cjson.decode(redis.call('HGET', K.micro_batch, 'nodes'))) 
   redis.call('HDEL', K.micro_batch, 'stage:' .. node, 'first:' .. node, 'won:' .. node)
 end
 
-local at = 1
-for i, source in ipairs(cjson.decode(A.gone)) do
-  redis.call('HDEL', K.micro_batch, 'slices:' .. source)
-  local parts = tonumber(A.rest[at])
-  at = at + 1
+local gone, at, each = cjson.decode(A.gone), 1, leases + #stay
+for i = 1, #gone + #stay do
+  if i <= #gone then redis.call('HDEL', K.micro_batch, 'slices:' .. gone[i])
+  elseif A.rest[at] ~= '' then redis.call('HSET', K.micro_batch, 'slices:' .. stay[i - #gone], A.rest[at]) end
+  local parts = tonumber(A.rest[at + 1])
+  at = at + 2
   for _ = 1, parts do
-    redis.call('HSET', K.each[leases + #stay + i], A.rest[at], A.rest[at + 1])
+    redis.call('HSET', K.each[each + i], A.rest[at], A.rest[at + 1])
     at = at + 2
   end
 end

@@ -4,12 +4,15 @@
 -- @key micro_batch  hash   nodes, slices:<source>, stage:<node>, first:<node> (first index per slice, comma separated)
 -- @key lease        hash   of the node
 -- @key index        hash   partition -> next index of this source; lives as long as the pipeline
+-- @key planned      hash   part -> token (JSON text) of this source
 -- @arg token        int    of the lease
 -- @arg node         text   `sources.<id>` or `processors`
 -- @arg source       text   the source id, empty for `processors`
 -- @arg manifest     text   names this attempt
 -- @arg stage        json   the stage as the caller describes it
--- @arg counts       text*  records per slice
+-- @arg slices       text   the slices (JSON) with the ends that reading found; empty where none was open
+-- @arg count        int    how many of `rest` are counts
+-- @arg rest         text*  records per slice; then part and token of each open slice
 -- @returns ok NODE... that have not staged yet
 
 local no = guard(K.pipeline, K.lease, A.token)
@@ -29,14 +32,17 @@ if not expected then return broken('Invariant 3:', A.node, 'has no part in the m
 if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then
   if A.source ~= '' then
     local slices = cjson.decode(redis.call('HGET', K.micro_batch, 'slices:' .. A.source))
-    if #slices ~= #A.counts then
-      return broken('Invariant 3:', A.node, 'staged', #A.counts, 'counts for', #slices, 'slices')
+    local count = tonumber(A.count)
+    if #slices ~= count then
+      return broken('Invariant 3:', A.node, 'staged', count, 'counts for', #slices, 'slices')
     end
     local first = {}
     for i, slice in ipairs(slices) do
-      local following = redis.call('HINCRBY', K.index, slice.partition, A.counts[i])
-      first[i] = text(following - tonumber(A.counts[i]))
+      local following = redis.call('HINCRBY', K.index, slice.partition, A.rest[i])
+      first[i] = text(following - tonumber(A.rest[i]))
     end
+    if A.slices ~= '' then redis.call('HSET', K.micro_batch, 'slices:' .. A.source, A.slices) end
+    for i = count + 1, #A.rest, 2 do redis.call('HSET', K.planned, A.rest[i], A.rest[i + 1]) end
     redis.call('HSET', K.micro_batch, 'first:' .. A.node, table.concat(first, ','))
   elseif #missing > 0 then
     return broken('Invariant 3:', A.node, 'staged before', table.concat(missing, ', '))
