@@ -199,22 +199,13 @@ class DestinationHandler:
             await destination.close()
 
     async def _send_one(self, destination: RecordDestination, record: Any, policy: Any) -> None:
-        from conduit_tasks.connectors.base import Outcome
+        from conduit_tasks.delivery.single import send
 
-        attempt, began = 1, time.monotonic()
-        while True:
-            try:
-                outcome = await asyncio.wait_for(destination.send(record), SENDS.timeout)
-            except TimeoutError:
-                outcome = Outcome("failed", f"no answer within {SENDS.timeout:g} s")
-            if outcome.kind == "delivered":
-                return
-            delay = policy.delay(attempt, outcome)
-            if delay is None:
-                raise Unavailable(
-                    f"the dead-letter destination {self._name} did not take {record.id} in {attempt} attempt(s) and "
-                    f"{time.monotonic() - began:.1f} s: {outcome.message}",
-                    status=outcome.status,
-                )
-            attempt += 1
-            await asyncio.sleep(delay)
+        began = time.monotonic()
+        outcome, attempts = await send(destination, record, policy, SENDS.timeout)
+        if outcome.kind != "delivered":
+            raise Unavailable(
+                f"the dead-letter destination {self._name} did not take {record.id} in {attempts} attempt(s) and "
+                f"{time.monotonic() - began:.1f} s: {outcome.message}",
+                status=outcome.status,
+            )

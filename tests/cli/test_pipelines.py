@@ -170,9 +170,55 @@ def test_the_demos_own_tests_pass(conduit: Conduit) -> None:
     assert done.exit_code == 0, done.stdout
 
 
-def test_what_sees_dataframes_is_refused(conduit: Conduit, folder: Path) -> None:
-    drop = """{id: drop, plugin: filter, condition: '{{ eq .Metadata.drop "1" }}'}"""
-    pipeline = PIPELINE.replace(drop, '{id: q, plugin: sql, settings: {query: "SELECT * FROM records"}}')
-    done = conduit("pipelines", "test", files(folder, GOOD, pipeline))
+FRAMES = """\
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: in.jsonl, format: jsonl}}
+      - id: all
+        type: destination
+        plugin: log
+        processors:
+          - {id: own, plugin: python, settings: {call: "include.frames:twice", mode: frame}}
+    processors:
+      - {id: first, plugin: field.set, settings: {field: .Metadata.first, value: "yes"}}
+      - id: late
+        plugin: sql
+        settings:
+          schema: n STRING
+          query: >-
+            SELECT * EXCEPT (metadata), map_concat(metadata, map('n', string(int(after.n)))) AS metadata
+            FROM records WHERE after.n <> '0'
+      - {id: last, plugin: field.set, settings: {field: .Metadata.last, value: "yes"}}
+"""
+
+FRAME_TESTS = """\
+tests:
+  - name: frames between records
+    input:
+      - payload: {after: {n: "0"}}
+      - payload: {after: {n: "7"}}
+      - payload: {after: {n: soon}}
+    expect:
+      all:
+        - {metadata: {n: "7", first: "yes", last: "yes"}, payload: {after: {n: "7"}}}
+        - {metadata: {n: "7", first: "yes", last: "yes"}, payload: {after: {n: "7"}}}
+    nacks: [{node: processors, processor: late, class: processor, message: CAST_INVALID_INPUT}]
+"""
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_sees_dataframes_runs_in_spark(conduit: Conduit, folder: Path) -> None:
+    # Given a statement that filters, marks and fails on one record, and a function that repeats records
+    (folder / "include").mkdir()
+    (folder / "include" / "frames.py").write_text("def twice(spark, df):\n    return df.unionAll(df)\n")
+    # When it is tested
+    done = conduit("pipelines", "test", files(folder, FRAME_TESTS, FRAMES))
+    # Then what arrives is what a run would deliver
+    assert done.exit_code == 0, done.output
+    # And a statement that a run would refuse is refused
+    refused = FRAMES.replace("WHERE after.n <> '0'", "ORDER BY after.n")
+    done = conduit("pipelines", "test", files(folder, FRAME_TESTS, refused))
     assert done.exit_code == 2
-    assert "processor q sees DataFrames" in done.stderr
+    assert "processors: processor late: sql: " in done.stderr

@@ -1,0 +1,80 @@
+"""What sees DataFrames in a unit test of a pipeline: the step of a run, over a few records, in a small Spark."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.processors.base import FrameProcessor
+from conduit_tasks.record.record import Origin, Record
+
+Numbered = tuple[int, int, Record]
+"""(slice, n, record)."""
+
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+FEW = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
+"""A test has a handful of records: by default each sort would be cut into 200 parts."""
+
+
+def apply(
+    processor: FrameProcessor, rows: Sequence[Numbered], origins: Sequence[Origin]
+) -> tuple[list[Numbered], dict[tuple[int, int], str]]:
+    """What the processor makes of the records, in order, and the (slice, n) that it fails on with their errors.
+
+    Raises ConfigError where the statement is refused, or Spark cannot be started.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from conduit_tasks.micro_batch.frame_step import FrameStep
+    from conduit_tasks.record.schema import SPOOL_SCHEMA, spool_batch, to_records
+
+    batch = spool_batch([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
+    spark = _session()
+    with tempfile.TemporaryDirectory(prefix="conduit-frame-") as folder:
+        # As in a run: what one step wrote is what the next one reads.
+        pq.write_table(pa.Table.from_batches([batch]), Path(folder) / "in.parquet")
+        frame = spark.read.parquet(f"{folder}/in.parquet").select(*SPOOL_SCHEMA.names)
+        culprits = FrameStep(processor, spark, frame, origins).write(f"{folder}/out")
+        made: list[Numbered] = []
+        for file in sorted(Path(folder, "out").glob("part-*.parquet")):
+            for each in pq.ParquetFile(file).iter_batches(columns=SPOOL_SCHEMA.names):
+                part = each.select(SPOOL_SCHEMA.names).cast(SPOOL_SCHEMA)
+                made += zip(part.column("slice").to_pylist(), part.column("n").to_pylist(), to_records(part, origins))
+    return made, culprits
+
+
+def _session() -> Any:
+    """A session of its own over the context of this process, which is made where there is none; it ends with it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from conduit_tasks.spark.submit import LOG4J
+
+    if SparkContext._active_spark_context is None:
+        options = f"-Dlog4j2.configurationFile={LOG4J} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        builder = SparkSession.builder.master("local[1]").appName("conduit pipelines test")
+        for name, value in {**CONF, "spark.driver.extraJavaOptions": options}.items():
+            builder = builder.config(name, value)
+        try:
+            # What fails is told as a nack; Spark's own accounts of it would bury the result.
+            logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+            builder.getOrCreate().sparkContext.setLogLevel("OFF")
+        except Exception as error:
+            raise ConfigError(
+                f"Spark cannot be started, which sql and python with mode: frame need: {error}"
+            ) from error
+    spark = SparkSession.builder.getOrCreate().newSession()
+    for name, value in FEW.items():
+        spark.conf.set(name, value)
+    return spark

@@ -1,0 +1,137 @@
+"""Connectors as formats of Spark: read, written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.generator import GeneratorSource
+from conduit_tasks.spark.datasources import as_settings, register
+from conduit_tasks.spark.session import context
+
+
+class _Taking(BaseHTTPRequestHandler):
+    """Keeps what it is sent; answers 503 to the first request, and 400 to what is refused."""
+
+    protocol_version = "HTTP/1.1"
+    bodies: list[bytes]
+    answers: list[int]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        status = self.answers.pop() if self.answers else (400 if b"refuse" in body else 200)
+        if status == 200:
+            self.bodies.append(body)
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def taking() -> Iterator[tuple[str, list[bytes], list[int]]]:
+    """A server: its URL, the bodies that it took, and answers that it gives first."""
+    handler = type("Taking", (_Taking,), {"bodies": [], "answers": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}/", handler.bodies, handler.answers
+        server.shutdown()
+        serving.join()
+
+
+@pytest.fixture
+def formats(spark: Any, home: Path) -> Any:
+    """The session with our formats, which work in this home."""
+    register(spark)
+    return spark
+
+
+def test_a_source_is_read_with_a_partition_per_slice(formats: Any, home: Path) -> None:
+    (home / "in.jsonl").write_text("".join(f'{{"n":{n}}}\n' for n in range(100)) + "torn\n")
+    read = formats.read.format("conduit_file").option("format", "jsonl").option("slice-bytes", "400")
+    frame = read.load("in.jsonl")
+    assert frame.rdd.getNumPartitions() > 2
+    rows = frame.selectExpr("CAST(after AS STRING) AS after", "operation", "metadata", "position").collect()
+    assert [row.after for row in rows] == [f'{{"n":{n}}}' for n in range(100)] + ["torn"]
+    assert {row.operation for row in rows} == {"create"}
+    assert rows[0].metadata == {"file.path": "in.jsonl"}
+    assert "not JSON" in rows[-1].metadata["conduit.error"]
+    assert bytes(rows[1].position) == b"in.jsonl:8"
+
+
+def test_nothing_to_read_is_an_empty_frame(formats: Any, home: Path) -> None:
+    (home / "empty.txt").write_text("")
+    assert formats.read.format("conduit_file").load("empty.txt").count() == 0
+
+
+def test_what_is_read_can_be_written_record_by_record(
+    formats: Any, home: Path, taking: tuple[str, list[bytes], list[int]]
+) -> None:
+    url, bodies, answers = taking
+    answers.append(503)
+    (home / "in.jsonl").write_text("".join(f'{{"n":{n}}}\n' for n in range(50)))
+    frame = formats.read.format("conduit_file").option("path", "in.jsonl").option("format", "jsonl").load()
+    frame.write.format("conduit_http").mode("append").option("url", url).option("headers.X-Team", "data").save()
+    assert sorted(json.loads(body)["n"] for body in bodies) == list(range(50))
+
+
+def test_any_frame_can_be_written_by_one_task_where_there_is_one_file(formats: Any, home: Path) -> None:
+    frame = formats.range(20).selectExpr("id", "CAST(id / 2 AS DECIMAL(5, 1)) AS half", "DATE'2026-11-21' AS day")
+    for _ in range(2):
+        write = frame.coalesce(1).write.format("conduit_file").mode("append").option("format", "payload")
+        write.save("out/rows.jsonl")
+    rows = [json.loads(line) for line in (home / "out" / "rows.jsonl").read_text().splitlines()]
+    assert sorted(row["id"] for row in rows) == sorted([*range(20)] * 2), (
+        "the second write keeps what the first one wrote"
+    )
+    assert {"id": 3, "half": "1.5", "day": "2026-11-21"} in rows
+    with pytest.raises(Exception, match=r"written by one task: use frame.coalesce\(1\)"):
+        frame.repartition(2).write.format("conduit_file").mode("append").save("out/other.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "said"),
+    [
+        ({"url": "ftp://x"}, "append", "must begin with http"),
+        ({"url": "http://127.0.0.1:9/", "colour": "red"}, "append", "unknown option 'colour'"),
+        ({"url": "http://127.0.0.1:9/"}, "overwrite", "nothing is overwritten"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is(
+    formats: Any, options: dict[str, str], mode: str, said: str
+) -> None:
+    write = formats.range(1).write.format("conduit_http").mode(mode).options(**options)
+    with pytest.raises(Exception, match=said):
+        write.save()
+
+
+def test_a_refused_record_fails_the_write_and_says_why(
+    formats: Any, taking: tuple[str, list[bytes], list[int]]
+) -> None:
+    frame = formats.sql("SELECT 'refuse this' AS after")
+    with pytest.raises(Exception, match=r"was refused in 1 attempt\(s\): 400 Bad Request"):
+        frame.write.format("conduit_http").mode("append").option("url", taking[0]).save()
+
+
+def test_options_get_their_spelling_back() -> None:
+    given = {"recordcount": "5", "format.type": "raw", "format.options.id": "int"}
+    assert as_settings(GeneratorSource.spec, given) == {
+        "recordCount": "5",
+        "format.type": "raw",
+        "format.options.id": "int",
+    }
+    assert as_settings(FileSource.spec, {"path": "x", "nonsense": "y"}) == {"path": "x", "nonsense": "y"}
+
+
+def test_the_session_is_the_one_of_the_context(spark: Any) -> None:
+    assert context() is spark.sparkContext
