@@ -13,12 +13,9 @@ settings: {url: "https://example.org/events", headers.X-Team: data, auth.bearer:
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
-from pathlib import Path
 
 import orjson
-from yarl import URL
 
 from conduit_tasks.connectors import http_oauth2, options
 from conduit_tasks.connectors.base import Option, Outcome, RecordDestination, Spec
@@ -26,12 +23,12 @@ from conduit_tasks.connectors.http_batch import Batcher
 from conduit_tasks.connectors.http_client import Client
 from conduit_tasks.connectors.http_head import head, headers, pipe_headers
 from conduit_tasks.connectors.http_outcome import outcome_of_answer, outcome_of_error
-from conduit_tasks.connectors.link_local import check_host
+from conduit_tasks.connectors.http_peer import PEER, address, guarded, tls_context
+from conduit_tasks.connectors.http_source import HttpSource
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.pipes.base import INDEX
 from conduit_tasks.record import cloudevents_http
 from conduit_tasks.record.record import Record, data_bytes
-from conduit_tasks.settings import settings as installation
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
 BODIES = ("payload", "opencdc", "cloudevents-binary", "cloudevents-structured", "cloudevents-batched")
@@ -58,26 +55,15 @@ class HttpDestination(RecordDestination):
             Option("batch.delay", "how long the first of them waits for others", default="5ms"),
             Option("content-type", "default: application/json for structured data, application/octet-stream for raw"),
             Option("idempotency-header", "carries the record's id; empty: none", default="Idempotency-Key"),
-            Option("auth.bearer", "token of an Authorization: Bearer header", secret=True),
-            Option("auth.basic.username", "user of HTTP basic authentication"),
-            Option("auth.basic.password", "its password", secret=True),
-            *http_oauth2.OPTIONS,
-            Option("tls.verify", "check the server's certificate", default="true"),
-            Option("tls.ca-file", "certificates to trust, PEM"),
-            Option("tls.cert-file", "certificate of ours, PEM"),
-            Option("tls.key-file", "its key, PEM"),
-            Option("allow-link-local", "allow link-local and cloud metadata addresses", default="false"),
+            *PEER,
         ),
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         s = self.settings
-        self._url = _url(s["url"])
-        self._guarded = not options.boolean(s, "allow-link-local")
-        if self._guarded:
-            check_host(self._url.host or "", "http: option 'url'")
-        self._verify = options.boolean(s, "tls.verify")
+        self._url = address(s["url"])
+        self._guarded = guarded(s, self._url)
         self._key = s["idempotency-header"].strip()
         self._content_type = s.get("content-type")
         self._mode = s["body"]
@@ -85,19 +71,18 @@ class HttpDestination(RecordDestination):
         later = {"content-type", self._key.lower(), *(["authorization"] if self._oauth2 else [])}
         self._head = head(s["method"], self._url, headers(s), later)
         self._most, self._delay = options.integer(s, "batch.size", least=1), options.duration(s, "batch.delay")
-        if ("tls.key-file" in s) and ("tls.cert-file" not in s):
-            raise ConfigError("http: option 'tls.key-file' needs 'tls.cert-file'")
         self._client: Client | None = None
         self._tokens: http_oauth2.ClientCredentials | None = None
         self._batcher: Batcher | None = None
 
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109  # the contract of RecordDestination
-        url, tls = self._url, self._tls()
+        url = self._url
         if self._oauth2:
             self._tokens = http_oauth2.ClientCredentials(
-                self.settings, guarded=self._guarded, timeout=timeout, verify=tls or self._context()
+                self.settings, guarded=self._guarded, timeout=timeout, verify=tls_context(self.settings)
             )
             await self._tokens.token()
+        tls = tls_context(self.settings) if url.scheme == "https" else None
         # The engine times every send (T5); this bounds only how long a connection takes.
         self._client = Client(url.raw_host or "", url.port or 0, tls, guarded=self._guarded, timeout=timeout)
         if self._mode == "cloudevents-batched":
@@ -164,39 +149,6 @@ class HttpDestination(RecordDestination):
         kind = cloudevents_http.RAW if isinstance(payload, bytes) else "application/json"
         return "", data_bytes(payload), self._content_type or kind
 
-    def _tls(self) -> ssl.SSLContext | None:
-        return self._context() if self._url.scheme == "https" else None
 
-    def _context(self) -> ssl.SSLContext:
-        s = self.settings
-        try:
-            context = ssl.create_default_context(cafile=_path(s.get("tls.ca-file")))
-            if "tls.cert-file" in s:
-                context.load_cert_chain(_path(s["tls.cert-file"]) or "", _path(s.get("tls.key-file")))
-        except OSError as error:
-            raise ConfigError(f"http: tls.ca-file, tls.cert-file or tls.key-file cannot be read: {error}") from error
-        if not self._verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
-
-
-def _url(text: str) -> URL:
-    try:
-        url = URL(text)
-    except ValueError as error:
-        raise ConfigError(f"http: option 'url' is no URL: {error}") from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigError("http: option 'url' must begin with http:// or https:// and name a host")
-    if url.user or url.password:
-        raise ConfigError(
-            "http: option 'url' must not hold a password; use auth.basic.username and auth.basic.password"
-        )
-    return url
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(installation().path(text)) if text else None
-
-
+SOURCE = HttpSource
 DESTINATION = HttpDestination

@@ -42,8 +42,8 @@ def headers(settings: Mapping[str, str]) -> dict[str, str]:
     headers = {name.removeprefix("headers."): v for name, v in settings.items() if name.startswith("headers.")}
     for name, value in headers.items():
         checked(f"headers.{name}", name, value)
-    if settings["idempotency-header"].strip():
-        checked("idempotency-header", settings["idempotency-header"].strip(), "")
+    if key := settings.get("idempotency-header", "").strip():
+        checked("idempotency-header", key, "")
     checked("content-type", "Content-Type", settings.get("content-type", ""))
     user, bearer = settings.get("auth.basic.username"), settings.get("auth.bearer")
     if bearer and user:

@@ -1,0 +1,292 @@
+"""`http` as a source: polls a URL for pages of records, from cursor to cursor.
+
+Where a page ends is known when it was read, so its slices are open (docs/adr/0007-open-slices.md). A page that is read
+again from the same cursor should hold the same records; where it holds more, those are read with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
+
+import orjson
+from yarl import URL
+
+from conduit_tasks.connectors import http_oauth2, options
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.http_head import headers
+from conduit_tasks.connectors.http_outcome import seconds_of
+from conduit_tasks.connectors.http_peer import PEER, address, guarded, tls_context
+from conduit_tasks.connectors.link_local import check_address
+from conduit_tasks.errors import ConfigError, SourceError, Unavailable
+
+if TYPE_CHECKING:
+    import httpx
+    import pyarrow as pa
+
+PAGE = 64 << 20
+"""Bytes of a page at most."""
+_KINDS = ("json", "record", "header")
+
+
+class HttpSource(Source):
+    """Token: {"cursor"} or {"url"} of the page, or the "etag" of the last; "seen": how many of the page's records were
+    read, where it named no next one. A record's position: its `id`, or `<token>:<number within its page>`.
+    """
+
+    spec = Spec(
+        "http",
+        "Polls a URL for pages of JSON records.",
+        (
+            Option("url", "what to ask; http or https, no user or password in it", required=True),
+            Option("headers.*", "a header of every request", secret=True),
+            Option("records", "where the records stand in the answer, such as data.items; default: it is an array"),
+            Option("cursor.param", "the query parameter that carries the cursor"),
+            Option(
+                "cursor.next",
+                "where the next cursor is: json:PATH of the answer, record:FIELD of its last record, header:NAME, "
+                "link (rel=next), or etag: an answer as a whole, asked for again when it changed",
+                required=True,
+            ),
+            Option("cursor.first", "the cursor of the first request; default: none"),
+            Option("id", "field that names a record; its position, so that it keeps its id wherever it comes"),
+            Option("key", "field whose value is the record's key"),
+            Option("timeout", "of one request", default="30s"),
+            Option("attempts", "how often a request is made that gets no answer, 408, 429 or 5xx", default="4"),
+            *PEER,
+            Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        s = self.settings
+        self._url = address(s["url"])
+        self._guarded = guarded(s, self._url)
+        self._headers = {"Accept": "application/json", "User-Agent": "conduit-tasks", **headers(s)}
+        self._oauth2 = http_oauth2.ClientCredentials.wanted(s)
+        self._next, _, self._where = s["cursor.next"].partition(":")
+        if self._next not in (*_KINDS, "link", "etag") or (self._next in _KINDS) != bool(self._where):
+            raise ConfigError(
+                "http: option 'cursor.next' is one of json:PATH, record:FIELD, header:NAME, link and etag, not "
+                f"'{s['cursor.next']}'"
+            )
+        if self._next in _KINDS and "cursor.param" not in s:
+            raise ConfigError("http: option 'cursor.param' is missing: the query parameter that carries the cursor")
+        self._path = [part for part in s.get("records", "").split(".") if part]
+        self._timeout = options.duration(s, "timeout")
+        self._attempts = options.integer(s, "attempts", least=1)
+        self._client: httpx.Client | None = None
+        self._tokens: http_oauth2.ClientCredentials | None = None
+        self._ended: Token = None
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        """One open slice where the next page has records: asking costs no JVM, finding nothing after it would."""
+        start = position.get("")
+        page = self._page(start)
+        if not page.records:
+            return []
+        return [Slice("", "", start, None, hint=limit.records, open=True)]
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        self._ended, count = slice.start, 0
+        while slice.hint is None or count < slice.hint:
+            page = self._page(self._ended)
+            if page.records:
+                yield self._batch(page)
+            count += len(page.records)
+            if page.next == self._ended or not page.records:
+                break
+            self._ended = page.next
+
+    def reached(self, slice: Slice) -> Token:
+        return self._ended
+
+    def _page(self, token: Token) -> _Page:
+        seen = (token or {}).get("seen", 0)
+        at = {name: value for name, value in (token or {}).items() if name != "seen"}
+        answer = self._ask(at)
+        if answer.status_code == 304:
+            return _Page(at, seen, [], token)
+        try:
+            found: Any = orjson.loads(answer.content) if answer.content.strip() else []
+            whole = found
+            for part in self._path:
+                found = found[part]
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise SourceError(
+                f"http: the answer of {self._shown()} has no records at '{self.settings.get('records', '')}'; correct "
+                "'records', or the URL"
+            ) from None
+        if found is None:
+            found = []
+        if not isinstance(found, list):
+            raise SourceError(
+                f"http: {self._shown()} answers with {type(found).__name__} where an array of records is meant; set "
+                "'records' to where it stands"
+            )
+        following = self._following(whole, found, answer)
+        if following is None:
+            # The last page for now: what is added to it, or named by it, comes later.
+            following = {**at, "seen": len(found)} if found else token
+        # A server that does not answer 304 is told by its tag.
+        same = self._next == "etag" and following == at
+        return _Page(at, seen, [] if same else found[seen:], following)
+
+    def _following(self, whole: Any, records: list[Any], answer: httpx.Response) -> Token:
+        """The token behind this page; None where the page says that there is none yet."""
+        cursor: Any = None
+        if self._next == "json":
+            cursor = whole
+            for part in self._where.split("."):
+                cursor = cursor.get(part) if isinstance(cursor, dict) else None
+        elif self._next == "record":
+            last = records[-1] if records else None
+            cursor = last.get(self._where) if isinstance(last, dict) else None
+            if records and cursor is None:
+                raise SourceError(f"http: the last record of {self._shown()} has no '{self._where}' (cursor.next)")
+        elif self._next == "header":
+            cursor = answer.headers.get(self._where)
+        elif self._next == "link":
+            following = answer.links.get("next", {}).get("url")
+            if following is not None:
+                return {"url": self._same_origin(urljoin(str(answer.url), following))}
+        else:
+            tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+            if tag is None:
+                raise SourceError(f"http: {self._shown()} sends neither ETag nor Last-Modified, which 'etag' needs")
+            return {"etag": tag, "since": "ETag" not in answer.headers}
+        return None if cursor is None or cursor == "" else {"cursor": str(cursor)}
+
+    def _same_origin(self, url: str) -> str:
+        """Raises SourceError where the next page is elsewhere: our credentials would go there."""
+        if URL(url).origin() != self._url.origin():
+            raise SourceError(f"http: the next page of {self._shown()} is at another origin, {URL(url).origin()}")
+        return url
+
+    def _ask(self, token: Token) -> httpx.Response:
+        import httpx
+        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+        retrying = Retrying(
+            stop=stop_after_attempt(self._attempts),
+            wait=_wait,
+            retry=retry_if_exception_type((Unavailable, httpx.TransportError)),
+            reraise=True,
+        )
+        try:
+            return retrying(self._once, token)
+        except (httpx.TransportError, OSError) as error:
+            raise SourceError(f"http: {self._shown()} does not answer: {type(error).__name__}: {error}") from None
+        except Unavailable as error:
+            raise SourceError(str(error)) from None
+
+    def _once(self, token: Token) -> httpx.Response:
+        url, extra = str(self._url), {}
+        token = token or {}
+        if "url" in token:
+            url = token["url"]
+        cursor = token.get("cursor", self.settings.get("cursor.first"))
+        if cursor is not None and "cursor.param" in self.settings:
+            url = str(self._url.update_query({self.settings["cursor.param"]: cursor}))
+        if "etag" in token:
+            extra["If-Modified-Since" if token["since"] else "If-None-Match"] = token["etag"]
+        if self._guarded:
+            for *_, where in socket.getaddrinfo(self._url.host, self._url.port, type=socket.SOCK_STREAM):
+                check_address(str(where[0]), self._url.host or "")
+        for again in (True, False):
+            bearer = self._token()
+            sent = {**extra, "Authorization": f"Bearer {bearer}"} if bearer else extra
+            with self._opened().stream("GET", url, headers=sent) as answer:
+                body = b""
+                for chunk in answer.iter_bytes():
+                    body += chunk
+                    if len(body) > PAGE:
+                        raise SourceError(
+                            f"http: a page of {self._shown()} is larger than {PAGE >> 20} MiB; ask for less"
+                        )
+            answer._content = body  # what `read` would have set
+            if answer.status_code != 401 or not bearer or not again:
+                break
+            assert self._tokens is not None
+            self._tokens.forget(bearer)
+        return self._good(answer)
+
+    def _good(self, answer: httpx.Response) -> httpx.Response:
+        status = answer.status_code
+        if answer.is_success or status == 304:
+            return answer
+        said = f"http: {self._shown()} answers {status} {answer.reason_phrase}".strip()
+        if status in (408, 425, 429) or status >= 500:
+            raise Unavailable(said, retry_after=seconds_of(answer.headers.get("Retry-After")), status=status)
+        if 300 <= status < 400:
+            said += f" (redirects are not followed; set 'url' to {answer.headers.get('Location', 'its target')})"
+        raise SourceError(f"{said}; correct 'url', the cursor or the credentials")
+
+    def _opened(self) -> httpx.Client:
+        import httpx
+
+        if self._client is None:
+            self._client = httpx.Client(
+                headers=self._headers, timeout=self._timeout, verify=tls_context(self.settings), trust_env=False
+            )
+        return self._client
+
+    def _token(self) -> str:
+        if not self._oauth2:
+            return ""
+        if self._tokens is None:
+            self._tokens = http_oauth2.ClientCredentials(
+                self.settings, guarded=self._guarded, timeout=self._timeout, verify=tls_context(self.settings)
+            )
+        return asyncio.run(self._tokens.token())
+
+    def _batch(self, page: _Page) -> pa.RecordBatch:
+        import numpy as np
+        import pyarrow as pa
+
+        from conduit_tasks.record.schema import AFTER_STRUCTURED, read_batch
+
+        records, at = page.records, orjson.dumps(page.at).decode()
+        names = [self._field("id", r) for r in records]
+        positions = [name or f"{at}:{n}".encode() for n, name in enumerate(names, page.seen)]
+        keys = pa.array([self._field("key", r) for r in records], pa.binary())
+        after = pa.array([orjson.dumps(r) for r in records], pa.binary())
+        batch = read_batch(pa.array(positions, pa.binary()), after=after, key=keys)
+        shapes = np.array([AFTER_STRUCTURED if isinstance(r, dict) else 0 for r in records], np.int8)
+        return batch.set_column(batch.schema.get_field_index("shape"), batch.schema.field("shape"), pa.array(shapes))
+
+    def _field(self, option: str, record: Any) -> bytes | None:
+        name = self.settings.get(option)
+        value = record.get(name) if name and isinstance(record, dict) else None
+        return None if value is None else value.encode() if isinstance(value, str) else orjson.dumps(value)
+
+    def _shown(self) -> str:
+        """The URL without its query, which may hold a secret."""
+        return str(self._url.with_query(None))
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+@dataclass(frozen=True)
+class _Page:
+    """`records`: those behind the first `seen`; `next`: the token behind them."""
+
+    at: Token
+    seen: int
+    records: list[Any]
+    next: Token
+
+
+def _wait(state: Any) -> float:
+    """`Retry-After` up to a minute, else 0.2 s, 0.4 s, …"""
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after if isinstance(error, Unavailable) else None
+    return min(60.0, asked if asked is not None else 0.2 * 2 ** (state.attempt_number - 1))
