@@ -55,7 +55,7 @@ def account(pipeline: str, receiver_url: str, *, contents: bool = True) -> Accou
         if one.matched != one.delivered + one.filtered + one.dead:
             result.faults.append(
                 f"{one.id}: {one.matched:,} matched, but {one.delivered:,} delivered, "
-                f"{one.filtered:,} filtered and {one.dead:,} dead letters"
+                f"{one.filtered:,} filtered and {one.dead:,} dead letter{'' if one.dead == 1 else 's'}"
             )
         one.held, one.duplicates = CONTENTS[one.id](receiver_url)
         if one.held != one.delivered:

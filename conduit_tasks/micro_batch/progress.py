@@ -1,4 +1,4 @@
-"""How far a pipeline is: one plain document for the CLI, the demo's account and (later) the API."""
+"""How far a pipeline is: one plain document for the CLI, the demo's account and the API."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def describe(context: Context) -> dict[str, Any]:
                 "behind": sealed - state.cursor,
                 **state.counters,
                 "dead": broker.dead_count(d.id),
+                "parked_keys": len(broker.parked(d.id)),
                 "attempts": attempts.get(d.node, 0),
                 "confirmed_at": state.confirmed_at,
             }
@@ -41,6 +42,7 @@ def describe(context: Context) -> dict[str, Any]:
     return {
         "pipeline": pipeline.id,
         "status": status.status,
+        "isolate": pipeline.isolate,
         "error": asdict(status.error) if status.error else None,
         "deadline": status.deadline,
         "overdue": status.overdue,

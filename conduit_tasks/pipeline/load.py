@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -71,8 +71,16 @@ def load_file(
     return _without_clashes(result) if check_ids else result
 
 
-def load_folder(path: str | FilePath, *, plugins: bool = False, env: Mapping[str, str] | None = None) -> LoadResult:
+def load_folder(
+    path: str | FilePath,
+    *,
+    plugins: bool = False,
+    env: Mapping[str, str] | None = None,
+    load: Callable[..., LoadResult] = load_file,
+) -> LoadResult:
     """The pipelines of all `*.yaml` and `*.yml` directly in a folder, files in name order. Never raises.
+
+    `load`: what loads a file; its result stays as it is.
 
     `*.test.yaml` and `*.test.yml` are unit tests (`conduit pipelines test`), no pipelines.
     """
@@ -85,7 +93,7 @@ def load_folder(path: str | FilePath, *, plugins: bool = False, env: Mapping[str
     for file in sorted(
         f for f in folder.iterdir() if f.suffix in (".yaml", ".yml") and f.is_file() and not f.stem.endswith(".test")
     ):
-        loaded = load_file(file, plugins=plugins, env=env, check_ids=False)
+        loaded = load(file, plugins=plugins, env=env, check_ids=False)
         result.pipelines += loaded.pipelines
         result.findings += loaded.findings
     return _without_clashes(result)

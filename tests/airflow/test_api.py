@@ -151,15 +151,92 @@ def test_a_pipeline_is_stopped_and_started(api: Any, delivered: None) -> None:
     assert graceful["status"] in ("stopping", "stopped")
 
 
+@pytest.mark.proves("X1")
+def test_one_destination_of_an_isolated_pipeline_is_stopped_and_started_alone(
+    api: Any, home: Path, delivered: None
+) -> None:
+    stop, start = "/v1/pipelines/p/stop", "/v1/pipelines/p/start"
+    refused = api.post(stop, json={"destination": "web"}, headers=ASK)
+    assert (refused.status_code, "isolate: true" in refused.json()["detail"]) == (400, True)
+    path = home / "include/pipelines/p.yaml"
+    path.write_text(path.read_text().replace("    connectors:", "    isolate: true\n    connectors:"))
+    assert api.post(stop, json={"destination": "web"}, headers=ASK).json()["status"] == "running"
+    found = api.get("/v1/pipelines/p").json()
+    assert [d["status"] for d in found["destinations"]] == ["running", "stopped"]
+    assert api.post(start, json={"destination": "web"}, headers=ASK).status_code == 200
+    assert [d["status"] for d in api.get("/v1/pipelines/p").json()["destinations"]] == ["running", "running"]
+
+
+@pytest.mark.proves("X2")
+def test_a_redrive_says_what_would_go_and_starts_a_run_of_its_dag(
+    api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conduit_tasks.airflow.api import dead_letters
+
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(dead_letters, "start", lambda *what: started.append(what))
+    url = "/v1/pipelines/p/dead-letters/redrive"
+    dry = api.post(url, json={"dry_run": True, "classes": ["http 400"]}, headers=ASK).json()
+    assert (dry["shares"], dry["run_id"]) == ([{"destination": "web", "letters": 1, "parked": 0}], None)
+    nothing = api.post(url, json={"destination": "file", "until": "2020-01-01T00:00:00Z"}, headers=ASK).json()
+    assert (nothing["shares"], started) == ([], [])
+    done = api.post(url, json={"since": "2020-01-01T00:00:00", "classes": ["http 400"]}, headers=ASK).json()
+    ((dag, run, user, conf),) = started
+    assert (dag, run, user) == ("p.redrive", done["run_id"], "ann")
+    # What the run is given is what its DAG takes
+    from conduit_tasks.airflow.redrive import build_redrive_dag
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    params = build_redrive_dag(get_pipeline("p")).params
+    assert conf.keys() <= params.keys()
+    assert (conf["since"], conf["classes"]) == ("2020-01-01T00:00:00+00:00", ["http 400"])
+    assert api.post(url, json={"class": "http 400"}, headers=ASK).status_code == 422
+
+
+@pytest.mark.proves("X5")
+def test_the_ledger_is_read_newest_first(api: Any, delivered: None) -> None:
+    found = api.get("/v1/pipelines/p/ledger", params={"destination": "web", "limit": 2}).json()
+    assert (found["total"], len(found["items"])) == (4, 2)
+    assert (found["items"][0]["micro_batch"], found["items"][0]["outcome"]) == (2, "acked")
+    older = api.get("/v1/pipelines/p/ledger", params={"destination": "web", "offset": 2}).json()["items"]
+    assert {row["micro_batch"] for row in older} == {1}
+    assert api.get("/v1/pipelines/p/ledger", params={"micro_batch": 9}).json()["total"] == 0
+
+
+def test_a_file_that_changed_is_read_again_and_the_others_are_not(
+    api: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conduit_tasks.airflow.api import files
+
+    for n in range(3):
+        write_pipeline(home, f"p{n}", PIPELINE.replace("URL", "http://localhost:1/").replace("id: p\n", f"id: p{n}\n"))
+    assert api.get("/v1/pipelines").json()["total"] == 3
+    read: list[str] = []
+    load = files.load_file
+    monkeypatch.setattr(files, "load_file", lambda file, **how: [read.append(file.name), load(file, **how)][1])
+    text = (home / "include/pipelines/p1.yaml").read_text()
+    write_pipeline(home, "p1", text.replace("id: p1\n", "id: p1\n    description: new\n"))
+    assert api.get("/v1/pipelines").json()["items"][1]["description"] == "new"
+    assert read == ["p1.yaml"]
+
+
 def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_them(
     api: Any, airflow: Airflow, delivered: None
 ) -> None:
     airflow.methods = ("GET",)
     assert api.get("/v1/pipelines/p").status_code == 200
-    for change in ("start", "stop"):
+    for change in ("start", "stop", "dead-letters/redrive"):
         assert api.post(f"/v1/pipelines/p/{change}", json={}, headers=ASK).status_code == 403
     airflow.hidden = ("p",)
-    for path in ("", "/topology", "/micro-batches", "/dead-letters", "/positions", "/records/abcdef0123/history"):
+    for path in (
+        "",
+        "/topology",
+        "/micro-batches",
+        "/dead-letters",
+        "/positions",
+        "/ledger",
+        "/records/abcdef0123/history",
+    ):
         assert api.get(f"/v1/pipelines/p{path}").status_code == 403
     assert api.get("/v1/pipelines").json()["total"] == 0
     assert broker_of("p").status().status == "running"

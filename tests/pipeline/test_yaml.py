@@ -1,6 +1,10 @@
 """The YAML layer: locations, variables, duplicates, and what is no YAML."""
 
+import os
+from pathlib import Path
+
 import pytest
+import yaml
 
 from conduit_tasks.pipeline.yaml import read
 
@@ -85,3 +89,16 @@ def test_aliases_that_contain_themselves_or_explode_are_refused() -> None:
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
     assert codes(bomb) == ["E002"]
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parent / "files").rglob("*.y*ml")), ids=lambda path: path.name)
+def test_both_libraries_read_a_file_alike(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = file.read_text()
+    first = read(text, "f", os.environ)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise yaml.YAMLError
+
+    monkeypatch.setattr(yaml, "compose_all", refuse)
+    second = read(text, "f", os.environ)
+    assert [(d.value, d.report) for d in first] == [(d.value, d.report) for d in second]

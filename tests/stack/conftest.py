@@ -51,12 +51,13 @@ class Stack:
     def api(self) -> Api:
         return Api(self.state.api_url, password=load_secrets(Layout(self.home))["password"])
 
-    def pipeline(self, id: str, destination: str) -> None:
-        """Adds a pipeline from `in/<id>/*.jsonl` to one destination (YAML, no id, no type); waits for its DAG."""
+    def pipeline(self, id: str, destination: str, more: str = "") -> None:
+        """Adds a pipeline from `in/<id>/*.jsonl` to one destination (YAML, no id, no type), with `more`, a key of the
+        pipeline; waits for its DAG."""
         (self.home / "in" / id).mkdir(parents=True)
         # Yearly: nothing runs but what a test starts.
         text = (
-            f'version: "2.2"\npipelines:\n  - id: {id}\n    schedule: "0 0 1 1 *"\n    connectors:\n'
+            f'version: "2.2"\npipelines:\n  - id: {id}\n    schedule: "0 0 1 1 *"\n    {more}\n    connectors:\n'
             f'      - {{id: lines, type: source, plugin: file, settings: {{path: "in/{id}/*.jsonl"}}}}\n'
             f"      - {{id: out, type: destination, {destination}}}\n"
         )

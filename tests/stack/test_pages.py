@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -106,16 +107,26 @@ async def tab_of(browser: str, token: str, url: str) -> AsyncIterator[Tab]:
             yield tab
 
 
+@dataclass
+class Picky:
+    """A target that refuses what looks like markup, while `refuse`. `got`: every body."""
+
+    url: str = ""
+    refuse: bool = True
+    got: list[bytes] = field(default_factory=list)
+
+
 @pytest.fixture
-def picky() -> Iterator[str]:
-    """The address of a target that refuses what looks like markup."""
+def picky() -> Iterator[Picky]:
+    about = Picky()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            said = b"no <b>markup</b> here" if b"<img" in body else b""
+            about.got.append(body)
+            said = b"no <b>markup</b> here" if about.refuse and b"<img" in body else b""
             self.send_response(400 if said else 204)
             self.send_header("Content-Length", str(len(said)))
             self.end_headers()
@@ -126,21 +137,23 @@ def picky() -> Iterator[str]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    about.url = f"http://127.0.0.1:{server.server_port}/"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/"
+    yield about
     server.shutdown()
     thread.join()
     server.server_close()
 
 
 def test_pages_show_pipelines_live_in_airflow_follow_its_theme_and_lead_to_its_dags(
-    stack: Stack, picky: str, browser: str
+    stack: Stack, picky: Picky, browser: str
 ) -> None:
     from tests.stack.test_stack import token
 
     # Given a delivered pipeline, one record of which looks like markup
-    stack.pipeline("shown", f"plugin: http, settings: {{url: '{picky}'}}, dead-letter-queue: {{window-size: 0}}")
+    target = f"plugin: http, settings: {{url: '{picky.url}'}}, dead-letter-queue: {{window-size: 0}}"
+    stack.pipeline("shown", target, "isolate: true")
     stack.write("shown", "a", 1, 40)
     side = stack.home / "in" / "shown" / "b.side"
     side.write_text('{"m": "<img src=x onerror=alert(1)>"}\n')
@@ -150,6 +163,15 @@ def test_pages_show_pipelines_live_in_airflow_follow_its_theme_and_lead_to_its_d
     allowed = token(stack, stack.home / ".conduit" / "airflow" / "passwords.json")
 
     asyncio.run(_look(browser, url, allowed, lambda: stack.write("shown", "c", 41, 60), lambda: stack.run("shown")))
+
+    # And its dead letter is sent again from its page, once the target takes it
+    picky.refuse = False
+    asyncio.run(_redrive(browser, url, allowed))
+    assert sum(b"<img" in body for body in picky.got) == 2, "refused once, taken once"
+
+    # And it is stopped and started there, alone and as a whole
+    asyncio.run(_stop_and_start(browser, url, allowed))
+    assert json.loads(stack.conduit("status", "shown", "--format", "json"))["status"] == "running"
 
 
 async def _look(browser: str, url: str, allowed: str, write: Callable[[], None], run: Callable[[], Any]) -> None:
@@ -190,3 +212,51 @@ async def _look(browser: str, url: str, allowed: str, write: Callable[[], None],
         await asyncio.to_thread(run)
         await tab.until("/cursor 2 /.test(document.querySelector('svg').textContent)")
         assert await tab.js("window.same")
+
+
+async def _redrive(browser: str, url: str, allowed: str) -> None:
+    said = "document.getElementById('said').textContent"
+    async with tab_of(browser, allowed, url) as tab:
+        # What the filter leaves out would not go
+        await tab.call("Page.navigate", url=f"{url}/conduit/pages/#/shown/dead-letters?error_class=none")
+        await tab.until("document.querySelector('#redrive')")
+        assert await tab.js("document.querySelector('#redrive').disabled")
+        # The keyboard fills the filter in and asks what would go
+        await tab.js(
+            "document.querySelector('#f-error_class').value = 'http 400', document.querySelector('#f-go').focus()"
+        )
+        await tab.key("Enter", 13, "\r")
+        await tab.until("location.hash.includes('http+400') && !document.querySelector('#would').disabled")
+        shown = await tab.js("document.querySelector('#page').innerText")
+        assert "no <b>markup</b> here" in shown, "markup is text"
+        await tab.picture("dead-letters")
+        await tab.js("document.querySelector('#would').focus()")
+        await tab.key("Enter", 13, "\r")
+        await tab.until(f"{said} === 'Would be sent again: out: 1 dead letter.'")
+        # Nothing goes where it is not confirmed; then it goes, and is a dead letter no more
+        await tab.js(
+            "window.confirm = (text) => (window.asked = text, false), document.querySelector('#redrive').click()"
+        )
+        await tab.until("window.asked === 'Send again out: 1 dead letter?'")
+        await tab.js("window.confirm = () => true, document.querySelector('#redrive').click()")
+        await tab.until(f"{said}.startsWith('Being sent again: out: 1 dead letter.')", PATIENCE)
+        await tab.until("document.querySelector('#page').innerText.includes('Nothing is dead here')", PATIENCE)
+
+
+async def _stop_and_start(browser: str, url: str, allowed: str) -> None:
+    async with tab_of(browser, allowed, url) as tab:
+        await tab.call("Page.navigate", url=f"{url}/conduit/pages/#/shown")
+        await tab.until("document.querySelector('#stop-out')")
+        badges = "[...document.querySelectorAll('.badge')].map((b) => b.textContent).join()"
+        for button, wanted in (
+            ("stop-out", "running,stopped"),
+            ("start-out", "running,running"),
+            ("stop", "stopped,running"),
+            ("start", "running,running"),
+            ("force", "stopped,running"),
+            ("start", "running,running"),
+        ):
+            await tab.until(f"document.querySelector('#{button}') && !document.querySelector('#{button}').disabled")
+            await tab.js(f"window.confirm = () => true, document.querySelector('#{button}').focus()")
+            await tab.key("Enter", 13, "\r")
+            await tab.until(f"{badges} === '{wanted}'", PATIENCE)

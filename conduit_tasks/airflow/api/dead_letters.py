@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, HTTPException, Path, Query
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Depends, HTTPException, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
 
-from conduit_tasks.airflow.api.access import SeenRecords
+from conduit_tasks.airflow.api.access import Changed, SeenRecords, same_site
 from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
+from conduit_tasks.airflow.api.runs import start
 from conduit_tasks.delivery.dead_letter_marks import Marks
+from conduit_tasks.delivery.dead_letter_select import Selection
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore, Rows, row_key
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.pipeline.names import redrive_dag_id
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
 
@@ -57,6 +64,61 @@ def list_dead_letters(  # noqa: PLR0917 - its filters
     ]
     classes = Counter(row["error_class"] for row in rows)
     return {**page(rows[offset:][:limit], len(rows), offset, limit), "classes": classes}
+
+
+class Redrive(BaseModel):
+    """What goes again; what is given must all hold, of several values of one filter one. `dry_run`: only looked at."""
+
+    model_config = ConfigDict(extra="forbid")
+    dry_run: bool = False
+    destination: str | None = Field(None, pattern=DESTINATION)
+    classes: list[str] = Field([], max_length=100)
+    since: datetime | None = None
+    until: datetime | None = None
+    keys: list[str] = Field([], max_length=1_000)
+    micro_batches: list[int] = Field([], max_length=1_000)
+    ids: list[str] = Field([], max_length=1_000)
+
+
+@router.post("/redrive", dependencies=[Depends(same_site)])
+def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> dict[str, Any]:
+    """Sends dead letters again to exactly their destination (X2), by a run of `<pipeline>.redrive`, whose result its
+    task has. Says what would go (`shares`) and what of it `cannot`; with `dry_run` that is all."""
+    from conduit_tasks.delivery.redrive import shares
+
+    since, until = _utc(body.since), _utc(body.until)
+    chosen = Selection(
+        body.destination,
+        tuple(body.classes),
+        since,
+        until,
+        tuple(body.keys),
+        tuple(body.micro_batches),
+        tuple(body.ids),
+    )
+    with opened(pipeline, "look") as context:
+        found, cannot = shares(context, chosen)
+    said: dict[str, Any] = {
+        "pipeline": pipeline.id,
+        "shares": [{"destination": s.destination, "letters": len(s.rows), "parked": s.waiting} for s in found],
+        "cannot": cannot,
+        "dag_id": redrive_dag_id(pipeline.id),
+        "run_id": None,
+    }
+    if body.dry_run or not found:
+        return said
+    said["run_id"] = f"redrive__{uuid.uuid4()}"
+    conf = {
+        "destination": body.destination,
+        "classes": body.classes,
+        "since": since and since.isoformat(),
+        "until": until and until.isoformat(),
+        "keys": body.keys,
+        "micro-batches": body.micro_batches,
+        "ids": body.ids,
+    }
+    start(said["dag_id"], said["run_id"], str(user.get_name()), conf)
+    return said
 
 
 @router.get("/{destination}/{epoch}/{micro_batch}/{seq}/{ordinal}")

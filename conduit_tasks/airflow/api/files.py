@@ -1,17 +1,19 @@
-"""The pipelines of the folder, read again only when a file of it changed: pages ask every few seconds."""
+"""The pipelines of the folder, each file read again only when it changed: pages ask every few seconds."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
-from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.pipeline.load import LoadResult, load_file, load_folder
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
 
-Signature = tuple[tuple[str, int, int], ...]
+Signature = tuple[int, int]
 _lock = threading.Lock()
-_known: tuple[Path, Signature, list[Pipeline]] | None = None
+_files: dict[Path, tuple[Signature, LoadResult]] = {}
+_known: tuple[Path, dict[Path, Signature], list[Pipeline]] | None = None
 
 
 def pipelines() -> list[Pipeline]:
@@ -19,14 +21,31 @@ def pipelines() -> list[Pipeline]:
     global _known  # noqa: PLW0603 - one process, one folder
     folder = Path(settings().path(settings().pipelines))
     with _lock:
-        now = _signature(folder)
+        now = _signatures(folder)
         if _known is None or _known[:2] != (folder, now):
-            _known = (folder, now, sorted(load_folder(folder).pipelines, key=lambda p: p.id))
+            for gone in _files.keys() - now.keys():
+                del _files[gone]
+            _known = (folder, now, sorted(load_folder(folder, load=_loaded).pipelines, key=lambda p: p.id))
         return _known[2]
 
 
-def _signature(folder: Path) -> Signature:
+def _loaded(file: Path, **options: Any) -> LoadResult:
+    """As `load_file`; what a file was when it was looked at last is what it is."""
+    signature = _signature(file)
+    if file not in _files or _files[file][0] != signature:
+        _files[file] = (signature, load_file(file, **options))
+    return _files[file][1]
+
+
+def _signatures(folder: Path) -> dict[Path, Signature]:
     if not folder.is_dir():
-        return ()
-    files = ((f.name, f.stat()) for f in folder.iterdir() if f.suffix in (".yaml", ".yml"))
-    return tuple(sorted((name, about.st_mtime_ns, about.st_size) for name, about in files))
+        return {}
+    return {f: _signature(f) for f in folder.iterdir() if f.suffix in (".yaml", ".yml")}
+
+
+def _signature(file: Path) -> Signature:
+    try:
+        about = file.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return about.st_mtime_ns, about.st_size

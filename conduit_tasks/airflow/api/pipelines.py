@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from conduit_tasks.airflow.api import overview
 from conduit_tasks.airflow.api.access import Changed, Seen, same_site, visible
 from conduit_tasks.airflow.api.files import pipelines
+from conduit_tasks.airflow.api.runs import see_to_a_run
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch import control
 from conduit_tasks.pipeline.names import dag_id
@@ -32,9 +33,11 @@ class Start(BaseModel):
 
 
 class Stop(BaseModel):
-    """`force`: at once, what is not sealed is dropped (C16). `deadline`: seconds for delivering the rest."""
+    """`force`: at once, what is not sealed is dropped (C16). `deadline`: seconds for delivering the rest.
+    `destination`: only this one of an isolated pipeline, at once; its cursor stays (X1)."""
 
     model_config = ConfigDict(extra="forbid")
+    destination: str | None = Field(None, max_length=128)
     force: bool = False
     deadline: float = Field(60.0, ge=0, le=86_400)
 
@@ -108,6 +111,27 @@ def show_history(
     return {"record": record_id, "places": [asdict(place) for place in places], "attempts": rows}
 
 
+@router.get("/{pipeline_id}/ledger")
+def list_attempts(  # noqa: PLR0917 - its filters
+    pipeline: Seen,
+    destination: Annotated[str | None, Query(max_length=128, description="Only at this one.")] = None,
+    since: Annotated[
+        datetime | None, Query(description="Only what ended then or later; UTC where it names no zone.")
+    ] = None,
+    micro_batch: Annotated[int | None, Query(ge=0, description="Only of this one.")] = None,
+    offset: Offset = 0,
+    limit: Limit = 50,
+) -> dict[str, Any]:
+    """Attempts at deliveries, newest first: what became of which records, from the ledger (X5)."""
+    from conduit_tasks.ledger.store import Ledger
+    from conduit_tasks.micro_batch.context import open_spool
+
+    after = None if since is None else since.replace(tzinfo=since.tzinfo or UTC).timestamp()
+    rows = Ledger(open_spool(pipeline), pipeline.id).read(destination, after, micro_batch)
+    newest = rows.slice(max(0, rows.num_rows - offset - limit), max(0, min(limit, rows.num_rows - offset)))
+    return page(newest.to_pylist()[::-1], rows.num_rows, offset, limit)
+
+
 @router.post("/{pipeline_id}/start", dependencies=[Depends(same_site)])
 def start_pipeline(pipeline: Changed, body: Start) -> dict[str, Any]:
     """Starts a stopped or degraded pipeline, or one destination: clears first error and tripped windows (C6)."""
@@ -120,6 +144,9 @@ def start_pipeline(pipeline: Changed, body: Start) -> dict[str, Any]:
 @router.post("/{pipeline_id}/stop", dependencies=[Depends(same_site)])
 def stop_pipeline(pipeline: Changed, body: Stop, user: GetUserDep) -> dict[str, Any]:
     """Stops it, gracefully unless `force`; answers at once, a run drains what is `left` (C15, C16)."""
+    if body.destination:
+        status = control.stop_destination(pipeline.id, body.destination)
+        return {"pipeline": pipeline.id, "status": status, "left": "", "note": f"{body.destination} is stopped"}
     if body.force:
         return {"pipeline": pipeline.id, "status": control.force_stop(pipeline.id).status, "left": "", "note": ""}
     notes: list[str] = []
@@ -131,29 +158,3 @@ def stop_pipeline(pipeline: Changed, body: Stop, user: GetUserDep) -> dict[str, 
 
     done = control.stop(pipeline.id, deadline=body.deadline, wait=False, wake=wake)
     return {"pipeline": pipeline.id, "status": done.status, "left": done.left, "note": "".join(notes)}
-
-
-def see_to_a_run(dag: str, user: str) -> str:
-    """Starts a run that drains, where none is under way; says why where none can be."""
-    from airflow.api.common.trigger_dag import trigger_dag
-    from airflow.exceptions import AirflowException
-    from airflow.models.dag import DagModel
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.state import DagRunState
-    from airflow.utils.types import DagRunTriggeredByType
-
-    about = DagModel.get_current(dag)
-    if about is None or about.is_paused:
-        return f"the DAG {dag} is {'paused: unpause it' if about else 'not known to Airflow yet'}, so nothing drains it"
-    if any(DagRun.find(dag_id=dag, state=state) for state in (DagRunState.RUNNING, DagRunState.QUEUED)):
-        return ""
-    try:
-        trigger_dag(
-            dag,
-            triggered_by=DagRunTriggeredByType.REST_API,
-            triggering_user_name=user,
-            run_id=f"drain__{uuid.uuid4()}",
-        )
-    except AirflowException as error:
-        return f"no run could be started to drain it: {error}; trigger the DAG {dag}"
-    return ""

@@ -165,8 +165,27 @@ function controls(p) {
     } }, "Stop at once"));
 }
 
+// Records per second at each destination, between the last two looks at it.
+const looks = {};
+function rates(p) {
+  const now = { at: p.at, delivered: Object.fromEntries(p.destinations.map((d) => [d.id, d.delivered ?? 0])) };
+  const [before, last] = looks[p.pipeline] ?? [now, now];
+  looks[p.pipeline] = now.at - last.at >= 1 ? [last, now] : [before, last];
+  const [from, to] = looks[p.pipeline];
+  return (id) => (to.at > from.at ? Math.max(0, (to.delivered[id] - (from.delivered[id] ?? 0)) / (to.at - from.at)) : null);
+}
+
+// Of an isolated pipeline each destination can be stopped alone.
+function destinationControl(p, d) {
+  if (!p.isolate) return [];
+  const stopped = d.status === "stopped";
+  return [el("button", { id: `${stopped ? "start" : "stop"}-${d.id}`, "aria-label": `${stopped ? "Start" : "Stop"} ${d.id}`,
+    onclick: () => change(p.pipeline, stopped ? "start" : "stop", { destination: d.id }) }, stopped ? "Start" : "Stop")];
+}
+
 async function overview(r) {
   const [p, graph] = await Promise.all([ask(of(r.id)), ask(of(r.id, "topology"))]);
+  const rate = rates(p);
   const read = Object.fromEntries(p.sources.map((s) => [s.id, s.read]));
   const columns = [graph.sources.map((s) => ({ lines: [s.id, s.plugin, ...s.processors.map((x) => `· ${x.plugin}`), `${count(read[s.id])} read`] }))];
   if (graph.processors.length) columns.push([{ lines: ["processors", ...graph.processors.map((x) => `· ${x.id}: ${x.plugin}`)] }]);
@@ -178,7 +197,7 @@ async function overview(r) {
       lines: [d.id, `${d.plugin} · ${d.pipe}${d.filters ? " · filtered" : ""}`, ...d.processors.map((x) => `· ${x.plugin}`),
         `cursor ${count(s.cursor)} · ${count(s.delivered)} delivered`,
         s.lag.records ? `behind ${count(s.lag.records)} · ${bytes(s.lag.bytes)} · ${age(s.lag.age)}` : "up to date",
-        ...(s.dead ? [`${count(s.dead)} dead letter${s.dead === 1 ? "" : "s"}`] : [])],
+        ...(s.dead ? [plural(s.dead, "dead letter")] : [])],
     };
   }));
   return [
@@ -188,12 +207,14 @@ async function overview(r) {
     controls(p),
     drawing(columns, `Topology of ${r.id}`),
     el("h2", {}, "Destinations"),
-    table(["Destination", "Status", "#Cursor", "#Records behind", "#Bytes", "#Age", "#Delivered", "#Retried", "#Dead", "Lease", "Task"],
+    table(["Destination", "Status", "#Cursor", "#Behind", "#Bytes", "#Age", "#Delivered", "#Per second", "#Retried", "#Dead",
+      "#Parked", "Lease", "Task", ...(p.isolate ? ["Alone"] : [])],
       p.destinations.map((d) => [d.id, badge(d.status), count(d.cursor), count(d.lag.records), bytes(d.lag.bytes), age(d.lag.age),
-        count(d.delivered), count(d.retried),
+        count(d.delivered), rate(d.id) === null ? "–" : count(Math.round(rate(d.id))), count(d.retried),
         d.dead ? el("a", { href: address([r.id, "dead-letters"], { destination: d.id }) }, count(d.dead)) : "0",
-        d.lease_for ? `held, ${age(d.lease_for)}` : "free",
-        outward(`/dags/${encodeURIComponent(p.dag_id)}/tasks/${encodeURIComponent(d.task_id)}`, "task")])),
+        count(d.parked_keys), d.lease_for ? `held, ${age(d.lease_for)}` : "free",
+        outward(`/dags/${encodeURIComponent(p.dag_id)}/tasks/${encodeURIComponent(d.task_id)}`, "task"),
+        ...destinationControl(p, d)])),
     el("h2", {}, "Sources"),
     table(["Source", "#Read", "#Filtered", "#Nacked", "Acked", "Task"],
       p.sources.map((s) => [s.id, count(s.read), count(s.filtered), count(s.nacked),
@@ -222,6 +243,28 @@ async function microBatches(r) {
   ];
 }
 
+const plural = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;
+
+// What the filters choose goes again; a run of Airflow sends it.
+async function redrive(r, dry) {
+  const chosen = (name) => r.query.get(name) || null;
+  const body = { dry_run: dry, destination: chosen("destination"), since: chosen("since"), until: chosen("until"),
+    classes: chosen("error_class") ? [chosen("error_class")] : [], keys: chosen("key") ? [chosen("key")] : [] };
+  const told = (found) => found.shares.map((s) =>
+    `${s.destination}: ${plural(s.letters, "dead letter")}${s.parked ? ` and ${plural(s.parked, "parked record")}` : ""}`).join("; ") || "nothing";
+  try {
+    const look = await ask(of(r.id, "dead-letters", "redrive"), {}, { ...body, dry_run: true });
+    const cannot = look.cannot.map((sentence) => ` ${sentence}.`).join("");
+    if (dry || !look.shares.length) { said.textContent = `Would be sent again: ${told(look)}.${cannot}`; return; }
+    if (!confirm(`Send again ${told(look)}?${cannot}`)) return;
+    const done = await ask(of(r.id, "dead-letters", "redrive"), {}, body);
+    said.replaceChildren(`Being sent again: ${told(done)}. `,
+      outward(`/dags/${encodeURIComponent(done.dag_id)}/runs/${encodeURIComponent(done.run_id)}`, "Its run"));
+  } catch (error) {
+    said.textContent = `It was refused: ${error.message}`;
+  }
+}
+
 async function deadLetters(r) {
   const names = ["destination", "error_class", "since", "until", "key"];
   const query = Object.fromEntries(names.map((name) => [name, r.query.get(name)]));
@@ -234,6 +277,9 @@ async function deadLetters(r) {
     filters(r, [["destination", "Destination", [...graph.destinations.map((d) => d.id), "_pipeline"]], ["error_class", "Class"],
       ["since", "From (UTC)", "date"], ["until", "Before", "date"], ["key", "Key"]]),
     el("p", { class: "dim" }, classes || "Nothing is dead here."),
+    el("div", { class: "head" },
+      el("button", { id: "would", disabled: !found.total, onclick: () => redrive(r, true) }, "What would be sent again?"),
+      el("button", { id: "redrive", disabled: !found.total, onclick: () => redrive(r, false) }, "Send these again")),
     table(["Destination", "#Micro-batch", "#Record", "At (UTC)", "#Attempts", "Class", "Error", "Key"],
       found.items.map((d) => [d.destination, count(d.micro_batch),
         el("a", { href: address([r.id, "dead-letter", d.destination, d.epoch, d.micro_batch, d.seq, d.ord]) }, d.ord ? `${d.seq}.${d.ord}` : `${d.seq}`),
@@ -247,7 +293,7 @@ async function deadLetter(r) {
   return [
     ...head(r, graph.dag_id),
     el("h2", {}, `Dead letter of ${d.destination}, micro-batch ${count(d.micro_batch)}, record ${d.seq}`),
-    el("p", { class: "first-error" }, `${d.error_class}, ${d.attempts} attempt(s), ${at(d.at)}, at ${d.node}: ${d.error}`),
+    el("p", { class: "first-error" }, `${d.error_class}, ${plural(d.attempts, "attempt")}, ${at(d.at)}, at ${d.node}: ${d.error}`),
     el("p", {}, el("a", { href: address([r.id, "record", d.id]) }, "Its delivery history"), ` · ${d.connector}, partition ${d.partition}`),
     el("pre", { tabindex: 0, "aria-label": "The record" }, JSON.stringify(d.record, null, 2)),
   ];
