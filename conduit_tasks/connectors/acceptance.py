@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from conduit_tasks.connectors.acceptance_destination import ReadBack, Writer, destination_checks
+from conduit_tasks.connectors.acceptance_queue import queue_checks
 from conduit_tasks.connectors.acceptance_records import Marked
 from conduit_tasks.connectors.acceptance_report import Check, Checks, Report
 from conduit_tasks.connectors.acceptance_settings import settings_checks
@@ -31,7 +32,7 @@ __all__ = ["Check", "Report", "accept"]
 RECORDS = 100
 """Records that are written, by default."""
 WAIT = 10.0
-"""Seconds until what was written must be readable, by default."""
+"""Seconds until what was written must be readable, and what a queue handed out must come again, by default."""
 
 
 def accept(
@@ -91,7 +92,8 @@ def _checks(
         if not any(check.passed is False for check in made if check.side == "source"):
             if feed is not None and not marked.made:
                 feed(marked.records(records))
-            source_checks(checks, maker(sides["source"], settings["source"]), marked, put, wait)
+            judge = queue_checks if sides["source"].settles else source_checks
+            judge(checks, maker(sides["source"], settings["source"]), marked, put, wait)
     return made
 
 

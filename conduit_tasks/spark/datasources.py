@@ -82,6 +82,8 @@ class ConduitDataSource(DataSource):
     def reader(self, schema: Any) -> SliceReader:
         self.home.use()
         cls = registry.source_class(self.connector)
+        if cls.settles:
+            raise ConfigError(f"{self.name()}: reading takes messages out of the queue, which only a pipeline settles")
         return SliceReader(self.connector, as_settings(cls.spec, self.options), self.home)
 
     def writer(self, schema: Any, overwrite: bool) -> RecordWriter:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pytest
@@ -121,6 +124,8 @@ _KEPT: list[socket.socket] = []
 def empty() -> Iterator[None]:
     _STORE.clear()
     _ACKED.clear()
+    _HIDDEN.clear()
+    _DELETED.clear()
     yield
     for each in _KEPT:
         each.close()
@@ -234,17 +239,14 @@ class NumbersAnew(MemorySource):
 
 
 class GivesOthersTheSecondTime(MemorySource):
-    planned = False
-
-    def plan(self, position: Position, limit: Limit) -> list[Slice]:
-        self.planned = True
-        return super().plan(position, limit)
+    times: ClassVar[Counter[int]] = Counter()
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        self.times[slice.start] += 1
         for batch in super().read(slice):
             yield (
                 batch
-                if self.planned
+                if self.times[slice.start] % 2
                 else batch.set_column(5, READ_SCHEMA.field(5), pa.nulls(batch.num_rows, pa.binary()))
             )
 
@@ -327,6 +329,78 @@ def test_a_source_that_breaks_its_contract_is_found_out(
     finally:
         LeavesAThread.done.set()
     assert not report.passed
+    with pytest.raises(AcceptanceFailed, match=f"source: {check}.*{why}"):
+        report.require()
+
+
+# --- a queue in memory
+
+_HIDDEN: dict[int, float] = {}
+"""Number of a message that was handed out → when it is visible again."""
+_DELETED: set[int] = set()
+
+
+class MemoryQueue(MemorySource):
+    ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+    settles = True
+
+    def visible(self) -> list[int]:
+        now = time.monotonic()
+        return [n for n in range(len(_STORE)) if n not in _DELETED and _HIDDEN.get(n, 0.0) < now]
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        waiting = self.visible()
+        return [Slice("", "", None, None, hint=limit.records, open=True)] if waiting else []
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        self.taken = self.visible()[: slice.hint]
+        _HIDDEN.update(dict.fromkeys(self.taken, time.monotonic() + 0.05))
+        records = [replace(_STORE[n], position=b"%d" % n) for n in self.taken]
+        yield pa.RecordBatch.from_arrays(record_columns(records), schema=READ_SCHEMA)
+
+    def reached(self, slice: Slice) -> Any:
+        return self.receipts.put(json.dumps(self.taken).encode())
+
+    def ack(self, position: Position) -> None:
+        for name in position.values():
+            _DELETED.update(json.loads(self.receipts.get(name)))
+
+
+def test_a_sound_queue_passes() -> None:
+    report = accept(SimpleNamespace(SOURCE=MemoryQueue, DESTINATION=MemoryDestination), SETTINGS, records=20, wait=1)
+    report.require()
+    assert len(_DELETED) == 30
+
+
+class DeletesWhatItReads(MemoryQueue):
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        yield from super().read(slice)
+        _DELETED.update(self.taken)
+
+
+class DeletesNothing(MemoryQueue):
+    def ack(self, position: Position) -> None:
+        time.sleep(0.06)
+
+
+class LosesReceipts(MemoryQueue):
+    def reached(self, slice: Slice) -> Any:
+        return "nowhere"
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "why"),
+    [
+        (DeletesWhatItReads, "what that attempt read comes again", "20 records did not come again within 0.3 s"),
+        (DeletesNothing, "what that attempt read comes again", "more than 200 records came"),
+        (LosesReceipts, "what that attempt read comes again", "KeyError: 'nowhere'"),
+    ],
+)
+def test_a_queue_that_breaks_its_contract_is_found_out(
+    broken: Any, check: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conduit_tasks.connectors.acceptance_source.MOST", 200)
+    report = accept(SimpleNamespace(SOURCE=broken), SETTINGS, feed=_STORE.extend, records=20, wait=0.3)
     with pytest.raises(AcceptanceFailed, match=f"source: {check}.*{why}"):
         report.require()
 
