@@ -33,6 +33,7 @@ COMMANDS = {
     "processors": Lazy("processors", "List and describe processors, and try one on records."),
     "pipelines": Lazy("pipelines", "Run the unit tests of a pipeline's processors and triggers."),
     "connectors": Lazy("connectors", "List and describe connectors, and try whether one keeps its contract."),
+    "schemas": Lazy("schemas", "The Avro schemas of the registry built in: list, show, register."),
     "run": Lazy("run", "Run a pipeline now and wait for it."),
     "status": Lazy("status", "Show how far each destination is."),
     "start": Lazy("status", "Start a stopped or degraded pipeline again."),

@@ -34,7 +34,7 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
     """The topology of a pipeline whose keys were checked (`validate.check`)."""
     from conduit_tasks.settings import settings
 
-    queue = _dead_letters(keys.dead_letter_queue)
+    queue = _dead_letters(keys.dead_letter_queue, "dead-letter-queue")
     retention = keys.spool.retention
     return Pipeline(
         id=keys.id,
@@ -43,7 +43,7 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
         status=keys.status,
         sources=tuple(_source(c) for c in keys.connectors if c.type == "source"),
         destinations=tuple(_destination(c, queue) for c in keys.connectors if c.type == "destination"),
-        processors=_processors(keys.processors),
+        processors=_processors(keys.processors, "processors"),
         schedule=keys.schedule.strip(),
         micro_batch=Limits(records=keys.micro_batch.max_records, bytes=keys.micro_batch.max_bytes),
         lag_budget=_lag_budget(keys.lag_budget),
@@ -67,7 +67,7 @@ def _source(keys: ConnectorKeys) -> Source:
         id=keys.id,
         plugin=plugin,
         settings=keys.settings,
-        processors=_processors(keys.processors),
+        processors=_processors(keys.processors, f"sources.{keys.id}"),
         ack_on=keys.ack_on or ("stored" if plugin in ACKED_WHEN_STORED else "delivered"),
         durability=keys.durability or ("redis" if plugin == GATEWAY else None),
     )
@@ -79,10 +79,12 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
         id=keys.id,
         plugin=parse_plugin(keys.plugin).name,
         settings=keys.settings,
-        processors=_processors(keys.processors),
+        processors=_processors(keys.processors, f"destinations.{keys.id}"),
         filters=tuple(keys.trigger.filters) if keys.trigger else (),
         delivery=_delivery(delivery),
-        dead_letters=_dead_letters(keys.dead_letter_queue) if keys.dead_letter_queue else queue,
+        dead_letters=_dead_letters(keys.dead_letter_queue, f"{keys.id}.dead-letter-queue")
+        if keys.dead_letter_queue
+        else queue,
     )
 
 
@@ -92,19 +94,20 @@ def _delivery(keys: DeliveryKeys) -> Delivery:
     return replace(delivery, on_unavailable="dead-letter") if keys.guarantee == "at-most-once" else delivery
 
 
-def _processors(section: list[ProcessorKeys]) -> tuple[Processor, ...]:
+def _processors(keys: list[ProcessorKeys], section: str) -> tuple[Processor, ...]:
     return tuple(
-        Processor(p.id, parse_plugin(p.plugin).name, p.settings, p.condition or None, p.workers or 1) for p in section
+        Processor(p.id, parse_plugin(p.plugin).name, p.settings, p.condition or None, p.workers or 1, section)
+        for p in keys
     )
 
 
-def _dead_letters(keys: DeadLetterKeys) -> DeadLetterQueue:
+def _dead_letters(keys: DeadLetterKeys, section: str) -> DeadLetterQueue:
     return DeadLetterQueue(
         plugin=parse_plugin(keys.plugin).name if keys.plugin else None,
         settings=keys.settings,
         window_size=keys.window_size,
         window_nack_threshold=keys.window_nack_threshold,
-        processors=_processors(keys.processors),
+        processors=_processors(keys.processors, section),
     )
 
 

@@ -23,6 +23,8 @@ class Processor:
     settings: Mapping[str, str] = field(default_factory=dict)
     condition: str | None = None
     workers: int = 1
+    section: str = field(default="", compare=False)
+    """The node whose section it stands in: ids may be used again in another one."""
 
 
 @dataclass(frozen=True)

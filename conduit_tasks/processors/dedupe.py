@@ -7,6 +7,9 @@ record that comes again after a crash finds its own id there and goes on: it is 
 Which of two records with one key is first is decided by who asks first; where they come from one partition, that is
 their order. A first record that is nacked later on still counts: its duplicates are gone, and its dead letter stands
 for them.
+
+What is remembered outlives the pipeline by the time to live: one that is begun anew under an id of before, and reads
+its sources from their beginning, filters what it filtered then. Give `memory` another name in such a case.
 """
 
 from __future__ import annotations
@@ -51,8 +54,7 @@ class Dedupe(ManyProcessor):
             Option("ttl", "how long a key is remembered", default="24h"),
             Option(
                 "memory",
-                "name of what is remembered in this pipeline; default: the processor's id. Sections whose processors "
-                "have the same id need different ones",
+                "name of what is remembered in this pipeline, which several processors may share; default: one's own",
             ),
         ),
     )
@@ -96,7 +98,7 @@ class Dedupe(ManyProcessor):
         raw = value if isinstance(value, bytes) else orjson.dumps(value, option=_CANONICAL)
         kind = b"r" if isinstance(value, bytes) else b"s"
         digest = hashlib.blake2b(kind + raw, digest_size=16).hexdigest()
-        memory = self.settings.get("memory") or self.id
+        memory = self.settings.get("memory") or "/".join(part for part in (self.section, self.id) if part)
         return f"{{conduit:{record.origin.pipeline}}}:dedupe:{memory}:{digest}"
 
     def _holders(self, claims: list[str], ids: list[str]) -> list[str]:

@@ -23,6 +23,8 @@ class ManyProcessor(RecordProcessor):
 
     id: str = ""
     """The processor's in the pipeline file."""
+    section: str = ""
+    """The node whose section it stands in there."""
     workers: int = 1
     """How many records may be under way at a time."""
 

@@ -118,5 +118,5 @@ def build(processor: Processor) -> RecordProcessor | FrameProcessor:
     except ConfigError as error:
         raise ConfigError(f"processor {processor.id}: {error}") from error
     if isinstance(built, ManyProcessor):
-        built.id, built.workers = processor.id, max(processor.workers, 1)
+        built.id, built.workers, built.section = processor.id, max(processor.workers, 1), processor.section
     return built

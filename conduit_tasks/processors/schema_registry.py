@@ -82,7 +82,10 @@ class RedisRegistry:
     def by_version(self, subject: str, version: int) -> tuple[int, str]:
         id = self._read(_versions(subject), str(version))
         if id is None:
-            raise ConfigError(f"the schema registry has no version {version} of the subject {subject}; register it")
+            raise ConfigError(
+                f"the schema registry has no version {version} of the subject {subject}; "
+                "`conduit schemas register` makes it"
+            )
         return int(id), self.by_id(int(id))
 
     def register(self, subject: str, schema: str) -> int:
@@ -96,6 +99,16 @@ class RedisRegistry:
         digest = hashlib.sha256(schema.encode()).hexdigest()
         id, version = scripts.SCHEMA_REGISTER(self._redis, keys, fingerprint=digest, schema=schema)
         return int(id), int(version)
+
+    def listed(self) -> list[tuple[str, int, int]]:
+        """(subject, version, id) of all that is registered, sorted."""
+        from conduit_tasks.broker.connection import reaching
+
+        prefix = _versions("")
+        with reaching(self._redis):
+            subjects = [key.removeprefix(prefix) for key in self._redis.scan_iter(match=f"{prefix}*", count=1_000)]
+            versions = {subject: self._redis.hgetall(_versions(subject)) for subject in subjects}
+        return sorted((name, int(v), int(id)) for name, of in versions.items() for v, id in of.items())
 
     def close(self) -> None:
         self._redis.close()

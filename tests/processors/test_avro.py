@@ -150,6 +150,7 @@ def test_the_registry_built_in_gives_ids_and_versions_as_confluents_does(home: P
     assert registry.register_version("b", '"long"') == (2, 1)
     assert registry.register_version("a", '"int"') == (1, 1)
     assert registry.by_version("b", 1) == (2, '"long"')
+    assert registry.listed() == [("a", 1, 1), ("a", 2, 2), ("b", 1, 2)]
     registry.close()
 
 

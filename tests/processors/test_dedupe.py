@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,14 @@ def test_memories_are_apart() -> None:
     assert kept([event(2, b"a")], step("dedupe", id="two")) == [2]
     assert kept([event(3, b"a")], step("dedupe", id="two", memory="one")) == []
     assert kept([Record(b"4", key=b"a", origin=Origin("other", "in", ""))], step("dedupe", id="one")) == [4]
+
+
+def test_processors_of_one_id_in_two_sections_remember_apart() -> None:
+    one = step("dedupe", id="once")
+    there, elsewhere = (replace(one, section=f"destinations.{name}") for name in ("a", "b"))
+    assert kept([event(1, b"a")], there) == [1]
+    assert kept([event(2, b"a")], elsewhere) == [2]
+    assert kept([event(3, b"a")], there) == []
 
 
 def test_redis_is_asked_once_per_block(redis_server: RedisServer) -> None:
