@@ -104,6 +104,8 @@ class Source:
 
     spec: ClassVar[Spec]
     ack_on: ClassVar[Literal["delivered", "stored"]] = "delivered"
+    in_driver: ClassVar[bool] = False
+    """Whether it reads through the driver's Spark session; it is then read there, not in an executor."""
     settles: ClassVar[bool] = False
     """Whether an ack is given for each micro-batch apart, in order: a queue's, whose position holds what to delete."""
     pipeline: str = ""
@@ -226,6 +228,8 @@ class BatchDestination:
     """Ids of the pipeline and of the connector it is there; set by who builds it to work, not to check settings."""
     effectively_once: ClassVar[bool] = False
     """As above; also where `open(state)` brings back exactly what was confirmed (a file is cut back)."""
+    in_driver: ClassVar[bool] = False
+    """Whether it writes through the driver's Spark session; it then runs there, not in an executor."""
     keeps_index: ClassVar[bool] = False
     """Whether it stores the last of `Rows.numbers` with the rows in one transaction, and leaves out what it has."""
     chunk: ClassVar[int] = 50_000

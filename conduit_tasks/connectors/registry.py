@@ -15,9 +15,8 @@ from conduit_tasks.connectors.base import BatchDestination, Described, RecordDes
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.plugins import parse_plugin
 
-BUILTIN = {
-    name: f"conduit_tasks.connectors.{name}" for name in ("delta", "file", "gateway", "generator", "http", "log", "sql")
-}
+_OURS = ("delta", "file", "gateway", "generator", "http", "log", "spark", "sql")
+BUILTIN = {name: f"conduit_tasks.connectors.{name}" for name in _OURS}
 """name → module with `SOURCE`, `DESTINATION` or both."""
 
 GROUP = "conduit.connectors"

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from conduit_tasks.broker.port import BrokerPort
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.careful import deliver_carefully
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.handlers import Changes, Handlers
@@ -118,6 +119,7 @@ class Drain:
             self.context.broker.finish(self.destination.id, self.run, self.context.pipeline.spool_retention)
 
     def _deliver(self, number: int, epoch: int = 0) -> None:
+        in_driver = getattr(destination_class(self.destination.plugin), "in_driver", False)
         task = DeliverTask(
             pipeline=self.context.pipeline,
             destination=self.destination.id,
@@ -125,9 +127,10 @@ class Drain:
             token=self.lease.token,
             run=self.run,
             epoch=epoch,
-            careful=self.lease.attempts > self.destination.delivery.max_redeliveries,
+            # A driver cannot be forked: its session is in another process.
+            careful=not in_driver and self.lease.attempts > self.destination.delivery.max_redeliveries,
         )
-        (report,) = self.run_all(task, [0])
+        (report,) = [task(0)] if in_driver else self.run_all(task, [0])
         try_to_mark(self.marker)
         if isinstance(report, ConduitError):
             raise report
@@ -245,8 +248,6 @@ class DeliverTask:
 
 def connect(pipeline: str, destination: Destination) -> Any:
     """The destination connector, built from its settings and told where it is."""
-    from conduit_tasks.connectors.registry import destination_class
-
     connector = destination_class(destination.plugin)(destination.settings)
     connector.pipeline, connector.connector = pipeline, destination.id
     return connector

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain as chained
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.base import Slice
+from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.plan import source_connector
 from conduit_tasks.micro_batch.receipts import Kept
@@ -74,10 +75,11 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
         ),
         lease.attempts,
     )
+    reader = SourceReader(pipeline, source.id, origins)
+    if source_class(source.plugin).in_driver:
+        run_all = _here
     with keeping(lease):
-        results = run_pass(
-            context, plan, SourceReader(pipeline, source.id, origins), group_slices(slices, first), run_all
-        )
+        results = run_pass(context, plan, reader, group_slices(slices, first), run_all)
     counts: dict[int, int] = {}
     ends: dict[int, Any] = {}
     for result in results:
@@ -96,6 +98,11 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
         **totals(results),
     )
     stage(context, lease, manifest, [counts[first + i] for i in range(len(slices))], slices)
+
+
+def _here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+    """In the driver, one after the other."""
+    return [function(piece) for piece in pieces]
 
 
 def first_slice(pipeline: Pipeline, micro_batch: MicroBatch, source_id: str) -> int:
