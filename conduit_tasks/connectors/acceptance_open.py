@@ -54,9 +54,8 @@ def leaving_nothing_open() -> Iterator[None]:
     Use it around a second use: what the first one makes once for the process (an executor's pool, a native runtime)
     is no leak.
     """
-    gc.collect()
     before = Open.now()
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as seen, _collecting_only_what_is_new():
         warnings.simplefilter("always", ResourceWarning)
         yield
         deadline = time.monotonic() + PATIENCE
@@ -68,3 +67,13 @@ def leaving_nothing_open() -> Iterator[None]:
     unclosed = [str(each.message) for each in seen if issubclass(each.category, ResourceWarning)]
     if unclosed:
         raise Unmet(f"something was dropped without being closed: {unclosed[0]}")
+
+
+@contextmanager
+def _collecting_only_what_is_new() -> Iterator[None]:
+    """What others left behind is neither told nor paid for."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -73,7 +73,8 @@ def test_the_log_keeps_the_contract(caplog: pytest.LogCaptureFixture) -> None:
         accept("log", read_back=lambda: [each.getMessage() for each in caplog.records]).require()
 
 
-def test_http_keeps_the_contract() -> None:
+def test_http_keeps_the_contract_on_both_sides() -> None:
+    # Given a service that keeps what it is sent, and hands it out in pages
     bodies: list[bytes] = []
 
     class Taking(BaseHTTPRequestHandler):
@@ -85,6 +86,15 @@ def test_http_keeps_the_contract() -> None:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
+        def do_GET(self) -> None:
+            after = int(self.path.partition("after=")[2] or 0)
+            page = [{"seq": n, "event": json.loads(body)} for n, body in enumerate(bodies, 1) if n > after][:20]
+            answer = json.dumps(page).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
         def log_message(self, *_: Any) -> None:
             """Says nothing."""
 
@@ -92,7 +102,11 @@ def test_http_keeps_the_contract() -> None:
         serving = threading.Thread(target=server.serve_forever, args=(0.02,))
         serving.start()
         try:
-            accept("http", {"url": f"http://127.0.0.1:{server.server_port}/"}, read_back=lambda: bodies).require()
+            url = {"url": f"http://127.0.0.1:{server.server_port}/"}
+            paged = {"cursor.param": "after", "cursor.next": "record:seq"}
+            accept("http", source={**url, **paged}, destination=url).require()
+            # And the destination alone
+            accept("http", destination=url, read_back=lambda: bodies, records=10).require()
         finally:
             server.shutdown()
             serving.join()
