@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import chain, gateway, growth, over_http, over_redis, submits, three, two, whole
+from benchmarks import chain, gateway, growth, over_http, over_kafka, over_redis, submits, three, two, whole
 from benchmarks.measure import adopt
 from benchmarks.place import ROOT, Place
 from benchmarks.tables import Result
@@ -30,6 +30,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "http": (
         lambda place, n: over_http.run(place, *n),
         {"full": (100_000,), "moderate": (100_000,), "quick": (1_000,)},
+    ),
+    "kafka": (
+        lambda place, n: over_kafka.run(place, *n),
+        {"full": (1_000_000,), "moderate": (500_000,), "quick": (1_000,)},
     ),
     "redis": (
         lambda place, n: over_redis.run(place, *n),

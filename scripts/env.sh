@@ -42,4 +42,6 @@ fi
 if [ "${1:-}" = --tests ]; then
   ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || apt_install postgresql
   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core
+  command -v mvn >/dev/null || apt_install maven
+  scripts/kafka.sh
 fi

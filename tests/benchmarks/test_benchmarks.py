@@ -37,6 +37,10 @@ def check_http(facts: dict[str, Any]) -> None:
     assert facts["delivered"] == facts["distinct"] == EVENTS
 
 
+def check_kafka(facts: dict[str, Any]) -> None:
+    assert facts["arrived.at-least-once"] == facts["arrived.effectively-once"] == EVENTS
+
+
 def check_redis(facts: dict[str, Any]) -> None:
     assert 0 < facts["nacked"] < facts["nacked"] + facts["delivered"] == 400
 

@@ -1,0 +1,169 @@
+"""What source and destination of `kafka` share: connection options, librdkafka's configuration, its errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Option
+from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.settings import settings as installation
+
+log = logging.getLogger(__name__)
+
+PASSED_ON = "librdkafka."
+OURS = frozenset(
+    {
+        *("bootstrap.servers", "group.id", "client.id", "enable.auto.commit", "enable.auto.offset.store"),
+        *("auto.offset.reset", "isolation.level", "enable.partition.eof", "enable.idempotence", "acks"),
+        *("transactional.id", "message.timeout.ms", "enable.gapless.guarantee"),
+    }
+)
+"""Settings of librdkafka on which the guarantees rest."""
+
+CONNECTION = (
+    Option("servers", "brokers to ask for all others, comma-separated: host:port", required=True),
+    Option("clientID", "how connections of this connector are called in the broker's log", default="conduit-tasks"),
+    Option("tls.enabled", "speak TLS", default="false"),
+    Option("caCert", "certificates to trust: PEM, or a file of it"),
+    Option("clientCert", "certificate of ours: PEM, or a file of it"),
+    Option("clientKey", "its key: PEM, or a file of it", secret=True),
+    Option("insecureSkipVerify", "take any certificate and any host name", default="false"),
+    Option("saslMechanism", "how to authenticate", choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
+    Option("saslUsername", "user of saslMechanism"),
+    Option("saslPassword", "its password", secret=True),
+    Option("timeout", "how long one question to the brokers may take", default="30s"),
+    Option(f"{PASSED_ON}*", "any other setting of librdkafka, such as librdkafka.socket.nagle.disable", secret=True),
+)
+
+
+def check_connection(settings: Mapping[str, str]) -> None:
+    """Raises ConfigError naming the option."""
+    options.duration(settings, "timeout")
+    options.boolean(settings, "insecureSkipVerify")
+    if not options.words(settings, "servers"):
+        raise ConfigError("kafka: option 'servers' names no broker; write host:port")
+    tls = options.boolean(settings, "tls.enabled")
+    for name in ("caCert", "clientCert", "clientKey"):
+        if settings.get(name) and not tls:
+            raise ConfigError(f"kafka: option '{name}' needs tls.enabled: true")
+    if bool(settings.get("clientCert")) != bool(settings.get("clientKey")):
+        raise ConfigError("kafka: options 'clientCert' and 'clientKey' need each other")
+    if settings.get("saslMechanism") and not (settings.get("saslUsername") and settings.get("saslPassword")):
+        raise ConfigError("kafka: option 'saslMechanism' needs 'saslUsername' and 'saslPassword'")
+    for name in settings:
+        if name.removeprefix(PASSED_ON) in OURS and name.startswith(PASSED_ON):
+            raise ConfigError(f"kafka: option '{name}' is decided by this connector; leave it out")
+
+
+def library() -> Any:
+    """The module `confluent_kafka`. Raises ConfigError where it is not installed."""
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise ConfigError(
+            f"kafka: the client library is missing ({error}); install it: pip install 'conduit-tasks[kafka]'"
+        ) from error
+    return confluent_kafka
+
+
+def configuration(settings: Mapping[str, str]) -> dict[str, Any]:
+    """librdkafka's settings of a connection. Errors of brokers that come and go are its own to retry, and stay quiet:
+    what matters is raised by the call that they make fail."""
+    tls, sasl = options.boolean(settings, "tls.enabled"), settings.get("saslMechanism")
+    config: dict[str, Any] = {
+        "bootstrap.servers": ",".join(options.words(settings, "servers")),
+        "client.id": settings["clientID"],
+        "security.protocol": ("SASL_SSL" if tls else "SASL_PLAINTEXT") if sasl else ("SSL" if tls else "PLAINTEXT"),
+        "reconnect.backoff.max.ms": 1_000,
+        "error_cb": _quiet,
+        "logger": _Debug(),
+    }
+    if sasl:
+        config |= {
+            "sasl.mechanisms": sasl,
+            "sasl.username": settings["saslUsername"],
+            "sasl.password": settings["saslPassword"],
+        }
+    if tls:
+        for name, key in (("caCert", "ssl.ca"), ("clientCert", "ssl.certificate"), ("clientKey", "ssl.key")):
+            if value := settings.get(name):
+                config[f"{key}.pem" if "-----BEGIN" in value else f"{key}.location"] = _pem(value)
+        config["enable.ssl.certificate.verification"] = not options.boolean(settings, "insecureSkipVerify")
+    config |= {n.removeprefix(PASSED_ON): v for n, v in settings.items() if n.startswith(PASSED_ON)}
+    return config
+
+
+def made(make: Callable[[], Any]) -> Any:
+    """A client. Raises ConfigError where librdkafka does not take its configuration (a wrong value, a bad key)."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return make()
+    except (KafkaException, ValueError, TypeError) as error:
+        raise ConfigError(f"kafka: librdkafka refuses its configuration: {said(error)}; mend the options") from None
+
+
+@contextmanager
+def reaching(what: str) -> Iterator[None]:
+    """Raises Unavailable where the brokers cannot be reached or may answer otherwise later, and ConfigError where they
+    refuse who we are: a question that is `what` in words."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    refusals = {
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+    try:
+        yield
+    except KafkaException as error:
+        if error_of(error).code() in refusals:
+            raise ConfigError(
+                f"kafka: {what}: {said(error)}; mend the credentials or the rights on the cluster"
+            ) from None
+        raise Unavailable(f"kafka: {what}: {said(error)}") from None
+
+
+def error_of(error: Exception) -> Any:
+    """The KafkaError in an exception."""
+    return error.args[0]
+
+
+def said(error: Exception) -> str:
+    """What librdkafka says, in one line."""
+    first = error.args[0] if error.args else error
+    return str(first.str() if hasattr(first, "str") else first)
+
+
+def part_of(topic: str, partition: int) -> str:
+    """The name of a partition in positions: `topic:partition`."""
+    return f"{topic}:{partition}"
+
+
+def topic_partition(part: str) -> tuple[str, int]:
+    """The opposite of `part_of`; a topic's name holds no colon."""
+    topic, _, partition = part.rpartition(":")
+    return topic, int(partition)
+
+
+def _pem(value: str) -> str:
+    return value if "-----BEGIN" in value else str(Path(installation().path(value)))
+
+
+def _quiet(_: Any) -> None:
+    """See `configuration`."""
+
+
+class _Debug:
+    """A logger for librdkafka, which calls loud what it mends itself and what we make a dead letter of."""
+
+    def log(self, _: int, text: str, *values: object) -> None:
+        log.debug(text, *values)

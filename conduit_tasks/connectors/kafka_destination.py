@@ -1,0 +1,192 @@
+"""Kafka as a destination: idempotent, an outcome per record from its delivery report (SEMANTICS C17, invariant 10).
+
+Without a transaction a chunk that fails is partly there. What the reports confirmed is remembered and not sent again
+when the engine halves or repeats the chunk, except behind a record that failed in the same partition: those go again,
+after it, so that the last message of each record stands in order.
+
+With `guarantee: effectively-once` a chunk and the number of its last row are one transaction (see `kafka_index`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.connectors import kafka_client as client
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
+from conduit_tasks.connectors.kafka_index import Transactions
+from conduit_tasks.connectors.kafka_message import Message, Messages, identities
+from conduit_tasks.errors import ConfigError, Refused
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.kafka_reports import Reports
+
+_SDK_FORMAT = "sdk.record.format"
+PROPAGATION = 5.0
+"""Seconds after which a topic that no broker knows is not there."""
+
+
+class KafkaDestination(BatchDestination):
+    """Sends records to topics, key and headers included."""
+
+    effectively_once = True
+    keeps_index = True
+
+    spec = Spec(
+        "kafka",
+        "Messages in topics of Kafka, by an idempotent producer; in transactions where asked for.",
+        (
+            *client.CONNECTION,
+            Option("topic", "the topic: a name, or a template", default='{{ index .Metadata "opencdc.collection" }}'),
+            Option(
+                "format",
+                "value of a message; opencdc: the whole record as JSON; payload: the payload alone, JSON or raw bytes, "
+                "and none (a tombstone) for a delete",
+                default="opencdc",
+                choices=("opencdc", "payload"),
+            ),
+            Option("id-header", "the header that carries the record's id, the same at each attempt; empty: none", ""),
+            Option(
+                "timestamp",
+                "time of a message; now: when it is sent; created: the record's opencdc.createdAt, by which retention "
+                "may remove an old one at once",
+                default="now",
+                choices=("now", "created"),
+            ),
+            Option("acks", "only all: less would confirm what may be lost", default="all", choices=("all",)),
+            Option("compression", "of batches", "snappy", choices=("none", "gzip", "snappy", "lz4", "zstd")),
+            Option("batchBytes", "the largest message, and batch, in bytes", default="1000012"),
+            Option("deliveryTimeout", "how long a message may be on its way", default="10s"),
+            Option("chunk", "records per write, or transaction", default="20000"),
+            Option(
+                "index-topic",
+                "for effectively-once: an empty topic for whose partition 0 the number of the last record is stored, "
+                "as an offset; made where it is missing",
+                default="conduit-index",
+            ),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        s = self.settings
+        client.check_connection(s)
+        asked = s.get(_SDK_FORMAT, "opencdc/json")
+        if asked != "opencdc/json":
+            raise ConfigError(
+                f"kafka: option '{_SDK_FORMAT}' can only be opencdc/json, not '{asked}'; for the payload alone write "
+                "format: payload"
+            )
+        self._messages = Messages(s)
+        self._timeout = options.duration(s, "timeout")
+        self._delivery = options.duration(s, "deliveryTimeout")
+        self._bytes = options.integer(s, "batchBytes", least=1_000)
+        self.chunk = options.integer(s, "chunk", least=1)  # type: ignore[misc]  # a setting here, a class's constant elsewhere
+        self._producer: Any = None
+        self._transactions: Transactions | None = None
+        self._broken = False
+        self._topics: set[str] = set()
+        self._missing: set[str] = set()
+        self._there: set[Any] = set()
+        """Rows that were confirmed in a write that failed, as `identities` names them."""
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """There is no state to go back to. Clients that failed are replaced: what they had on their way is over."""
+        client.library()
+        if self._broken:
+            self.close()
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        """Raises Refused (a message is too large, a topic is not there), Unavailable, Fenced, ConfigError."""
+        messages = self._messages.of(rows)
+        self._broken = True
+        if rows.numbers is None:
+            self._write(rows, messages)
+        else:
+            self._write_once(rows.numbers, messages)
+        self._broken = False
+        return None
+
+    def close(self) -> None:
+        if self._transactions is not None:
+            self._transactions.close()
+        self._transactions = self._producer = None
+        self._topics.clear()
+        self._broken = False
+
+    def _write(self, rows: Rows, messages: Sequence[Message]) -> None:
+        if self._producer is None:
+            # Where one message fails for good, nothing behind it in its partition is sent either (C9).
+            self._producer = self._connected({"enable.gapless.guarantee": True})
+        from conduit_tasks.connectors.kafka_reports import Reports
+
+        ids = identities(rows)
+        wanted = [n for n, row in enumerate(ids) if row not in self._there] if self._there else range(len(messages))
+        reports = Reports([messages[n] for n in wanted])
+        self._send(self._producer, reports)
+        if not reports.complete:
+            self._there.update(ids[wanted[n]] for n in reports.settled())
+            raise reports.error()
+        self._there.difference_update(ids)
+
+    def _write_once(self, numbers: RowNumbers, messages: Sequence[Message]) -> None:
+        """One transaction, of what was not written before; all of it or nothing."""
+        if self._transactions is None:
+            self._transactions = Transactions(
+                self.settings,
+                numbers,
+                self._connected,
+                timeout=self._timeout,
+                delivery=self._delivery,
+                still_ours=self.still_ours,
+            )
+        with self._transactions.of(numbers) as known:
+            from conduit_tasks.connectors.kafka_reports import Reports
+
+            if known < len(messages):
+                reports = Reports(messages[known:])
+                self._send(self._transactions.producer, reports)
+                if not reports.complete:
+                    raise reports.error()
+
+    def _send(self, producer: Any, reports: Reports) -> None:
+        for topic in reports.topics() - self._topics:
+            self._look_at(producer, topic)
+        reports.send(producer, self._delivery + self._timeout)
+
+    def _look_at(self, producer: Any, topic: str) -> None:
+        """Raises Refused where there is no such topic and the brokers do not make one by themselves. A broker that has
+        just begun, or a topic that was just made, is unknown for a moment: one that is missing is looked for again."""
+        from conduit_tasks.connectors.kafka_reports import REFUSALS
+
+        give_up = time.monotonic() + (0.0 if topic in self._missing else min(PROPAGATION, self._timeout))
+        while True:
+            with client.reaching(f"looking for topic {topic}"):
+                error = producer.list_topics(topic, timeout=self._timeout).topics[topic].error
+            if error is None:
+                self._topics.add(topic)
+            if error is None or error.code() not in REFUSALS:
+                return
+            if time.monotonic() > give_up:
+                self._missing.add(topic)
+                raise Refused(f"kafka: topic {topic}: {error.str()}")
+            time.sleep(0.1)
+
+    def _connected(self, config: Mapping[str, Any]) -> Any:
+        """A producer."""
+        kafka = client.library()
+        whole = {
+            **client.configuration(self.settings),
+            "enable.idempotence": True,
+            "acks": "all",
+            "compression.type": self.settings["compression"],
+            "message.max.bytes": self._bytes,
+            "batch.size": self._bytes,
+            "message.timeout.ms": int(self._delivery * 1000),
+            "linger.ms": 5,
+            "queue.buffering.max.messages": max(2 * self.chunk, 100_000),
+            **config,
+        }
+        return client.made(lambda: kafka.Producer(whole))

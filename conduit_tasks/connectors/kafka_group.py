@@ -1,0 +1,115 @@
+"""A consumer group as a place for offsets: what there is to read, what is committed, and committing it (B1).
+
+The group is never joined: no rebalance can take a partition away in the middle of a micro-batch, and who may read what
+is decided by leases of ours (`kafka_share`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from conduit_tasks.connectors import kafka_client as client
+from conduit_tasks.errors import SourceError
+
+Part = tuple[str, int]
+"""Topic and partition."""
+
+
+class Group:
+    """One client of the cluster. Methods raise KafkaException where the brokers cannot be asked."""
+
+    def __init__(self, settings: Mapping[str, str], group: str, timeout: float) -> None:
+        kafka = client.library()
+        self._settings, self.name, self._timeout = settings, group, timeout
+        config = {
+            **client.configuration(settings),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            # The end of a range that ends in a hole is heard of when a fetch comes back empty.
+            "fetch.wait.max.ms": 100,
+            "fetch.message.max.bytes": 4 << 20,
+        }
+        self.consumer = client.made(lambda: kafka.Consumer(config))
+
+    def cluster(self) -> str:
+        """The id of the cluster."""
+        return str(self.consumer.list_topics(timeout=self._timeout).cluster_id)
+
+    def partitions(self, topics: Sequence[str]) -> list[Part]:
+        """Every partition of these topics, sorted; one that begins with ^ is a pattern. Raises SourceError where one
+        that is named is not there."""
+        found = self.consumer.list_topics(timeout=self._timeout).topics
+        patterns = [re.compile(t) for t in topics if t.startswith("^")]
+        names = {t for t in topics if not t.startswith("^")}
+        missing = sorted(t for t in names if t not in found or found[t].error is not None)
+        if missing:
+            raise SourceError(f"kafka: there is no topic {', '.join(missing)}; create it, or mend the option 'topics'")
+        names |= {t for t in found if any(p.search(t) for p in patterns) and not t.startswith("__")}
+        return sorted((t, p) for t in names for p in found[t].partitions)
+
+    def beginnings(self, parts: Sequence[Part]) -> dict[Part, int]:
+        """The first offset of each."""
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._offsets(parts, OffsetSpec.earliest())
+
+    def ends(self, parts: Sequence[Part], *, stable: bool = True) -> dict[Part, int]:
+        """The offset behind the last message; `stable`: but not behind the first open transaction."""
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._offsets(parts, OffsetSpec.latest(), stable=stable)
+
+    def _offsets(self, parts: Sequence[Part], spec: Any, *, stable: bool = True) -> dict[Part, int]:
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import AdminClient
+
+        if not parts:
+            return {}
+        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        admin = AdminClient(client.configuration(self._settings))
+        asked = admin.list_offsets(
+            {TopicPartition(*p): spec for p in parts}, isolation_level=level, request_timeout=self._timeout
+        )
+        return {(tp.topic, tp.partition): future.result().offset for tp, future in asked.items()}
+
+    def committed(self, parts: Sequence[Part]) -> dict[Part, int]:
+        """The group's committed offsets; a partition without one is missing."""
+        from confluent_kafka import TopicPartition
+
+        if not parts:
+            return {}
+        answered = self.consumer.committed([TopicPartition(*p) for p in parts], timeout=self._timeout)
+        return {(tp.topic, tp.partition): tp.offset for tp in answered if tp.error is None and tp.offset >= 0}
+
+    def commit(self, offsets: Mapping[Part, int]) -> None:
+        """Commits the offsets of the next messages. Raises SourceError where consumers that joined the group own it."""
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        if not offsets:
+            return
+        joined = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS}
+        try:
+            answered = self.consumer.commit(
+                offsets=[TopicPartition(*p, offset) for p, offset in offsets.items()], asynchronous=False
+            )
+            for tp in answered:
+                if tp.error is not None and tp.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise KafkaException(tp.error)
+        except KafkaException as error:
+            if client.error_of(error).code() not in joined:
+                raise
+            raise SourceError(
+                f"kafka: consumers that subscribe have joined the group {self.name}, so its offsets cannot be "
+                "committed; give this connector a groupID of its own"
+            ) from None
+
+    def close(self) -> None:
+        """Leaves nothing open."""
+        self.consumer.close()

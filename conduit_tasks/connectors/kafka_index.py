@@ -1,0 +1,143 @@
+"""The receiver of a monotonic pipe (SEMANTICS O5) that keeps its index in Kafka: effectively-once (B8).
+
+A chunk and the number of its last row are one transaction. The number is kept as a committed offset: of partition 0 of
+the index topic, by a group named for pipeline, destination and epoch. The transactional id is the destination's own:
+whoever begins with it last fences everybody before (invariant 4), and what they left open is aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from conduit_tasks.connectors import kafka_client as client
+from conduit_tasks.connectors.base import RowNumbers
+from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.pipes.monotonic import MonotonicReceiver
+
+TRANSACTION_MS = 60_000
+"""A transaction that was begun and left is aborted by the brokers after this, where nobody follows."""
+
+
+class Transactions:
+    """The transactions of one destination. Raises Unavailable, Fenced (the lease was lost), ConfigError."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        numbers: RowNumbers,
+        connect: Callable[[Mapping[str, Any]], Any],
+        *,
+        timeout: float,
+        delivery: float,
+        still_ours: Callable[[], None],
+    ) -> None:
+        self._settings, self._timeout = settings, timeout
+        self._topic = settings["index-topic"]
+        self._name = f"conduit.{numbers.pipeline}.{numbers.destination}"
+        self._groups: dict[int, Any] = {}
+        self._current: dict[int, int] = {}
+        still_ours()
+        longest = max(TRANSACTION_MS, int(delivery * 1000))
+        self.producer = connect({"transactional.id": self._name, "transaction.timeout.ms": longest})
+        with client.reaching("beginning transactions"):
+            self.producer.init_transactions(timeout)
+        # Invariant 4: nobody before us can write any more. Whoever came after us must not be disturbed.
+        still_ours()
+        self._make_topic()
+
+    @contextmanager
+    def of(self, numbers: RowNumbers) -> Iterator[int]:
+        """A transaction for these rows: gives how many of them, from the first, were written before, and commits at the
+        end of the block. Where all were, there is none. Whatever the block raises aborts it."""
+        epoch = numbers.epoch
+        receiver = MonotonicReceiver(first=self._written(epoch) + 1, epoch=epoch)
+        known = receiver.receive_all(numbers.numbers.tolist())
+        if known == len(numbers.numbers):
+            yield known
+            return
+        with client.reaching("beginning a transaction"):
+            self.producer.begin_transaction()
+        try:
+            yield known
+        except BaseException:
+            self._abort()
+            raise
+        self._commit(epoch, int(receiver.current or 0))
+
+    def close(self) -> None:
+        """Leaves nothing open."""
+        for group in self._groups.values():
+            group.close()
+        self._groups.clear()
+
+    def _commit(self, epoch: int, number: int) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        place = [TopicPartition(self._topic, 0, number)]
+        with client.reaching("committing a transaction"):
+            try:
+                self.producer.send_offsets_to_transaction(
+                    place, self._group(epoch).consumer_group_metadata(), self._timeout
+                )
+                self.producer.commit_transaction(self._timeout)
+            except KafkaException as error:
+                if client.error_of(error).txn_requires_abort():
+                    self._abort()
+                raise
+        self._current[epoch] = number
+
+    def _abort(self) -> None:
+        """So that nobody who reads waits for it. Where the brokers do not hear it, whoever begins next aborts it."""
+        from confluent_kafka import KafkaException
+
+        with suppress(KafkaException):
+            self.producer.abort_transaction(self._timeout)
+
+    def _written(self, epoch: int) -> int:
+        """The number of the last row that is there."""
+        if epoch not in self._current:
+            from confluent_kafka import TopicPartition
+
+            with client.reaching("reading the index"):
+                (place,) = self._group(epoch).committed([TopicPartition(self._topic, 0)], timeout=self._timeout)
+                if place.error is not None:
+                    raise Unavailable(f"kafka: reading the index: {place.error.str()}")
+            self._current[epoch] = max(0, place.offset)
+        return self._current[epoch]
+
+    def _group(self, epoch: int) -> Any:
+        if epoch not in self._groups:
+            kafka = client.library()
+            config = {
+                **client.configuration(self._settings),
+                "group.id": f"{self._name}.{epoch}",
+                "enable.auto.commit": False,
+                # Answers only when what an earlier transaction has pending is decided.
+                "isolation.level": "read_committed",
+            }
+            self._groups[epoch] = client.made(lambda: kafka.Consumer(config))
+        return self._groups[epoch]
+
+    def _make_topic(self) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        with client.reaching("looking for the index topic"):
+            topics = self.producer.list_topics(timeout=self._timeout).topics
+            if self._topic in topics:
+                return
+            admin = AdminClient(client.configuration(self._settings))
+            try:
+                for made in admin.create_topics([NewTopic(self._topic, 1)]).values():
+                    made.result(self._timeout)
+            except KafkaException as error:
+                code = client.error_of(error).code()
+                if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+                    raise ConfigError(
+                        f"kafka: the topic {self._topic} is not there and we may not make it; create it with one "
+                        "partition, or name another one (index-topic)"
+                    ) from None
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise

@@ -1,0 +1,172 @@
+"""Reading a range of offsets of one partition, and messages as records.
+
+A range ends by position, never by count: compaction and transactions leave holes in it. Only committed messages are
+read, up to the end that `plan` fixed at or below the last stable offset, so that reading again gives the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.connectors.base import Slice
+from conduit_tasks.connectors.kafka_client import part_of, topic_partition
+from conduit_tasks.errors import SourceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH = 10_000
+"""Messages per Arrow batch."""
+PATIENCE = 0.2
+"""Seconds that the client gathers a batch."""
+HEADER, BINARY_HEADER = "kafka.header.", "kafka.header.base64."
+"""Metadata of a header: its value as text, or in base64 where it is none."""
+_CE = re.compile(r"ce_([a-z0-9]+)")
+"""A header of an event in binary mode (CloudEvents Kafka binding, 3.2)."""
+
+
+class RangeReader:
+    """One consumer that reads ranges; ranges that follow on each other are read without asking anew.
+
+    `skip`: what retention removed meanwhile is passed over, otherwise it is a SourceError.
+    """
+
+    def __init__(self, consumer: Any, *, timeout: float, skip: bool) -> None:
+        self._consumer, self._timeout, self._skip = consumer, timeout, skip
+        self._at: tuple[str, int] | None = None
+
+    def messages(self, slice: Slice) -> Iterator[list[Any]]:
+        """The messages of [start, end), in order, in lists of at most BATCH. Raises SourceError."""
+        if self._at != (slice.part, slice.start):
+            self._seek(slice.part, slice.start)
+        position, end, quiet_since = int(slice.start), int(slice.end), time.monotonic()
+        self._at = None
+        while position < end:
+            # No more than the rest: without holes nothing beyond the range is taken from the client.
+            got = self._consumer.consume(min(BATCH, end - position), PATIENCE)
+            found = [m for m in got if m.error() is None]
+            if found:
+                quiet_since = time.monotonic()
+                position = found[-1].offset() + 1
+                if wanted := [m for m in found if m.offset() < end] if position > end else found:
+                    yield wanted
+            for event in got:
+                if event.error() is not None:
+                    position = max(position, self._event(slice, event))
+            if not found and time.monotonic() - quiet_since > self._timeout:
+                raise SourceError(
+                    f"kafka: {slice.part}: nothing was read at offset {position} for {self._timeout:g} s, though the "
+                    f"partition reached to {end} when it was planned; look at the brokers"
+                )
+        if position == end:
+            self._at = (slice.part, end)
+
+    def _seek(self, part: str, offset: int) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(*topic_partition(part), offset)])
+
+    def _event(self, slice: Slice, event: Any) -> int:
+        """How far the consumer is, as far as an event that is no message tells; 0 where it does not."""
+        from confluent_kafka import KafkaError
+
+        error, part = event.error(), part_of(event.topic(), event.partition()) if event.topic() else ""
+        if error.code() == KafkaError._PARTITION_EOF:
+            # Of a range read before, where the part is another one.
+            return int(event.offset()) if part == slice.part else 0
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            return self._lost(slice)
+        if error.code() in (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError._UNKNOWN_PARTITION,
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError._BAD_MSG,
+        ):
+            raise SourceError(f"kafka: {slice.part}: {error.str()}; look at the topic, and at the rights on it")
+        return 0
+
+    def _lost(self, slice: Slice) -> int:
+        from confluent_kafka import TopicPartition
+
+        low, _ = self._consumer.get_watermark_offsets(
+            TopicPartition(*topic_partition(slice.part)), timeout=self._timeout, cached=False
+        )
+        if not self._skip:
+            raise SourceError(lost(slice.part, int(slice.start), low))
+        if slice.start < low < slice.end:
+            self._seek(slice.part, low)
+            return int(low)
+        return int(slice.end)
+
+
+def lost(part: str, start: int, low: int) -> str:
+    """The message for records that are gone before they were read."""
+    return (
+        f"kafka: {part}: offset {start} is gone, the partition begins at {low}: retention removed what was not read "
+        "yet, or the topic was made anew. on-lost: skip goes on with what is there; a longer retention keeps the next"
+    )
+
+
+def batch_of(part: str, messages: Sequence[Any]) -> pa.RecordBatch:
+    """Messages as a READ_SCHEMA batch: key and value raw, one without a value is a delete (a tombstone)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from conduit_tasks.record.record import OPERATIONS
+    from conduit_tasks.record.schema import READ_SCHEMA
+
+    count = len(messages)
+    offsets = pa.array([m.offset() for m in messages], pa.int64())
+    values = pa.array([m.value() for m in messages], pa.binary())
+    none = pa.nulls(count, pa.binary())
+    operation = pa.array([OPERATIONS.index("create"), OPERATIONS.index("delete")], pa.int8())
+    return pa.RecordBatch.from_arrays(
+        [
+            pc.binary_join_element_wise(f"{part}:", offsets.cast(pa.string()), "").cast(pa.binary()),
+            operation.take(values.is_null().cast(pa.int8())),
+            _metadata(messages),
+            pa.array([m.key() for m in messages], pa.binary()),
+            none,
+            values,
+            pa.repeat(pa.scalar(0, pa.int8()), count),
+        ],
+        schema=READ_SCHEMA,
+    )
+
+
+def _metadata(messages: Sequence[Any]) -> pa.MapArray:
+    """`opencdc.createdAt` (nanoseconds) from the message's time, and its headers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from conduit_tasks.record.schema import READ_SCHEMA
+
+    map_type = READ_SCHEMA.field("metadata").type
+    headers = [m.headers() for m in messages]
+    kinds, times = zip(*(m.timestamp() for m in messages))
+    if any(headers) or not all(kinds):
+        own = [[("opencdc.createdAt", f"{t}000000")] if k else [] for k, t in zip(kinds, times)]
+        return pa.array([[*o, *_headers(h or ())] for o, h in zip(own, headers)], map_type)
+    count = len(messages)
+    items = pc.binary_join_element_wise(pa.array(times, pa.int64()).cast(pa.string()), "000000", "")
+    keys = pa.repeat(pa.scalar("opencdc.createdAt", pa.string()), count)
+    return pa.MapArray.from_arrays(pa.array(range(count + 1), pa.int32()), keys, items).cast(map_type)
+
+
+def _headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, str]]:
+    """Of several headers of a name the last one counts."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        try:
+            text = (value or b"").decode()
+        except UnicodeDecodeError:
+            found[BINARY_HEADER + name] = base64.b64encode(value or b"").decode()
+            continue
+        found[HEADER + name] = text
+        if attribute := _CE.fullmatch(name):
+            found[f"cloudevents.{attribute[1]}"] = text
+    return list(found.items())

@@ -1,0 +1,137 @@
+"""What became of each message that was sent, from its delivery report (invariant 10: never a count)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from conduit_tasks.connectors.kafka_client import error_of, said
+from conduit_tasks.connectors.kafka_message import Message
+from conduit_tasks.errors import Refused, Unavailable
+
+POLL_EVERY = 1_000
+"""Messages between two looks at the reports."""
+
+
+E = KafkaError
+REFUSALS = frozenset(
+    {
+        *(E.MSG_SIZE_TOO_LARGE, E.RECORD_LIST_TOO_LARGE, E.INVALID_RECORD, E.INVALID_TIMESTAMP),
+        *(E.UNKNOWN_TOPIC_OR_PART, E._UNKNOWN_TOPIC, E._UNKNOWN_PARTITION, E.TOPIC_EXCEPTION),
+        *(E.TOPIC_AUTHORIZATION_FAILED, E.POLICY_VIOLATION, E._INVALID_ARG),
+    }
+)
+"""Errors that a retry cannot improve (T6)."""
+FOLLOWS = frozenset({E._PURGE_QUEUE, E._PURGE_INFLIGHT, E._FATAL, E._GAPLESS_GUARANTEE})
+"""What the others are told when one has failed."""
+
+
+class Reports:
+    """The reports of some messages, sent by one producer."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+        self._confirmed: list[Any] = [None] * len(messages)
+        """The message's report, of one that was confirmed."""
+        self._failed: dict[int, tuple[Any, Any]] = {}
+        """Error and report of one that was not; the report is None where the client did not take it."""
+        self._fatal: Exception | None = None
+
+    def topics(self) -> set[str]:
+        """Where they go."""
+        return {m.topic for m in self._messages}
+
+    def send(self, producer: Any, patience: float) -> None:
+        """Sends all of them and waits for every report; from the first failure on nothing more is sent. A producer that
+        failed is not to be used again. `patience`: seconds for the reports of the last ones."""
+        for n, message in enumerate(self._messages):
+            if not self._produce(producer, n, message, patience) or self._failed:
+                break
+            if n % POLL_EVERY == 0:
+                self._served(producer, 0.0)
+        if self._waited(producer, patience):
+            with suppress(KafkaException):
+                producer.purge()
+            self._waited(producer, patience)
+
+    def _produce(self, producer: Any, n: int, message: Message, patience: float) -> bool:
+        """Whether the client took it."""
+        give_up = time.monotonic() + patience
+        while True:
+            try:
+                producer.produce(
+                    message.topic,
+                    message.value,
+                    message.key,
+                    on_delivery=partial(self._report, n),
+                    timestamp=message.time,
+                    headers=message.headers,
+                )
+                return True
+            except BufferError:
+                if self._failed or time.monotonic() > give_up:
+                    return False
+                self._served(producer, 0.05)
+            except KafkaException as error:
+                self._failed[n] = error_of(error), None
+                return False
+
+    def _report(self, n: int, error: Any, message: Any) -> None:
+        # Nothing is asked of these objects here: a fatal error is on its way as an exception when this is called.
+        if error is None:
+            self._confirmed[n] = message
+        else:
+            self._failed[n] = error, message
+
+    def _served(self, producer: Any, seconds: float) -> None:
+        """Takes reports. A fatal error comes as an exception, in between."""
+        try:
+            producer.poll(seconds)
+        except (KafkaException, SystemError) as error:
+            self._fatal = self._fatal or error
+
+    def _waited(self, producer: Any, patience: float) -> int:
+        """Waits for the reports of all that is on its way; how many are missing."""
+        give_up = time.monotonic() + patience
+        while True:
+            try:
+                missing = int(producer.flush(max(0.0, give_up - time.monotonic())))
+            except (KafkaException, SystemError) as error:
+                self._fatal = self._fatal or error
+                if time.monotonic() < give_up:
+                    continue
+                missing = len(producer)
+            return missing
+
+    @property
+    def complete(self) -> bool:
+        """Whether every message was confirmed."""
+        return None not in self._confirmed
+
+    def error(self) -> Refused | Unavailable:
+        """Why they are not complete: Refused where messages are at fault, otherwise Unavailable."""
+        own = [e for _, (e, _) in sorted(self._failed.items()) if e.code() not in FOLLOWS]
+        for error in own:
+            if error.code() not in REFUSALS:
+                return Unavailable(f"kafka: {error.str()}")
+        if own:
+            return Refused(f"kafka: {own[0].str()}")
+        return Unavailable(f"kafka: {said(self._fatal)}" if self._fatal else "kafka: no report came in time")
+
+    def settled(self) -> list[int]:
+        """The messages that need not be sent again: confirmed, and none before them in their partition that was not."""
+        behind: dict[tuple[str, int], int] = {}
+        for n, (_, report) in sorted(self._failed.items(), reverse=True):
+            behind[self._messages[n].topic, -1 if report is None else report.partition()] = n
+        out = []
+        for n, report in enumerate(self._confirmed):
+            if report is not None:
+                topic = self._messages[n].topic
+                if n < min(behind.get((topic, p), n + 1) for p in (report.partition(), -1)):
+                    out.append(n)
+        return out

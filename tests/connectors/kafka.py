@@ -1,0 +1,133 @@
+"""A real Kafka, and what tests do with it beside the connector."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from benchmarks.kafka_server import KafkaServer
+from conduit_tasks.connectors.base import Limit, Position, Slice
+from conduit_tasks.connectors.kafka_source import KafkaSource
+from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.record.schema import to_records
+
+
+@dataclass
+class Kafka:
+    """A server and clients of it; topics are new for each test."""
+
+    server: KafkaServer
+    _closing: list[Callable[[], object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Kept: what it was asked is forgotten with it.
+        self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+    @property
+    def servers(self) -> str:
+        return self.server.servers
+
+    def topic(self, partitions: int = 1, *, prefix: str = "t", **config: str) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:12]}"
+        made = self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])
+        made[name].result(30)
+        return name
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
+    def producer(self, **config: Any) -> Producer:
+        dotted = {name.replace("_", "."): value for name, value in config.items()}
+        return Producer({"bootstrap.servers": self.servers, "log_level": 0, "error_cb": lambda _: None, **dotted})
+
+    def put(self, topic: str, values: Sequence[bytes | None], partition: int = 0, **message: Any) -> None:
+        producer = self.producer()
+        for value in values:
+            producer.produce(topic, value, partition=partition, **message)
+        assert producer.flush(30) == 0
+
+    def transaction(self, topic: str, values: Sequence[bytes], *, abort: bool = False) -> None:
+        producer = self.producer(transactional_id=uuid.uuid4().hex)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, partition=0)
+        producer.flush(30)
+        producer.abort_transaction(30) if abort else producer.commit_transaction(30)
+
+    def cut(self, topic: str, before: int) -> None:
+        """Removes the first messages of partition 0, as retention does."""
+        (done,) = self.admin.delete_records([TopicPartition(topic, 0, before)]).values()
+        done.result(30)
+
+    def messages(self, topic: str, *, committed: bool = True) -> list[Message]:
+        """Everything in a topic, by partition and offset."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "reader",
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+            }
+        )
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
+        found, ended, deadline = [], set(), time.monotonic() + 30
+        while len(ended) < len(partitions):
+            assert time.monotonic() < deadline
+            for message in consumer.consume(1000, 0.05):
+                if message.error() is None:
+                    found.append(message)
+                else:
+                    ended.add(message.partition())
+        consumer.close()
+        return sorted(found, key=lambda m: (m.partition(), m.offset()))
+
+    def values(self, topic: str, *, committed: bool = True) -> list[bytes | None]:
+        return [m.value() for m in self.messages(topic, committed=committed)]
+
+    def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
+        """What lag tools see."""
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group})
+        (place,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
+        consumer.close()
+        return place.offset if place.offset >= 0 else None
+
+    def source(self, topics: str, *, connector: str = "in", **settings: str) -> KafkaSource:
+        """A source as the engine makes it; closed with the test."""
+        given = {name.replace("_", "-"): value for name, value in settings.items()}
+        source = KafkaSource({"servers": self.servers, "topics": topics, "readFromBeginning": "true", **given})
+        source.pipeline, source.connector = "p", connector
+        self._closing.append(source.close)
+        return source
+
+    def close(self) -> None:
+        while self._closing:
+            self._closing.pop()()
+
+
+def records(source: KafkaSource, slices: Sequence[Slice]) -> list[Record]:
+    """What the slices hold, in order."""
+    out = []
+    for each in slices:
+        origin = Origin("p", "in", each.partition, source.metadata(each))
+        for batch in source.read(each):
+            out += to_records(batch, origin)
+    return out
+
+
+def everything(source: KafkaSource, position: Position | None = None, limit: Limit | None = None) -> list[Record]:
+    """One plan, read."""
+    return records(source, source.plan(position or {}, limit or Limit()))
+
+
+def after(position: Position, slices: Sequence[Slice]) -> Position:
+    """Where a source is once these are planned."""
+    return {**position, **{s.part: s.end for s in slices}}

@@ -1,0 +1,313 @@
+"""The kafka destination on a real Kafka: an outcome per record, order, and transactions that keep the index."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conduit_tasks.connectors.base import RowNumbers, Rows
+from conduit_tasks.connectors.kafka_destination import KafkaDestination
+from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.work import Report
+from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
+from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.record.record import Data, Origin, Record
+from conduit_tasks.record.schema import spool_batch
+from tests.connectors.kafka import Kafka
+from tests.delivery.fakes import FakePort, work_of
+
+ORIGIN = Origin("p", "in", "t:0", {"opencdc.collection": "from"})
+
+
+def record(n: int, after: Data = b"", **fields: Any) -> Record:
+    return Record(b"%d" % n, after=after or b"%d" % n, origin=ORIGIN, **fields)
+
+
+def rows(records: Sequence[Record], *, first: int = 0, numbers: RowNumbers | None = None) -> Rows:
+    seqs = list(range(first, first + len(records)))
+    return Rows(spool_batch([0] * len(records), seqs, records), [ORIGIN], 1, seqs[0], seqs[-1], numbers)
+
+
+def numbered(records: Sequence[Record], first: int, *, destination: str, epoch: int = 7) -> Rows:
+    numbers = RowNumbers("p", destination, epoch, np.arange(first, first + len(records)))
+    return rows(records, first=first - 1, numbers=numbers)
+
+
+def opened(kafka: Kafka, topic: str, **settings: str) -> KafkaDestination:
+    given = {"servers": kafka.servers, "topic": topic, "format": "payload", "compression": "none"}
+    destination = KafkaDestination({**given, **{n.replace("_", "-"): v for n, v in settings.items()}})
+    destination.open(None)
+    return destination
+
+
+def write(kafka: Kafka, topic: str, records: Sequence[Record], **settings: str) -> None:
+    destination = opened(kafka, topic, **settings)
+    try:
+        destination.write(rows(records))
+    finally:
+        destination.close()
+
+
+# --- what a record becomes
+
+
+def test_payload_key_and_the_headers_of_a_message_that_was_read_become_a_message(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    headers = {"kafka.header.who": "me", "kafka.header.base64.raw": base64.b64encode(b"\xff").decode(), "other": "x"}
+    write(kafka, topic, [record(1, {"a": [1, "é"]}, key={"id": 1}, metadata=headers), record(2, b"\x00\xff")])
+    first, second = kafka.messages(topic)
+    assert json.loads(first.value() or b"") == {"a": [1, "é"]}
+    assert first.key() == b'{"id":1}'
+    assert first.headers() == [("who", b"me"), ("raw", b"\xff")]
+    assert (second.key(), second.value(), second.headers()) == (None, b"\x00\xff", None)
+
+
+def test_a_delete_is_a_tombstone(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    write(kafka, topic, [Record(b"1", "delete", key=b"k", before=b"old", origin=ORIGIN)])
+    (message,) = kafka.messages(topic)
+    assert (message.key(), message.value()) == (b"k", None)
+
+
+def test_the_whole_record_is_the_value_by_default_as_conduit_has_it(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    one = record(1, {"a": 1}, key=b"k")
+    destination = KafkaDestination({"servers": kafka.servers, "topic": topic, "id-header": "id"})
+    destination.open(None)
+    destination.write(rows([one]))
+    destination.close()
+    (message,) = kafka.messages(topic)
+    assert json.loads(message.value() or b"") == one.to_opencdc()
+    assert message.headers() == [("id", one.id.encode())]
+
+
+def test_the_topic_may_be_a_template_and_the_time_the_records_own(kafka: Kafka) -> None:
+    one, two = kafka.topic(), kafka.topic()
+    meta = {"opencdc.createdAt": "1700000000123456789"}
+    records = [record(n, key=b"k", metadata={"to": (one, two)[n % 2], **meta}) for n in range(10)]
+    write(kafka, "{{ .Metadata.to }}", records, timestamp="created")
+    assert kafka.values(one) == [b"0", b"2", b"4", b"6", b"8"]
+    assert {m.timestamp()[1] for m in kafka.messages(two)} == {1_700_000_000_123}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"topic": "no topic"}, "'topic' is no name"),
+        ({"topic": "{{ .Nope"}, "'topic'"),
+        ({"acks": "one"}, "'acks' cannot be 'one'"),
+        ({"sdk.record.format": "debezium/json"}, r"'sdk.record.format' can only be"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        KafkaDestination({"servers": "localhost:1", **settings})
+
+
+# --- outcomes
+
+
+def delivered(kafka: Kafka, topic: str, records: Sequence[Record], **settings: str) -> tuple[FakePort, Report]:
+    """What the engine makes of these records, as one micro-batch."""
+    port = FakePort(total=len(records), matched=range(len(records)))
+    batches = [(np.arange(len(records)), spool_batch([0] * len(records), range(len(records)), records))]
+    todo = replace(work_of(port), rows=lambda: iter(batches), origins=[ORIGIN])
+    return port, deliver(todo, opened(kafka, topic, **settings), port, Delivery())
+
+
+@pytest.mark.proves("C17", "I10")
+@pytest.mark.parametrize("limit", ["topic", "client"])
+def test_a_message_that_is_too_large_is_found_among_others_which_arrive_once(kafka: Kafka, limit: str) -> None:
+    # Given two records, of many, that are larger than the topic, or the option batchBytes, allows
+    topic = kafka.topic(**({"max.message.bytes": "3000"} if limit == "topic" else {}))
+    settings = {"batchBytes": "3000"} if limit == "client" else {}
+    records = [record(n, b"%d" % n + (b"x" * 5000 if n in (300, 700) else b"")) for n in range(1000)]
+    # When they are delivered
+    port, report = delivered(kafka, topic, records, **settings)
+    # Then those two are dead letters, which say why, and the others are confirmed
+    assert [letter.record.position for letter in port.stored.values()] == [b"300", b"700"]
+    assert {letter.error_class for letter in port.stored.values()} == {"refused"}
+    assert all("too large" in letter.error for letter in port.stored.values())
+    assert (report.counts.delivered, report.counts.nacked) == (998, 2)
+    # And each is there, in order; what the brokers confirmed was not sent again
+    values = [int(v) for v in kafka.values(topic) if v is not None]
+    assert list(dict.fromkeys(values)) == [n for n in range(1000) if n not in (300, 700)]
+    assert values == sorted(values)
+
+
+def test_a_topic_that_is_not_there_refuses_the_records_for_it_alone(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    records = [record(n, metadata={"to": "nowhere" if n == 3 else "not a name" if n == 7 else topic}) for n in range(9)]
+    port, _ = delivered(kafka, "{{ .Metadata.to }}", records)
+    errors = [letter.error for letter in port.stored.values()]
+    assert "topic nowhere" in errors[0]
+    assert "'not a name' is no name of a topic" in errors[1]
+    assert kafka.values(topic) == [b"%d" % n for n in range(9) if n not in (3, 7)]
+
+
+@pytest.mark.proves("C9", "C10", "I10")
+def test_a_broker_that_dies_while_we_send_leaves_no_gap_and_the_order_of_each_partition(kafka: Kafka) -> None:
+    # Given a write that is under way when the broker dies
+    topic = kafka.topic(2)
+    count = 60_000
+    records = [record(n, b"%06d" % n + b"x" * 200, key=b"%d" % (n % 7)) for n in range(count)]
+    destination = opened(kafka, topic, deliveryTimeout="1500ms", timeout="2s")
+    destination.write(rows(records[:10]))
+    first = rows(records[10:], first=10)
+    killing = threading.Timer(0.15, kafka.server.kill)
+    killing.start()
+    # When it is written, it fails as one that may recover, and again while there is no broker
+    with pytest.raises(Unavailable):
+        destination.write(first)
+    killing.join()
+    destination.open(None)
+    with pytest.raises(Unavailable):
+        destination.write(first)
+    # And once the broker is back the same write is done
+    kafka.server.start()
+    deadline = time.monotonic() + 60
+    while True:
+        destination.open(None)
+        try:
+            destination.write(first)
+            break
+        except Unavailable:
+            assert time.monotonic() < deadline
+    destination.close()
+    # Then everything is there, and the last message of each record stands in order
+    found: dict[int, list[int]] = {0: [], 1: []}
+    for message in kafka.messages(topic):
+        found[message.partition() or 0].append(int((message.value() or b"")[:6]))
+    assert {n for of in found.values() for n in of} == set(range(count))
+    for of in found.values():
+        last = {n: at for at, n in enumerate(of)}
+        assert sorted(last, key=lambda n: last[n]) == sorted(last)
+
+
+# --- transactions
+
+
+@pytest.mark.proves("B8", "O5")
+@pytest.mark.parametrize("seed", range(2))
+def test_attempts_that_die_at_any_place_and_begin_again_anywhere_before_leave_each_record_once(
+    kafka: Kafka, seed: int
+) -> None:
+    chance, topic = random.Random(seed), kafka.topic()
+    records = [record(n) for n in range(120)]
+    confirmed = 0
+    while confirmed < len(records):
+        # Each attempt begins at what was confirmed, cuts chunks of its own, and dies after some writes
+        destination, at = opened(kafka, topic), confirmed
+        for _ in range(chance.randint(1, 4)):
+            chunk = records[at : at + chance.randint(1, 40)]
+            if chunk:
+                destination.write(numbered(chunk, at + 1, destination=topic))
+                at += len(chunk)
+                if chance.random() < 0.4:
+                    confirmed = at
+        destination.close()
+    assert kafka.values(topic) == [b"%d" % n for n in range(120)]
+    # And a redelivery, which is an epoch of its own, comes again
+    destination = opened(kafka, topic)
+    destination.write(numbered(records[:3], 1, destination=topic, epoch=8))
+    destination.close()
+    assert len(kafka.values(topic)) == 123
+
+
+@pytest.mark.proves("B8")
+def test_a_chunk_of_which_one_record_is_refused_leaves_nothing(kafka: Kafka) -> None:
+    topic = kafka.topic(**{"max.message.bytes": "3000"})
+    destination = opened(kafka, topic)
+    chunk = [record(n, b"%d" % n + (b"x" * 5000 if n == 2 else b"")) for n in range(4)]
+    with pytest.raises(Refused):
+        destination.write(numbered(chunk, 1, destination=topic))
+    assert kafka.values(topic) == []
+    # And the next transaction holds what is left
+    destination.open(None)
+    destination.write(numbered(chunk[:2], 1, destination=topic))
+    destination.write(numbered(chunk[3:], 4, destination=topic))
+    destination.close()
+    assert kafka.values(topic) == [b"0", b"1", b"3"]
+
+
+@pytest.mark.proves("B8", "I4")
+def test_whoever_began_before_us_is_fenced_and_what_it_left_open_never_appears(kafka: Kafka) -> None:
+    # Given an attempt that sent a chunk, and stands still before it commits
+    topic = kafka.topic()
+    old = opened(kafka, topic)
+    old.write(numbered([record(0)], 1, destination=topic))
+    commit = old._transactions.producer  # type: ignore[union-attr]
+    commit.begin_transaction()
+    commit.produce(topic, b"left open")
+    commit.flush(10)
+    # When a successor begins, and writes the same record and the next
+    new = opened(kafka, topic)
+    new.write(numbered([record(0), record(1)], 1, destination=topic))
+    # Then the old one cannot go on
+    with pytest.raises(Unavailable):
+        old.write(numbered([record(1)], 2, destination=topic))
+    old.close()
+    # And what is read as committed are the records, once
+    assert kafka.values(topic) == [b"0", b"1"]
+    new.write(numbered([record(2)], 3, destination=topic))
+    new.close()
+    assert kafka.values(topic) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.proves("I4")
+def test_an_attempt_that_lost_its_lease_does_not_fence_its_successor(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    new = opened(kafka, topic)
+    new.write(numbered([record(0)], 1, destination=topic))
+    late = opened(kafka, topic)
+
+    def lost() -> None:
+        raise Fenced("the lease is lost")
+
+    late.still_ours = lost
+    with pytest.raises(Fenced):
+        late.write(numbered([record(0)], 1, destination=topic))
+    late.close()
+    new.write(numbered([record(1)], 2, destination=topic))
+    new.close()
+    assert kafka.values(topic) == [b"0", b"1"]
+
+
+@pytest.mark.proves("B8")
+def test_a_broker_that_dies_in_the_middle_of_transactions_has_each_record_once(kafka: Kafka) -> None:
+    # Given writes, one after the other, while the broker is killed and started again
+    topic = kafka.topic()
+    records = [record(n) for n in range(1200)]
+    destination = opened(kafka, topic, deliveryTimeout="2s", timeout="3s")
+    destination.write(numbered(records[:30], 1, destination=topic))
+
+    def outage() -> None:
+        kafka.server.kill()
+        kafka.server.start()
+
+    trouble = threading.Timer(0.1, outage)
+    trouble.start()
+    at, failures, deadline = 30, 0, time.monotonic() + 90
+    while at < len(records) or not failures:
+        assert time.monotonic() < deadline
+        try:
+            # Where it was quicker than the outage, the last ones are written again, which changes nothing.
+            first = min(at, len(records) - 30)
+            destination.write(numbered(records[first : first + 30], first + 1, destination=topic))
+            at = first + 30
+        except Unavailable:
+            failures += 1
+            destination.open(None)
+    trouble.join()
+    destination.close()
+    # Then each record is there once, in order
+    assert kafka.values(topic) == [b"%d" % n for n in range(1200)]
