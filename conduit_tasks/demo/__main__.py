@@ -1,5 +1,8 @@
 """`make demo`: real flights through the real scheduler to three destinations, accounted for to the last one.
 
+`python -m conduit_tasks.demo elsewhere RECEIVER_URL` does the same on a stack that runs already, the one that
+`CONDUIT_AIRFLOW_URL` names; there a run may fail and what it asks may be away for a while, as long as all ends well.
+
 Exit code 0 only when everything read is acked and every destination's matched = delivered + filtered + dead-lettered,
 checked against what the destinations themselves hold.
 """
@@ -18,7 +21,7 @@ from typing import Any
 from conduit_tasks.cli.output import note
 from conduit_tasks.cli.run import ENDED, await_dag, describe
 from conduit_tasks.demo.account import Account, account, print_account
-from conduit_tasks.errors import ConduitError
+from conduit_tasks.errors import BrokerUnavailable, ConduitError
 from conduit_tasks.settings import forget, settings
 from conduit_tasks.stack import up as starting
 from conduit_tasks.stack.api import Api
@@ -32,10 +35,9 @@ DEADLINE = 1800.0
 
 
 def main() -> int:
-    """Runs the demo; returns the exit code."""
+    """Runs the demo on the embedded stack; returns the exit code."""
     from conduit_tasks.demo.data import fetch
 
-    started = time.monotonic()
     home = settings().home.resolve()
     layout = Layout(home)
     months = fetch(home)
@@ -44,11 +46,19 @@ def main() -> int:
     os.environ.setdefault("DELAYS_URL", f"{receiver_url}/delays")
     starting.up(layout, note)
     forget()
+    code = play(layout, receiver_url)
+    note("`make down` stops the stack")
+    return code
+
+
+def play(layout: Layout, receiver_url: str, *, patient: bool = False) -> int:
+    """Runs the pipeline until there is nothing left, and prints the account. `patient`: what fails is tried again."""
+    started = time.monotonic()
     with Api.of(layout) as api:
         await_dag(api, PIPELINE)
         before = account(PIPELINE, receiver_url)
-        jvms, runs = run_until_quiet(api, receiver_url)
-        note(f"Airflow: {api.url}/dags/{PIPELINE}  (`make down` stops the stack)")
+        jvms, runs = run_until_quiet(api, receiver_url, patient)
+        note(f"Airflow: {api.url}/dags/{PIPELINE}")
     result = account(PIPELINE, receiver_url)
     print()
     print_account(result)
@@ -93,14 +103,14 @@ def start_receiver(home: Path) -> str:
             time.sleep(0.1)
 
 
-def run_until_quiet(api: Api, receiver_url: str) -> tuple[int, int]:
+def run_until_quiet(api: Api, receiver_url: str, patient: bool) -> tuple[int, int]:
     """Triggers runs until one finds nothing to do. Returns (Spark applications started, runs)."""
     deadline = time.monotonic() + DEADLINE
     jvms = 0
     for number in range(1, MOST_RUNS + 1):
         run_id = f"demo__{uuid.uuid4()}"
         api.trigger(PIPELINE, run_id, {})
-        tasks = watch(api, run_id, receiver_url, deadline)
+        tasks = watch(api, run_id, receiver_url, deadline, patient)
         states = {t["task_id"]: t["state"] for t in tasks}
         jvms += sum(
             1 for t in tasks if t["operator"] == "ConduitSubmitOperator" and t["state"] in ("success", "failed")
@@ -110,8 +120,9 @@ def run_until_quiet(api: Api, receiver_url: str) -> tuple[int, int]:
     raise ConduitError(f"{PIPELINE} is not done after {MOST_RUNS} runs; see `conduit status {PIPELINE}`")
 
 
-def watch(api: Api, run_id: str, receiver_url: str, deadline: float) -> list[dict[str, Any]]:
-    """Prints what moves until the run ends; returns its tasks."""
+def watch(api: Api, run_id: str, receiver_url: str, deadline: float, patient: bool) -> list[dict[str, Any]]:
+    """Prints what moves until the run ends; returns its tasks. Raises ConduitError where it failed or lasts too long;
+    `patient`: a run that failed has ended too."""
     seen: dict[str, str] = {}
     said = ""
     while True:
@@ -122,17 +133,27 @@ def watch(api: Api, run_id: str, receiver_url: str, deadline: float) -> list[dic
             if now in ("success", "failed", "up_for_retry", "running") and seen.get(task["task_id"]) != now:
                 seen[task["task_id"]] = now
                 note(describe(task))
-        moved = line(account(PIPELINE, receiver_url, contents=False))
+        moved = moved_on(receiver_url, patient)
         if moved != said:
             note(f"    {moved}")
             said = moved
         if state in ENDED:
-            if state == "failed":
+            if state == "failed" and not patient:
                 raise ConduitError(f"run {run_id} failed; see {api.url}/dags/{PIPELINE}/runs/{run_id}")
             return tasks
         if time.monotonic() > deadline:
             raise ConduitError(f"not done within {DEADLINE / 60:.0f} minutes; see `conduit status {PIPELINE}`")
         time.sleep(1)
+
+
+def moved_on(receiver_url: str, patient: bool) -> str:
+    """Progress in one line, or, for the `patient`, that Redis does not tell it."""
+    try:
+        return line(account(PIPELINE, receiver_url, contents=False))
+    except BrokerUnavailable as error:
+        if not patient:
+            raise
+        return f"Redis does not answer: {type(error).__name__}"
 
 
 def line(found: Account) -> str:
@@ -158,6 +179,8 @@ if __name__ == "__main__":
     try:
         if sys.argv[1:] == ["stop"]:
             stop_receiver(settings().home.resolve())
+        elif sys.argv[1:2] == ["elsewhere"] and len(sys.argv) == 3:
+            sys.exit(play(Layout(settings().home.resolve()), sys.argv[2], patient=True))
         else:
             sys.exit(main())
     except ConduitError as error:

@@ -51,13 +51,15 @@ THREADS = 8
 
 @dataclass(frozen=True)
 class Options:
-    """How to listen. `tls`: certificate and key. `grace`: seconds in which a shutdown answers what it took."""
+    """How to listen. `tls`: certificate and key. `grace`: seconds in which a shutdown answers what it took. `idle`:
+    also begin where no pipeline has a source to serve (yet)."""
 
     host: str
     port: int
     fsync: Fsync = "check"
     tls: tuple[str, str] | None = None
     grace: float = 30.0
+    idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,10 @@ class Service:
         found = await asyncio.to_thread(self._find)
         self._serve_these(gateway, found or [])
         await asyncio.to_thread(self._look)
-        if not gateway.endpoints:
+        if not gateway.endpoints and not self.options.idle:
             raise ConfigError(
-                f"no pipeline in {self._folder} has a source with plugin: gateway that can be served; add one"
+                f"no pipeline in {self._folder} has a source with plugin: gateway that can be served; add one, or "
+                "start with --wait-for-sources"
             )
         with _bound(self.options) as listener:
             tls = self.options.tls

@@ -1,0 +1,275 @@
+"""`make stack`: the compose stack in real containers, from empty volumes, with kills on the way, accounted for.
+
+    python -m conduit_tasks.stack.trial [--spool s3] [--keep]
+    python -m conduit_tasks.stack.trial down
+
+Exit code 0 only where everything came up healthy, all that was killed came back, the demo's account comes out, both
+Spark workers had executors, and the gateway's events are all there. `--keep` leaves the stack up; `down` removes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from conduit_tasks.cli.output import note, print_table
+from conduit_tasks.errors import ConduitError
+from conduit_tasks.stack.trial import images, kills
+from conduit_tasks.stack.trial.engine import Engine, TrialError, until
+from conduit_tasks.stack.trial.events import Producer
+
+RECEIVER = "http://receiver:9000"
+UP = 420
+"""Seconds for `up --wait`; 56 were measured on two cores with nothing else to do."""
+LAST_EVENTS = 240.0
+"""Seconds in which the events that were taken last reach the file."""
+S3 = {
+    "CONDUIT_SPOOL": "s3://conduit/spool",
+    "CONDUIT_DEAD_LETTERS": "s3://conduit/dead-letters",
+    "AWS_ENDPOINT_URL": "http://s3:5000",
+    "AWS_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "trial",
+    "AWS_SECRET_ACCESS_KEY": "trial",
+}
+
+
+@dataclass
+class Trial:
+    """One trial below `.conduit/stack` of the checkout `root`."""
+
+    root: Path
+    s3: bool = False
+    faults: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder = self.root / ".conduit" / "stack"
+        self.env = self.folder / "env"
+        self.engine = Engine(self.root)
+        self._with_s3(self.s3)
+
+    def prepare(self) -> None:
+        """An engine, images, secrets of this trial, a project of its own."""
+        note("engine")
+        self.engine.start()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.remove()
+        found = images.ensure(self.engine, note)
+        self.env.unlink(missing_ok=True)
+        self.engine.run([str(self.root / "scripts/stack-init.sh"), str(self.env)], timeout=60)
+        settings = {**found, "CONDUIT_PROJECT": str(self._project()), **(S3 if self.s3 else {})}
+        settings |= {"CONDUIT_UI_PORT": str(_free_port()), "CONDUIT_GATEWAY_PORT": str(_free_port())}
+        with self.env.open("a") as file:
+            file.writelines(f"{name}={value}\n" for name, value in settings.items())
+        self.values = dict(line.split("=", 1) for line in self.env.read_text().splitlines())
+
+    def up(self) -> float:
+        """Everything, healthy; returns the seconds it took."""
+        self._with_s3(self.s3)
+        started = time.monotonic()
+        note("starting the stack from empty volumes")
+        try:
+            self.engine.compose("up", "-d", "--wait", "--wait-timeout", str(UP), timeout=UP + 60)
+        except TrialError as error:
+            raise TrialError(f"{error}\n{self._unhealthy()}") from error
+        if self.s3:
+            bucket = (
+                "import boto3; boto3.client('s3', endpoint_url='http://127.0.0.1:5000').create_bucket(Bucket='conduit')"
+            )
+            keys = [
+                word for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") for word in ("-e", f"{name}={S3[name]}")
+            ]
+            self.engine.compose("exec", "-T", *keys, "s3", "python", "-c", bucket)
+        return time.monotonic() - started
+
+    def play(self) -> tuple[list[kills.Done], Producer]:
+        """The demo and the producer, with the kills; the demo's lines are printed as they come."""
+        gateway = f"http://127.0.0.1:{self.values['CONDUIT_GATEWAY_PORT']}/ingest/events/web"
+        producer = Producer(gateway, self.values["GATEWAY_TOKEN"])
+        producer.start()
+        demo = self.engine.popen(self.engine.compose_line("run", "--rm", "-T", "--no-deps", "demo"))
+        lines: list[str] = []
+        reader = threading.Thread(target=_pass_on, args=(demo.stdout, lines), daemon=True)
+        reader.start()
+        try:
+            done = kills.watch(self.engine, lambda: list(lines), lambda: demo.poll() is not None, note)
+            demo.wait(1800)
+            reader.join(10)
+        finally:
+            if demo.poll() is None:
+                demo.kill()
+                demo.wait()
+            producer.finish()
+        if demo.returncode:
+            self.faults.append(f"the demo ended with {demo.returncode}")
+        return done, producer
+
+    def check_workers(self) -> dict[str, int]:
+        """How many executors each worker had. Their folders stay for a day."""
+        found = {}
+        for worker in kills.WORKERS:
+            listed = self.engine.compose("exec", "-T", worker, "sh", "-c", "ls -d /var/lib/spark/work/app-*/* | wc -l")
+            found[worker] = int(listed)
+            if not found[worker]:
+                self.faults.append(f"{worker} had no executor")
+        return found
+
+    def check_events(self, taken: list[int]) -> int:
+        """Waits until every event that the gateway answered for is in the file; returns how many lines it has."""
+        held: list[int] = []
+
+        def all_there() -> bool:
+            held[:] = self._held()
+            return set(taken) <= set(held)
+
+        try:
+            until(all_there, "the last events of the gateway", LAST_EVENTS, 3)
+        except TrialError:
+            missing = sorted(set(taken) - set(held))
+            self.faults.append(f"{len(missing)} of {len(taken)} events are not in the file: {missing[:10]}")
+        firsts = list(dict.fromkeys(held))
+        if firsts != sorted(firsts):
+            self.faults.append("the file has the events out of order")
+        return len(held)
+
+    def check_health(self) -> None:
+        """At the end every service runs and is healthy, whatever was done to it."""
+        if bad := self._unhealthy():
+            self.faults.append(f"not healthy in the end:\n{bad}")
+
+    def remove(self) -> None:
+        """Containers, networks and volumes."""
+        if self.env.exists():
+            # Also of a trial that had one where this one has none.
+            self._with_s3(True)
+            self.engine.compose("down", "-v", "--remove-orphans", "--timeout", "10", timeout=300)
+
+    def _with_s3(self, wanted: bool) -> None:
+        files = ["docker-compose.yaml", *(["compose/trial/s3.yaml"] if wanted else [])]
+        words = [word for file in files for word in ("-f", file)]
+        self.engine.options = ["--env-file", str(self.env), "--profile", "demo", *words]
+
+    def _held(self) -> list[int]:
+        text = self.engine.compose("exec", "-T", "gateway", "sh", "-c", "cat /opt/conduit/out/events.jsonl || true")
+        return [orjson.loads(line)["number"] for line in text.splitlines()]
+
+    def _unhealthy(self) -> str:
+        """Every container that is neither healthy nor done, with the end of its log; "" where there is none."""
+        out = []
+        for line in self.engine.compose("ps", "-a", "--format", "json").splitlines():
+            about = orjson.loads(line)
+            done = about["State"] == "exited" and about["ExitCode"] == 0
+            if about.get("Health") != "healthy" and not done:
+                log = self.engine.compose("logs", "--no-color", "--tail", "15", about["Service"])
+                out.append(f"{about['Service']}: {about['State']} {about.get('Health', '')}\n{log}")
+        return "\n".join(out)
+
+    def _project(self) -> Path:
+        """The pipelines and data that this trial runs, readable by the containers' user."""
+        from conduit_tasks.demo.data import fetch
+
+        project = self.folder / "project"
+        shutil.rmtree(project, ignore_errors=True)
+        pipelines, data = project / "include" / "pipelines", project / "include" / "data" / "flights"
+        for folder in (pipelines, data):
+            folder.mkdir(parents=True)
+        shutil.copytree(self.root / "dags", project / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copyfile(self.root / "include/pipelines/flights.yaml", pipelines / "flights.yaml")
+        shutil.copyfile(self.root / "compose/trial/events.yaml", pipelines / "events.yaml")
+        for month in fetch(self.root):
+            shutil.copyfile(month, data / month.name)
+        for path in (self.folder, project, *project.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        return project
+
+
+def _pass_on(stream: object, lines: list[str]) -> None:
+    for line in stream:  # type: ignore[attr-defined]
+        lines.append(line.rstrip("\n"))
+        note(line.rstrip("\n"))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(trial: Trial) -> None:
+    """The whole trial; what does not hold is in `trial.faults`."""
+    began = time.monotonic()
+    trial.prepare()
+    seconds = trial.up()
+    note(f"all healthy after {seconds:.0f} s: http://127.0.0.1:{trial.values['CONDUIT_UI_PORT']}, user admin")
+    done, producer = trial.play()
+    lines = trial.check_events(producer.taken)
+    executors = trial.check_workers()
+    trial.check_health()
+    print()
+    print_table(("killed", "while", "healthy again after"), [(k.service, k.task, f"{k.seconds:.0f} s") for k in done])
+    print()
+    rows = [("stack healthy, from empty volumes", f"{seconds:.0f} s"), ("spool", "S3 API" if trial.s3 else "volume")]
+    rows += [(f"executors on {worker}", str(count)) for worker, count in executors.items()]
+    taken = len(producer.taken)
+    rows += [
+        ("events the gateway took", f"{taken:,}"),
+        ("  in the file", f"{taken:,}, {lines - taken:,} of them again"),
+    ]
+    rows += [
+        ("  sent again, as it did not answer", str(producer.refused)),
+        ("all together", f"{time.monotonic() - began:.0f} s"),
+    ]
+    print_table(("what", "how much"), rows)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="conduit_tasks.stack.trial", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("what", nargs="?", choices=("run", "down"), default="run")
+    parser.add_argument("--spool", choices=("volume", "s3"), default="volume", help="where micro-batches lie")
+    parser.add_argument("--keep", action="store_true", help="leave the stack up")
+    options = parser.parse_args(argv)
+    root = Path.cwd()
+    if not (root / "docker-compose.yaml").exists():
+        raise TrialError(f"{root} has no docker-compose.yaml; call this in a checkout of the project")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    trial = Trial(root, s3=options.spool == "s3")
+    keep = options.keep
+    try:
+        if options.what == "run":
+            run(trial)
+        else:
+            trial.engine.start()
+            keep = False
+    finally:
+        _end(trial, keep, note)
+    for fault in trial.faults:
+        print(f"DOES NOT HOLD: {fault}")
+    return 1 if trial.faults else 0
+
+
+def _end(trial: Trial, keep: bool, say: Callable[[str], None]) -> None:
+    if keep:
+        say(f"left running; secrets in {trial.env}; `python -m conduit_tasks.stack.trial down` removes it")
+        return
+    if trial.engine.compose_command:
+        say("removing the stack")
+        trial.remove()
+    trial.engine.stop()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except ConduitError as error:
+        sys.exit(f"stack: {error}")

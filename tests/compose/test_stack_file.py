@@ -1,0 +1,168 @@
+"""docker-compose.yaml and what belongs to it: what is published, who restarts what, and where secrets come from."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docker-compose.yaml").read_text()
+INIT = ROOT / "scripts" / "stack-init.sh"
+ONE_OFF = {"airflow-init", "demo"}
+"""They end when they are done, so they have no health."""
+
+
+def load(path: Path) -> dict[str, Any]:
+    return dict(YAML(typ="safe").load(path.read_text()))
+
+
+STACK = load(ROOT / "docker-compose.yaml")
+SERVICES: dict[str, dict[str, Any]] = STACK["services"]
+
+
+def variables(text: str) -> dict[str, str]:
+    """Every `${NAME…}` of a compose file: name → what follows it (`:?…`, `:-…` or nothing)."""
+    return dict(re.findall(r"(?<!\$)\$\{([A-Z0-9_]+)([^}]*)\}", text))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_restarted_watched_and_limited(name: str) -> None:
+    service = SERVICES[name]
+    assert service["restart"] in (["no", "on-failure:3"] if name in ONE_OFF else ["unless-stopped"])
+    assert ("healthcheck" in service) == (name not in ONE_OFF)
+    assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory", "pids"}
+    assert service["logging"]["options"] == {"max-size": "10m", "max-file": "3"}
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["init"] is True
+    assert "privileged" not in service
+    assert "network_mode" not in service
+
+
+def test_the_stack_has_all_its_parts() -> None:
+    airflow = {f"airflow-{part}" for part in ("init", "apiserver", "scheduler", "dag-processor", "triggerer")}
+    spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
+    assert set(SERVICES) == airflow | spark | {"postgres", "redis", "kafka", "gateway", "receiver", "demo"}
+
+
+def test_only_the_ui_and_the_gateway_are_published_and_on_loopback() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert published == {
+        "airflow-apiserver": ["127.0.0.1:${CONDUIT_UI_PORT:-8080}:8080"],
+        "gateway": ["127.0.0.1:${CONDUIT_GATEWAY_PORT:-8090}:8090"],
+    }
+
+
+def test_no_secret_has_a_default() -> None:
+    secret = re.compile(r"PASSWORD|SECRET_KEY|FERNET_KEY|TOKEN|CLUSTER_ID")
+    for name, rest in variables(TEXT).items():
+        if secret.search(name):
+            # The keys of an S3 API are for those who have one.
+            assert rest.startswith(":?") or (name == "AWS_SECRET_ACCESS_KEY" and rest == ":-"), name
+
+
+def test_images_are_pinned_to_a_version() -> None:
+    images = {str(service["image"]) for service in SERVICES.values()}
+    defaults = [re.fullmatch(r"\$\{[A-Z_]+:-([^}]+)\}", image) for image in images]
+    assert all(defaults)
+    pinned = [found[1] for found in defaults if found and found[1] != "conduit-tasks:local"]
+    pinned += re.findall(r"^ARG BASE_IMAGE=(\S+)", (ROOT / "Dockerfile").read_text(), re.M)
+    assert len(pinned) == 4
+    assert all(re.search(r":\d+\.\d+\.?\d*(-bookworm|-slim-bookworm)?$", image) for image in pinned), pinned
+
+
+def test_redis_keeps_what_it_is_told_and_its_password_stands_in_no_list_of_processes() -> None:
+    command = SERVICES["redis"]["command"][-1]
+    for line in ("appendonly yes", "maxmemory-policy noeviction", "requirepass $$REDIS_PASSWORD"):
+        assert line in command
+    assert "redis-server - <<" in command
+
+
+def test_a_killed_scheduler_or_spark_master_holds_nothing_up() -> None:
+    airflow = SERVICES["airflow-scheduler"]["environment"]
+    assert airflow["AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL"] == "15"
+    assert airflow["AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD"] == "15"
+    master = SERVICES["spark-master"]
+    assert "-Dspark.deploy.recoveryMode=FILESYSTEM" in master["environment"]["SPARK_DAEMON_JAVA_OPTS"]
+    assert "spark-recovery:/var/lib/spark/recovery" in master["volumes"]
+
+
+def test_every_volume_is_used_and_its_folder_belongs_to_the_images_user() -> None:
+    mounted = {v for s in SERVICES.values() for v in s.get("volumes", []) if not v.startswith((".", "$"))}
+    assert {v.split(":")[0] for v in mounted} == set(STACK["volumes"])
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    foreign = ("postgres-data", "redis-data", "kafka-data")
+    for volume in mounted:
+        name, folder = volume.split(":")[:2]
+        assert name in foreign or folder in dockerfile, volume
+
+
+@pytest.mark.parametrize("file", ["docker-compose.yaml", "compose/trial/s3.yaml"])
+def test_everything_that_files_mention_is_there(file: str) -> None:
+    text = (ROOT / file).read_text()
+    for path in re.findall(r"\./(compose/[\w.-]+)", text):
+        assert (ROOT / path).exists(), path
+    for path in re.findall(r"/opt/conduit/bin/([\w.]+)", text):
+        assert os.access(ROOT / "compose" / path, os.X_OK), path
+        assert f"compose/{path}" in (ROOT / "Dockerfile").read_text()
+
+
+def secrets(file: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in file.read_text().splitlines())
+
+
+def test_secrets_are_random_private_and_never_overwritten(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for file in (one, other):
+        subprocess.run([str(INIT), str(file)], check=True, capture_output=True)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    first = secrets(one)
+    assert all(len(value) >= 22 for value in first.values())
+    assert not set(first.values()) & set(secrets(other).values())
+
+    one.write_text("REDIS_PASSWORD=mine\n")
+    subprocess.run([str(INIT), str(one)], check=True, capture_output=True)
+    again = secrets(one)
+    assert again["REDIS_PASSWORD"] == "mine"
+    assert again.keys() == first.keys()
+
+
+def test_the_init_script_makes_all_that_the_stack_asks_for(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    subprocess.run([str(INIT), str(file)], check=True, capture_output=True)
+    required = {name for name, rest in variables(TEXT).items() if rest.startswith(":?")}
+    assert required == set(secrets(file))
+
+
+def test_what_the_init_script_prints_holds_no_secret(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    said = subprocess.run([str(INIT), str(file)], check=True, capture_output=True, text=True)
+    assert not any(value in said.stdout + said.stderr for value in secrets(file).values())
+
+
+def test_the_fernet_key_is_one(tmp_path: Path) -> None:
+    from cryptography.fernet import Fernet
+
+    file = tmp_path / ".env"
+    subprocess.run([str(INIT), str(file)], check=True, capture_output=True)
+    Fernet(secrets(file)["AIRFLOW_FERNET_KEY"])
+
+
+def test_secrets_stay_out_of_git_and_out_of_the_image() -> None:
+    assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert allowed == {
+        "Dockerfile",
+        "requirements.txt",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "conduit_tasks",
+        "compose",
+    }
