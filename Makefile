@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Processes that run tests beside each other.
 WORKERS ?= 2
 
-.PHONY: help env up down demo test check format bench clean
+.PHONY: help env up down demo stack test check format bench clean
 
 help:     ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -20,6 +20,9 @@ up: env   ## start the embedded stack, with the UI
 
 down: env ## stop it gracefully: what is in flight is delivered first
 	@$(BIN)/conduit stack down; code=$$?; $(BIN)/python -m conduit_tasks.demo stop; exit $$code
+
+stack: env ## the same in containers on two Spark workers, with kills on the way; STACK="--spool s3" or --keep
+	@$(BIN)/python -m conduit_tasks.stack.trial $(STACK)
 
 test:     ## all tests
 	@scripts/env.sh --tests

@@ -58,7 +58,7 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
     note(f"events are durable in Redis: {service.mode}")
 
     def listening(url: str, paths: list[str]) -> None:
-        for path in paths or ["/ (no source yet)"]:
+        for path in paths or [" (no source yet)"]:
             # Flushed: who started it waits for this line to know the port.
             print(f"listening on {url}{path}", flush=True)
 

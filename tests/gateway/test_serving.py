@@ -268,3 +268,14 @@ def test_other_methods_and_paths_are_refused_with_what_to_do(gateway_home: Path,
     answer = gateway.request("PUT", "/ingest/p/web")
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
     assert "/ingest/<pipeline>/<connector>" in gateway.request("POST", "/").problem["detail"]
+
+
+def test_it_can_wait_for_its_first_source(gateway_home: Path, serving: Serving) -> None:
+    # Given no pipeline, when it is told to begin all the same, then it is ready and serves nothing
+    gateway = serving("--wait-for-sources")
+    assert gateway.request("GET", "/readyz").status == 200
+    assert gateway.post({"n": 1}).status == 404
+    # When a pipeline file comes, then its source is served without a restart
+    write_pipeline(gateway_home)
+    until(lambda: gateway.post({"n": 1}).status == 202)
+    assert gateway.stop() == 0
