@@ -18,9 +18,12 @@ from conduit_tasks.spool.spool import Spool
 from tests.spool.rows import rows
 
 
-@pytest.fixture(params=["folder", "file URL", "remote"])
+@pytest.fixture(params=["folder", "file URL", "remote", "S3"])
 def spool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Spool]:
-    """On a local path, the same as a URL, and on a filesystem that Arrow reaches by URL only (in memory)."""
+    """On a local path, the same as a URL, on a filesystem that Arrow reaches by URL only (in memory), and on S3."""
+    if request.param == "S3":
+        yield Spool(f"{request.getfixturevalue('bucket')}/spool")
+        return
     roots = {
         "folder": str(tmp_path / "spool"),
         "file URL": f"file://{tmp_path}/spool",

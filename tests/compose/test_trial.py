@@ -1,0 +1,57 @@
+"""What the trial of the stack tells of its engine, with a stand-in for the engine's command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from conduit_tasks.stack.trial import kills
+from conduit_tasks.stack.trial.engine import Engine, TrialError, until
+from conduit_tasks.stack.trial.images import link_or_copy
+
+
+def engine(folder: Path, answer: str, code: int = 0) -> Engine:
+    """One whose compose prints `answer` to everything."""
+    script = folder / "compose.py"
+    script.write_text(f"import sys\nprint({answer!r})\nprint('as it said', file=sys.stderr)\nsys.exit({code})\n")
+    return Engine(folder, compose_command=[sys.executable, str(script)])
+
+
+def test_a_command_that_fails_says_why_and_a_missing_one_too(tmp_path: Path) -> None:
+    with pytest.raises(TrialError, match=r"ended with 3: as it said"):
+        engine(tmp_path, "", 3).compose("up")
+    with pytest.raises(TrialError, match="no-such-command is not there"):
+        Engine(tmp_path).run(["no-such-command"], timeout=5)
+
+
+def test_the_demos_applications_are_told_from_others(tmp_path: Path) -> None:
+    apps = [
+        ("app-1", "conduit flights destinations.archive"),
+        ("app-2", "conduit events sources.web"),
+        ("app-3", "other"),
+    ]
+    answer = json.dumps({"activeapps": [{"id": id, "name": name} for id, name in apps]})
+    assert kills.applications(engine(tmp_path, answer)) == [("app-1", "destinations.archive")]
+
+
+def test_a_master_that_does_not_answer_has_no_applications_yet(tmp_path: Path) -> None:
+    assert kills.applications(engine(tmp_path, "", 1)) == []
+
+
+def test_a_demo_that_ends_before_the_kills_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TrialError, match="before spark-worker-2 could be killed"):
+        kills.watch(engine(tmp_path, json.dumps({"activeapps": []})), lambda: True, print)
+
+
+def test_waiting_ends_with_what_was_waited_for() -> None:
+    with pytest.raises(TrialError, match="for the moon"):
+        until(lambda: False, "the moon", 0.05, 0.01)
+
+
+def test_jars_are_linked(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    link_or_copy(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (tmp_path / "b").stat().st_ino == (tmp_path / "a").stat().st_ino
