@@ -6,51 +6,34 @@ frame = spark.read.format("conduit_file").option("path", "in/*.jsonl").option("f
 frame.write.format("conduit_http").mode("append").option("url", "http://localhost:9000/events").save()
 ```
 
-A read is one plan without a limit, a partition per slice; nothing is acked. A write is at least once: Spark repeats a
-task that failed from its beginning. What a pipeline adds (cursors, order, dead letters) is not there.
+A read is one plan without a limit, a partition per slice; nothing is acked. A stream acks what Spark has committed. A
+write is at least once: Spark repeats a task that failed from its beginning. What a pipeline adds (cursors, order, dead
+letters) is not there.
 """
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition
-from pyspark.sql.datasource import WriterCommitMessage as Message
-from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from conduit_tasks.connectors import registry
-from conduit_tasks.connectors.base import BatchDestination, Limit, RecordDestination, Rows, Slice, Source, Spec
-from conduit_tasks.errors import ConfigError, Refused, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.connectors import options, registry
+from conduit_tasks.connectors.base import Limit, Position, Slice, Source, Spec
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import Settings, settings
+from conduit_tasks.spark.datasource_write import RecordWriter
+from conduit_tasks.spark.frame_records import SCHEMA, StructType, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from conduit_tasks.record.record import Record
 
 PREFIX = "conduit_"
-SCHEMA = StructType(
-    [
-        StructField("position", BinaryType()),
-        StructField("operation", StringType()),
-        StructField("metadata", MapType(StringType(), StringType())),
-        StructField("key", BinaryType()),
-        StructField("before", BinaryType()),
-        StructField("after", BinaryType()),
-    ]
-)
-"""Of every frame that is read. Data are raw bytes, or JSON text of an object."""
-
-SENDS = Delivery(retry=4, backoff_delay=0.2, timeout=30.0)
-"""How records are sent: five attempts, then the task fails."""
-AT_ONCE = 64
-"""Sends on their way per task."""
+STREAM_RECORDS = 500_000
+"""Records of a stream's micro-batch, by default; option `max-records`."""
 
 
 def register(spark: Any) -> list[str]:
@@ -81,10 +64,19 @@ class ConduitDataSource(DataSource):
 
     def reader(self, schema: Any) -> SliceReader:
         self.home.use()
+        return SliceReader(self.connector, self._source_settings(self.options), self.home)
+
+    def streamReader(self, schema: Any) -> SliceStream:
+        self.home.use()
+        given = dict(self.options)
+        most = options.integer({"max-records": given.pop("max-records", str(STREAM_RECORDS))}, "max-records", least=1)
+        return SliceStream(self.connector, self._source_settings(given), self.home, most)
+
+    def _source_settings(self, given: Mapping[str, str]) -> dict[str, str]:
         cls = registry.source_class(self.connector)
         if cls.settles:
             raise ConfigError(f"{self.name()}: reading takes messages out of the queue, which only a pipeline settles")
-        return SliceReader(self.connector, as_settings(cls.spec, self.options), self.home)
+        return as_settings(cls.spec, given)
 
     def writer(self, schema: Any, overwrite: bool) -> RecordWriter:
         self.home.use()
@@ -105,7 +97,7 @@ def as_settings(spec: Spec, options: Mapping[str, str]) -> dict[str, str]:
     return out
 
 
-class _SlicePartition(InputPartition):
+class SlicePartition(InputPartition):
     """One slice."""
 
 
@@ -124,10 +116,21 @@ class SliceReader(DataSourceReader):
         return registry.source_class(self.connector)(self.options)
 
     def partitions(self) -> list[InputPartition]:
+        return [SlicePartition(each) for each in self.plan({}, Limit())]
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
         self.home.use()
         source = self._source()
         try:
-            return [_SlicePartition(each) for each in source.plan({}, Limit())]
+            return source.plan(position, limit)
+        finally:
+            source.close()
+
+    def ack(self, position: Position) -> None:
+        self.home.use()
+        source = self._source()
+        try:
+            source.ack(position)
         finally:
             source.close()
 
@@ -140,178 +143,45 @@ class SliceReader(DataSourceReader):
         try:
             shared = source.metadata(slice)
             for batch in source.read(slice):
-                yield _shown(batch, shared)
+                yield shown(batch, shared)
         finally:
             source.close()
 
 
-def _shown(batch: pa.RecordBatch, shared: Mapping[str, str]) -> pa.RecordBatch:
-    """A READ_SCHEMA batch with the columns of SCHEMA."""
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    from conduit_tasks.record.record import OPERATIONS
-
-    target = to_arrow_schema(SCHEMA, timezone="UTC")
-    own = batch.column("metadata").to_pylist() if batch.column("metadata").null_count < batch.num_rows else None
-    metadata = (
-        [list({**shared, **dict(row or ())}.items()) for row in own] if own else [list(shared.items())] * batch.num_rows
-    )
-    columns = {
-        **{name: batch.column(name) for name in ("position", "key", "before", "after")},
-        "operation": pa.array(OPERATIONS).take(batch.column("operation")),
-        "metadata": pa.array(metadata, target.field("metadata").type),
-    }
-    return pa.RecordBatch.from_arrays(
-        [columns[name].cast(target.field(name).type) for name in target.names], schema=target
-    )
-
-
 @dataclass
-class RecordWriter(DataSourceArrowWriter):
-    """Writes one task's rows: see `records_of` for what they become."""
+class SliceStream(DataSourceStreamReader):
+    """Reads on and on. An offset holds the position and the slices that lead there, so that boundaries are durable in
+    Spark's checkpoint before anything is read (invariant 3); the source is acked when Spark has committed them."""
 
     connector: str
     options: dict[str, str]
     home: Settings
-    run: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Of one write, the same in every attempt of its tasks: a part of the records' ids."""
+    most: int
 
     def __post_init__(self) -> None:
-        registry.destination_class(self.connector)(self.options)
+        self._reader = SliceReader(self.connector, self.options, self.home)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        from pyspark import TaskContext
+    def initialOffset(self) -> dict[str, Any]:
+        return {"position": {}, "slices": []}
 
-        self.home.use()
-        context = TaskContext.get()
-        partition = context.partitionId() if context is not None else 0
-        batches = self._records(iterator, partition)
-        first = next(batches, None)
-        if first is None:
-            return Message()
-        batches = chain([first], batches)
-        destination = registry.destination_class(self.connector)(self.options)
-        if isinstance(destination, RecordDestination):
-            asyncio.run(_send_all(destination, batches))
-            return Message()
-        if partition and destination.effectively_once and not destination.keeps_index:
-            # It goes back to its state: a second writer would cut away what the first one wrote.
-            raise ConfigError(f"{PREFIX}{self.connector} is written by one task: use frame.coalesce(1)")
-        _write_all(destination, batches)
-        return Message()
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.most)
 
-    def _records(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[list[Record]]:
-        """Without empty ones; rows that have no position are numbered."""
-        n = 0
-        for batch in batches:
-            records = records_of(batch, self.run)
-            for record in records:
-                record.position = record.position or f"{partition}.{n}".encode()
-                n += 1
-            if records:
-                yield records
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        records = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", self.most)
+        slices = self._reader.plan(start["position"], Limit(records=records))
+        if any(each.open for each in slices):
+            raise ConfigError(f"{PREFIX}{self.connector} finds its ends while it reads: use spark.read, or a pipeline")
+        if not slices:
+            return start
+        position = {**start["position"], **{each.part: each.end for each in slices}}
+        return {"position": position, "slices": [asdict(each) for each in slices]}
 
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [] if start == end else [SlicePartition(Slice(**each)) for each in end["slices"]]
 
-def records_of(batch: pa.RecordBatch, run: str) -> list[Record]:
-    """Rows with columns of SCHEMA (`after` or `before` among them) are records: data that are an object, or JSON text
-    of one, are structured, the rest raw. Rows of any other frame become the structured `after` of a record each."""
-    from conduit_tasks.record.record import OPERATIONS, Origin, Record
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._reader.read(partition)
 
-    known = SCHEMA.names
-    names = batch.schema.names
-    origin = Origin("spark", "spark", run)
-    if not set(names) <= set(known) or not {"before", "after"} & set(names):
-        return [Record(b"", after=_plain(row), origin=origin) for row in batch.to_pylist()]
-    columns = {name: batch.column(name).to_pylist() for name in names}
-    missing = [None] * batch.num_rows
-    if columns.get("operation") and (wrong := {o for o in columns["operation"] if o is not None} - set(OPERATIONS)):
-        raise ConfigError(f"operation must be one of {', '.join(OPERATIONS)}, not {min(wrong)}")
-    return [
-        Record(
-            _bytes(position) or b"",
-            operation or "create",
-            {k: str(v) for k, v in (metadata or ()) if v is not None},
-            _data(key),
-            _data(before),
-            _data(after),
-            origin=origin,
-        )
-        for position, operation, metadata, key, before, after in zip(*(columns.get(name, missing) for name in known))
-    ]
-
-
-def _bytes(value: Any) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _data(value: Any) -> Any:
-    import orjson
-
-    if value is None or isinstance(value, dict):
-        return _plain(value)
-    raw = _bytes(value) if isinstance(value, str | bytes) else orjson.dumps(_plain(value))
-    if raw is not None and raw.startswith(b"{"):
-        try:
-            return orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            return raw
-    return raw
-
-
-def _plain(value: Any) -> Any:
-    """JSON values of what Arrow gives: decimals and bytes as text, dates as ISO 8601."""
-    import orjson
-
-    def text(other: Any) -> str:
-        return other.decode("utf-8", "replace") if isinstance(other, bytes) else str(other)
-
-    return orjson.loads(orjson.dumps(value, default=text, option=orjson.OPT_NON_STR_KEYS))
-
-
-async def _send_all(destination: RecordDestination, batches: Iterator[list[Record]]) -> None:
-    from conduit_tasks.delivery.retry import RetryPolicy
-    from conduit_tasks.delivery.single import send
-
-    policy = RetryPolicy(SENDS)
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def one(record: Record) -> None:
-        async with room:
-            outcome, attempts = await send(destination, record, policy, SENDS.timeout)
-        if outcome.kind != "delivered":
-            kind = Refused if outcome.kind == "refused" else Unavailable
-            raise kind(f"{record.position!r} was {outcome.kind} in {attempts} attempt(s): {outcome.message}")
-
-    await destination.open(SENDS.timeout)
-    try:
-        for records in batches:
-            async with asyncio.TaskGroup() as group:
-                for record in records:
-                    group.create_task(one(record))
-    except* (Refused, Unavailable) as several:
-        raise several.exceptions[0] from None
-    finally:
-        await destination.close()
-
-
-def _write_all(destination: BatchDestination, batches: Iterator[list[Record]]) -> None:
-    from conduit_tasks.record.schema import spool_batch
-
-    first, state = 0, None
-    destination.open(None)
-    try:
-        for records in batches:
-            for at in range(0, len(records), destination.chunk):
-                part = records[at : at + destination.chunk]
-                seqs = range(first, first + len(part))
-                rows = Rows(
-                    spool_batch([0] * len(part), seqs, part), [part[0].origin], first=first, last=first + len(part) - 1
-                )
-                state = destination.write(rows)
-                first += len(part)
-        if first:
-            # What the engine does once the state is confirmed: from now on it is not cut back.
-            destination.open(state)
-    finally:
-        destination.close()
+    def commit(self, end: dict[str, Any]) -> None:
+        self._reader.ack(end["position"])

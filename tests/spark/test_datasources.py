@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.connectors.generator import GeneratorSource
-from conduit_tasks.spark.datasources import as_settings, register
+from conduit_tasks.settings import settings
+from conduit_tasks.spark.datasources import SliceStream, as_settings, register
 from conduit_tasks.spark.session import context
 
 
@@ -67,6 +69,41 @@ def test_a_source_is_read_with_a_partition_per_slice(formats: Any, home: Path) -
     assert rows[0].metadata == {"file.path": "in.jsonl"}
     assert "not JSON" in rows[-1].metadata["conduit.error"]
     assert bytes(rows[1].position) == b"in.jsonl:8"
+
+
+def test_a_stream_goes_on_where_its_checkpoint_says(formats: Any, home: Path) -> None:
+    def run() -> None:
+        frame = formats.readStream.format("conduit_file").option("path", "in.jsonl").option("format", "jsonl").load()
+        stream = frame.selectExpr("CAST(after AS STRING)").writeStream.format("text")
+        query = stream.option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True)
+        query.start(str(home / "out")).awaitTermination(120)
+
+    # Given a stream that has read what there was
+    (home / "in.jsonl").write_text("".join(f'{{"n":{n}}}\n' for n in range(10)))
+    run()
+    # When more comes, and it is begun again
+    with (home / "in.jsonl").open("a") as file:
+        file.writelines(f'{{"n":{n}}}\n' for n in range(10, 15))
+    run()
+    # Then each record was read once
+    rows = [json.loads(line) for path in (home / "out").glob("part-*") for line in path.read_text().splitlines()]
+    assert sorted(row["n"] for row in rows) == list(range(15))
+
+
+def test_a_stream_plans_within_its_limit_and_acks_what_spark_has(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    acked: list[Any] = []
+    monkeypatch.setattr(FileSource, "ack", lambda _, position: acked.append(position))
+    (home / "in.txt").write_text("a\nb\nc\n")
+    stream = SliceStream("file", {"path": "in.txt"}, settings(), 2)
+    first = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    [part] = stream.partitions(stream.initialOffset(), json.loads(json.dumps(first)))
+    assert [batch.column("after").to_pylist() for batch in stream.read(part)] == [[b"a", b"b"]]
+    second = stream.latestOffset(first, ReadAllAvailable())
+    assert second["position"]["in.txt"]["offset"] == 6
+    assert stream.latestOffset(second, ReadAllAvailable()) == second
+    assert stream.partitions(second, second) == []
+    stream.commit(first)
+    assert acked == [first["position"]]
 
 
 def test_nothing_to_read_is_an_empty_frame(formats: Any, home: Path) -> None:
