@@ -38,6 +38,9 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
     tls_certificate: Annotated[str, typer.Option(help="PEM file; with --tls-key, HTTPS is served.")] = "",
     tls_key: Annotated[str, typer.Option(help="PEM file of the certificate's key.")] = "",
     grace: Annotated[float, typer.Option(help="Seconds in which a stop answers what was taken.")] = 30.0,
+    metrics_port: Annotated[
+        int, typer.Option(help="Serve metrics on this port of the loopback (Prometheus' text format); 0: not.")
+    ] = 0,
     wait_for_sources: Annotated[
         bool, typer.Option("--wait-for-sources", help="Begin also where no pipeline has a gateway source yet.")
     ] = False,
@@ -54,7 +57,7 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
         raise ConfigError("conduit gateway: --tls-certificate and --tls-key belong together; give both")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     tls = (tls_certificate, tls_key) if tls_certificate else None
-    service = Service(settings(), Options(host, port, fsync.value, tls, grace, wait_for_sources))
+    service = Service(settings(), Options(host, port, fsync.value, tls, grace, wait_for_sources, metrics_port))
     note(f"events are durable in Redis: {service.mode}")
 
     def listening(url: str, paths: list[str]) -> None:

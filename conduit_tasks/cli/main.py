@@ -40,6 +40,7 @@ COMMANDS = {
     "stop": Lazy("status", "Stop a pipeline, gracefully unless told otherwise."),
     "dead-letters": Lazy("dead_letters", "What could not be delivered: look, take out, send again, give up."),
     "ledger": Lazy("ledger", "Print what became of which records, where, when and in which attempt."),
+    "metrics": Lazy("metrics", "Print or serve the metrics of all pipelines."),
     "gateway": Lazy("gateway", "Take events over HTTP; answer when they are stored."),
     "verify": Lazy("verify", "Kill a pipeline of its own at every moment, and check what must hold."),
     "broker": Lazy("broker", "Look after the broker."),

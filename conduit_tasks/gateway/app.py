@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -66,28 +67,43 @@ class Gateway:
         self.endpoints: dict[str, Endpoint] = {}
         self.health = health
         self.stopping = False
-        self._room = in_flight
+        self.answers: Counter[tuple[str, int]] = Counter()
+        """Requests by path of a source and status."""
+        self.taken: Counter[str] = Counter()
+        """Events that were answered with 2xx, by path."""
+        self._most = self._room = in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes of bodies that were received and not answered."""
+        return self._most - self._room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        path = scope["path"]
         try:
-            endpoint = self.endpoints.get(scope["path"])
+            endpoint = self.endpoints.get(path)
             if endpoint is None:
+                path = ""
                 await self._other(scope, send)
                 return
-            await self._ingest(endpoint, scope, receive)
+            taken = await self._ingest(endpoint, scope, receive)
         except Refusal as refusal:
+            self.answers[path, refusal.status] += 1
             await _problem(send, refusal)
         except Exception:
+            self.answers[path, 500] += 1
             log.exception("%s %s", scope["method"], scope["path"])
             await _problem(send, Refusal(500, "Not stored", "the gateway failed; its log says why. Send it again"))
         else:
+            self.answers[path, 202] += 1
+            self.taken[path] += taken
             await send({"type": "http.response.start", "status": 202, "headers": _STORED})
             await send({"type": "http.response.body"})
 
-    async def _ingest(self, endpoint: Endpoint, scope: Scope, receive: Receive) -> None:
-        """Returns when the events of the request are durable; raises Refusal."""
+    async def _ingest(self, endpoint: Endpoint, scope: Scope, receive: Receive) -> int:
+        """Returns when the events of the request are durable, and how many they are; raises Refusal."""
         authorization = length = None
         for name, value in scope["headers"]:
             if name == b"authorization":
@@ -120,6 +136,7 @@ class Gateway:
             await _store(endpoint, events)
         finally:
             self._room += reserved
+        return len(events)
 
     async def _other(self, scope: Scope, send: Send) -> None:
         path = scope["path"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from importlib.resources import files
+from importlib import resources
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import PlainTextResponse
 
-from conduit_tasks.airflow.api import dead_letters, pipelines, problems
+from conduit_tasks.airflow.api import access, dead_letters, files, overview, pipelines, problems
+from conduit_tasks.pipeline.names import dag_id
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -45,6 +47,14 @@ async def headers(request: Request, call_next: Callable[[Request], Awaitable[Res
     return response
 
 
+@app.get("/v1/metrics", tags=["metrics"], response_class=PlainTextResponse)
+def metrics(user: GetUserDep) -> PlainTextResponse:
+    """Figures of the pipelines that this user may see, in Prometheus' text format."""
+    seen = access.visible(user)
+    found = [p for p in files.pipelines() if dag_id(p.id) in seen]
+    return PlainTextResponse(overview.exposed(found), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
 @app.get("/pages/", include_in_schema=False)
 def page(_: GetUserDep) -> Response:
     """The one page; what it shows is in the address behind `#`, or the DAG that it is framed by."""
@@ -60,4 +70,4 @@ def part(_: GetUserDep, name: str) -> Response:
 
 
 def _text(name: str) -> bytes:
-    return (files("conduit_tasks.airflow") / "pages" / name).read_bytes()
+    return (resources.files("conduit_tasks.airflow") / "pages" / name).read_bytes()

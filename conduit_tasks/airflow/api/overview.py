@@ -30,6 +30,14 @@ def brokers() -> Iterator[Any]:
         redis.close()
 
 
+def exposed(pipelines: Sequence[Pipeline]) -> bytes:
+    """Their metrics in Prometheus' text format."""
+    from conduit_tasks.metrics.state import exposition
+
+    with brokers() as broker_of:
+        return exposition(pipelines, broker_of)
+
+
 def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
     """One line per pipeline: status, first error, micro-batches sealed and what is furthest behind."""
     out = []
