@@ -14,6 +14,7 @@ from conduit_tasks.connectors.acceptance_open import leaving_nothing_open
 from conduit_tasks.connectors.acceptance_records import ORIGIN, Marked, once
 from conduit_tasks.connectors.acceptance_report import Checks, NotTried, Unmet
 from conduit_tasks.connectors.base import Limit, Position, Slice, Source
+from conduit_tasks.errors import Unavailable
 from conduit_tasks.record.record import OPERATIONS, Record
 
 MOST = 20_000
@@ -217,10 +218,18 @@ def _through_json(slice: Slice) -> Slice:
 
 
 def drain(reading: Reading, marked: Marked, wait: float) -> None:
-    """Reads until nothing is left and every marked record is there, or until nothing came for `wait` seconds."""
+    """Reads until nothing is left and every marked record is there, or until nothing came for `wait` seconds; what may
+    recover by itself is waited for as long, as a pipeline does."""
     deadline = time.monotonic() + wait
     while True:
-        if reading.step(PAGE):
+        try:
+            slices = reading.step(PAGE)
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+            continue
+        if slices:
             deadline = time.monotonic() + wait
         elif not marked.missing(marked.count(reading.records)) or time.monotonic() > deadline:
             return

@@ -34,7 +34,7 @@ from conduit_tasks.connectors.base import (
     Spec,
 )
 from conduit_tasks.connectors.log import LOGGER
-from conduit_tasks.errors import AcceptanceFailed, ConfigError
+from conduit_tasks.errors import AcceptanceFailed, ConfigError, Unavailable
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns
 
@@ -209,6 +209,26 @@ def test_a_sound_connector_passes(destination: Any) -> None:
     ends = [position.get("", 0) for position in _ACKED]
     assert ends == sorted(ends)
     assert max(ends) <= len(_STORE)
+
+
+class Moving(MemorySource):
+    failures: ClassVar[list[Unavailable]] = []
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        if self.failures:
+            raise self.failures.pop()
+        return super().plan(position, limit)
+
+
+def test_a_source_that_is_away_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Unavailable("the coordinator is gone")
+    monkeypatch.setattr(Moving, "failures", [gone] * 3)
+    accept(SimpleNamespace(SOURCE=Moving), SETTINGS, feed=_STORE.extend, wait=5).require()
+    assert not Moving.failures
+    # And one that stays away is told
+    monkeypatch.setattr(Moving, "failures", [gone] * 1_000)
+    report = accept(SimpleNamespace(SOURCE=Moving), SETTINGS, feed=_STORE.extend, wait=0.2)
+    assert "the coordinator is gone" in report.failures()[0].why
 
 
 def test_a_side_without_the_other_is_tried_with_what_feeds_it_or_reads_it_back() -> None:
