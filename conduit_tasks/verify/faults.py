@@ -96,8 +96,15 @@ def _redis(world: World) -> list[Patch]:
             patches.append((scripts, name, moved := _on_our_clock(script)))
             names[moved.sha] = moved.name
 
-    def tell(client: Any) -> None:
-        execute(client, "HSET", CLOCK, "s", str(int(world.wall)), "us", str(int(world.now % 1 * 1e6)))
+    def on_our_clock(client: Any, *args: Any) -> Any:
+        """The script and the time it reads, in one round trip."""
+        both = client.pipeline(transaction=False)
+        both.execute_command("HSET", CLOCK, "s", str(int(world.wall)), "us", str(int(world.now % 1 * 1e6)))
+        both.execute_command(*args)
+        answer = run(both, raise_on_error=False)[1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def execute_command(self: Any, *args: Any, **options: Any) -> Any:
         word = str(args[0]).upper()
@@ -109,9 +116,7 @@ def _redis(world: World) -> list[Patch]:
         script = word in ("EVALSHA", "EVAL")
 
         def operation() -> Any:
-            if script:
-                tell(self)
-            return execute(self, *args, **options)
+            return on_our_clock(self, *args) if script else execute(self, *args, **options)
 
         what = names.get(str(args[1]), "a script") if script else " ".join(map(str, args[:2]))
         # The client sends a command again whose answer was lost (invariant 5).

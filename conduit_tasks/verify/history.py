@@ -25,7 +25,7 @@ from conduit_tasks.errors import BrokerUnavailable, ConduitError, InvariantBroke
 
 # What is imported only while the product is in the world would keep the world's parts for ever: so it is imported here.
 from conduit_tasks.micro_batch import acks, context, deliver, plan, process, progress, read, work  # noqa: F401
-from conduit_tasks.settings import Settings, forget
+from conduit_tasks.settings import Settings, forget, settings
 from conduit_tasks.verify import deadly, receiver
 from conduit_tasks.verify.checks import Outside, Watch, account
 from conduit_tasks.verify.disk import Disk
@@ -84,7 +84,7 @@ class History:
 
     def __init__(self, scenario: Scenario, home: Path, client: Any) -> None:
         self.scenario, self.home, self.client = scenario, home, client
-        self.world = World(scenario.seed, scenario.rates, scenario.budget)
+        self.world = World(scenario.seed, scenario.rates, scenario.budget, scenario.aims)
         self.random = self.world.random
         self.disk = Disk(home)
         self.found, self.outside = Found(), Outside(scenario, home)
@@ -100,7 +100,7 @@ class History:
     @contextmanager
     def set_up(self) -> Iterator[None]:
         """The product in the world, looked at."""
-        from conduit_tasks.broker.connection import check_durability
+        from conduit_tasks.broker.connection import check_durability, connect
         from conduit_tasks.delivery import record_wise
         from conduit_tasks.pipeline.load import get_pipeline
 
@@ -133,6 +133,12 @@ class History:
             for module, name in everywhere(check_durability):
                 # Asked once is enough for a server of our own.
                 stack.enter_context(patch.object(module, name, lambda *_: None))
+            # One connection for all, as one moves at a time: to open one takes longer than most of what it is for.
+            shared = connect(settings())
+            stack.callback(shared.close)
+            stack.enter_context(patch.object(shared, "close", lambda: None))
+            for module, name in everywhere(connect):
+                stack.enter_context(patch.object(module, name, lambda _: shared))
             for module, name in everywhere(get_pipeline):
                 # Read once: the file does not change, and parsing it is what takes longest.
                 stack.enter_context(patch.object(module, name, lambda id: self.pipeline))

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from conduit_tasks.verify.receiver import PLUGIN, Memory
-from conduit_tasks.verify.world import Rates
+from conduit_tasks.verify.world import Aim, Rates
 
 PIPELINE = "verified"
 PLAIN = 20
@@ -41,6 +41,7 @@ class Scenario:
     batch: int
     retention: str
     rates: Rates
+    aims: list[Aim]
     budget: int
     memory: Memory
     own_disk: bool
@@ -139,6 +140,7 @@ def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
             switch=random.choice([0.02, 0.1, 0.3]),
             forget=0.002 if forgetful and chance() < 0.5 else 0.0,
         ),
+        aims=_aims(Random(f"aims {seed}")),
         budget=random.choice([4, 8, 14]),
         memory=Memory(
             Random(f"receiver {seed}"),
@@ -151,6 +153,28 @@ def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
     _events(scenario, random, events)
     scenario.text = _text(scenario)
     return scenario
+
+
+AIMS = (
+    ("confirm", "destinations.", "before"),
+    ("confirm", "destinations.", "after"),
+    ("confirm", "destinations.", "long pause"),
+    ("write out/", "destinations.", "long pause"),
+    ("write out/", "destinations.", "before"),
+    ("lock out/", "destinations.", "long pause"),
+    ("stage", "", "long pause"),
+    ("vote", "", "long pause"),
+    ("seal", "", "long pause"),
+    ("seal", "", "before"),
+    ("begin_ack", "", "long pause"),
+    ("commit_ack", "", "before"),
+    ("begin_collect", "", "long pause"),
+)
+"""Where a death or a standstill hurts most: between a write and its confirm, between a look and what follows it."""
+
+
+def _aims(random: Random) -> list[Aim]:
+    return [Aim(what, who, random.randint(1, 4), fate) for what, who, fate in random.sample(AIMS, 3)]
 
 
 def _events(scenario: Scenario, random: Random, count: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,6 +23,8 @@ TICK = 0.002
 """Seconds an operation takes."""
 HISTORY = 400
 """Points that are remembered for a report."""
+LONG = (8.0, 12.0)
+"""Seconds: longer than any lease, and not so long that everything is over."""
 POINTS = 200_000
 """More than any history takes: one that goes on longer hangs."""
 
@@ -48,6 +50,27 @@ class Rates:
     """Redis loses what it did since `World.remembered` was taken, at most a second."""
 
 
+@dataclass
+class Aim:
+    """A fault at a point of one's choosing: the `nth` operation `what…` of an actor whose name holds `who`.
+
+    `fate`: it dies `before` or `after` it, or stands still before it (`long pause`) until its lease has passed to
+    another, which has confirmed something.
+    """
+
+    what: str
+    who: str
+    nth: int
+    fate: str
+
+    def hit(self, actor: str, what: str) -> bool:
+        """Whether this operation is the one."""
+        if not what.startswith(self.what) or self.who not in actor:
+            return False
+        self.nth -= 1
+        return self.nth == 0
+
+
 @dataclass(eq=False)
 class Actor:
     """One process. `left`: Airflow has given it up, but it may go on: a zombie."""
@@ -66,9 +89,11 @@ class Actor:
 class World:
     """The clock, the actors and the faults. `faults` says what was done to whom, in order."""
 
-    def __init__(self, seed: int, rates: Rates, budget: int) -> None:
+    def __init__(self, seed: int, rates: Rates, budget: int, aims: Sequence[Aim] = ()) -> None:
         self.random = random.Random(seed)
-        self.rates, self.budget = rates, budget
+        self.rates, self.budget, self._aims = rates, budget, aims
+        # Half of it is for what comes last: otherwise most histories would be over before anything was delivered.
+        self._kept = budget // 2
         # Counted from a small number: a float of this size tells microseconds apart.
         self.now = 1_000.0
         self.points = 0
@@ -130,9 +155,11 @@ class World:
         self.now += TICK
         self.history.append(f"{actor.name}: {what}")
         del self.history[:-HISTORY]
-        fate = self._fate(changes, repeatable)
+        fate = self._aimed(actor, what) or self._fate(actor, changes, repeatable)
         if fate in {"switch", "pause"}:
             self._yield(actor, 0.0 if fate == "switch" else self.random.uniform(1.0, 40.0), what)
+        elif fate == "long pause":
+            self._yield(actor, self.random.uniform(*LONG), what)
         elif fate == "before":
             if torn is not None and self.random.random() < 0.5:
                 torn()
@@ -174,7 +201,11 @@ class World:
         """The process that died was only a child of this one."""
         self._here.actor.dead = False
 
-    def _fate(self, changes: bool, repeatable: bool) -> str:
+    def _aimed(self, actor: Actor, what: str) -> str:
+        hits = [aim.fate for aim in self._aims if aim.hit(actor.name, what)]
+        return hits[0] if hits and not self.calm else ""
+
+    def _fate(self, actor: Actor, changes: bool, repeatable: bool) -> str:
         if self.calm:
             return "go"
         rates, weight = self.rates, 1.0 if changes else 0.1
@@ -191,7 +222,8 @@ class World:
             if at < rate:
                 if fate == "switch":
                     return fate
-                if self.budget <= 0 or (fate == "double" and not repeatable):
+                late = "/destinations." in actor.name or "/acks." in actor.name
+                if self.budget <= (0 if late else self._kept) or (fate == "double" and not repeatable):
                     return "go"
                 self.budget -= fate != "double"
                 return fate

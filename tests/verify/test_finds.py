@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -70,12 +71,34 @@ def collected_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Acks, "end_collect", lambda self, m: None)
 
 
+def forgotten_cut(patch: pytest.MonkeyPatch) -> None:
+    """A file destination goes on behind what an attempt before it wrote and did not confirm."""
+    from conduit_tasks.connectors.file_destination import FileDestination
+
+    patch.setattr(FileDestination, "_confirmed", lambda self, path, size, state: size)
+
+
+def unfenced(patch: pytest.MonkeyPatch) -> None:
+    """Whoever once held a lease goes on as if nobody had taken it over."""
+    from dataclasses import replace
+
+    from conduit_tasks.broker import scripts
+
+    for name, script in list(vars(scripts).items()):
+        if isinstance(script, scripts.Script):
+            source = script.source.replace("if held[1] ~= token or", "if false and held[1] ~= token or")
+            sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+            patch.setattr(scripts, name, replace(script, source=source, sha=sha))
+
+
 BREAKS: dict[Broken, tuple[int, int]] = {
     forgotten_fsync: (3, 10),
     confirmed_before_written: (2, 10),
     acked_before_confirmed: (2, 10),
     dead_letters_later: (1, 10),
     collected_too_early: (1, 3),
+    forgotten_cut: (1, 3),
+    unfenced: (13, 3),
 }
 """What is broken → the first seed, and how many at most, among which it is found."""
 
