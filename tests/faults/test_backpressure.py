@@ -117,7 +117,7 @@ def _size(path: Path) -> int:
 
 
 def run_through(home: Path, rows: int) -> tuple[Most, float]:
-    """Reads, delivers and acks by runs side by side until both destinations have `rows` records; the largest of what was
+    """Reads, delivers and acks by runs side by side until both destinations have `rows` records; the most that was
     seen meanwhile, and the seconds it took."""
     most, ended = Most(), threading.Event()
 
