@@ -67,7 +67,8 @@ class KafkaServer:
         for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
             own |= {f"{topic}.replication.factor": "1", f"{topic}.num.partitions": "1"}
         own |= {"transaction.state.log.min.isr": "1", "share.coordinator.state.topic.min.isr": "1"}
-        lines = [f"{name}={value}" for name, value in {**own, **self.settings}.items()]
+        own |= self.settings
+        lines = [f"{name}={value}" for name, value in own.items()]
         self._properties.write_text("\n".join(lines) + "\n")
         cluster = uuid.uuid4().hex[:22]
         self._java(

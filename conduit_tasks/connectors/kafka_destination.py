@@ -79,7 +79,8 @@ class KafkaDestination(BatchDestination):
                 f"kafka: option '{_SDK_FORMAT}' can only be opencdc/json, not '{asked}'; for the payload alone write "
                 "format: payload"
             )
-        self._messages = Messages(s)
+        Messages(s)  # Only checks: templates do not travel to executors.
+        self._messages: Messages | None = None
         self._timeout = options.duration(s, "timeout")
         self._delivery = options.duration(s, "deliveryTimeout")
         self._bytes = options.integer(s, "batchBytes", least=1_000)
@@ -95,11 +96,13 @@ class KafkaDestination(BatchDestination):
     def open(self, state: dict[str, Any] | None) -> None:
         """There is no state to go back to. Clients that failed are replaced: what they had on their way is over."""
         client.library()
+        self._messages = Messages(self.settings)
         if self._broken:
             self.close()
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """Raises Refused (a message is too large, a topic is not there), Unavailable, Fenced, ConfigError."""
+        assert self._messages is not None
         messages = self._messages.of(rows)
         self._broken = True
         if rows.numbers is None:

@@ -13,24 +13,27 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def kafka_server() -> Iterator[KafkaServer]:
-    """The session's one Kafka."""
+def kafka_server() -> Iterator[tuple[KafkaServer, int]]:
+    """The session's one Kafka, and its secure port."""
     from benchmarks.kafka_server import KafkaServer
+    from tests.connectors.kafka import secured
 
-    server = KafkaServer().create()
+    server = KafkaServer()
+    port = secured(server)
     try:
-        yield server.start()
+        yield server.create().start(), port
     finally:
         server.remove()
 
 
 @pytest.fixture
-def kafka(kafka_server: KafkaServer) -> Iterator[Kafka]:
+def kafka(kafka_server: tuple[KafkaServer, int]) -> Iterator[Kafka]:
     """The session's Kafka, running; with topics of one's own nothing of other tests is seen."""
     from tests.connectors.kafka import Kafka
 
-    if kafka_server.process is None:
-        kafka_server.start()
-    made = Kafka(kafka_server)
+    server, secure_port = kafka_server
+    if server.process is None:
+        server.start()
+    made = Kafka(server, secure_port)
     yield made
     made.close()

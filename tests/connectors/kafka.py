@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,6 +17,27 @@ from conduit_tasks.connectors.base import Limit, Position, Slice
 from conduit_tasks.connectors.kafka_source import KafkaSource
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
+from tests.connectors.receiving import free_port
+
+
+def secured(server: KafkaServer) -> int:
+    """Gives a server that is not created yet a further listener, for TLS and SASL alone; its port. The certificate is
+    `tls.pem` in the server's folder, and stands for itself; the user is conduit, the password right."""
+    port, pem = free_port(), server.folder / "tls.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "-", "-out", "-"]
+    pem.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    listeners = f"PLAINTEXT://127.0.0.1:{server.ports[0]},CONTROLLER://127.0.0.1:{server.ports[1]}"
+    server.settings = {
+        "listeners": f"{listeners},SECURE://127.0.0.1:{port}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.secure.plain.sasl.jaas.config": f'{plain} required user_conduit="right";',
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(pem),
+    }
+    return port
 
 
 @dataclass
@@ -23,6 +45,8 @@ class Kafka:
     """A server and clients of it; topics are new for each test."""
 
     server: KafkaServer
+    secure_port: int = 0
+    """Of the listener that takes TLS and SASL alone."""
     _closing: list[Callable[[], object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
