@@ -22,8 +22,14 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",
 }
-FEW = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
-"""A test has a handful of records: by default each sort would be cut into 200 parts."""
+FEW = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""A test has a handful of records: by default each sort would be cut into 200 parts, and compiling each of the queries
+that look for a record at fault takes longer than running them."""
 
 
 def apply(
