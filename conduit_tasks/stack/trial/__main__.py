@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ import orjson
 
 from conduit_tasks.cli.output import note, print_table
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.trial import images, kills
 from conduit_tasks.stack.trial.engine import Engine, TrialError, until
 from conduit_tasks.stack.trial.events import Producer
@@ -34,6 +36,8 @@ UP = 420
 """Seconds for `up --wait`; 56 were measured on two cores with nothing else to do."""
 LAST_EVENTS = 360.0
 """Seconds in which the events that were taken last reach the file."""
+PER_MONTH = 15_000
+"""Records of a micro-batch for each month of flights: that makes two, the second of them with two kills in it."""
 S3 = {
     "CONDUIT_SPOOL": "s3://conduit/spool",
     "CONDUIT_DEAD_LETTERS": "s3://conduit/dead-letters",
@@ -46,7 +50,7 @@ S3 = {
 
 @dataclass
 class Trial:
-    """One trial below `.conduit/stack` of the checkout `root`. `months` of flights, in about three micro-batches."""
+    """One trial below `.conduit/stack` of the checkout `root`. `months` of flights, in two micro-batches."""
 
     root: Path
     s3: bool = False
@@ -59,6 +63,11 @@ class Trial:
         self.env = self.folder / "env"
         self.engine = Engine(self.root)
         self._with_s3(self.s3)
+
+    @property
+    def url(self) -> str:
+        """Of Airflow's UI and API."""
+        return f"http://127.0.0.1:{self.values['CONDUIT_UI_PORT']}"
 
     def prepare(self) -> None:
         """An engine, images, secrets of this trial, a project of its own."""
@@ -134,6 +143,8 @@ class Trial:
             return set(taken) <= set(held)
 
         try:
+            with Api(self.url, password=self.values["AIRFLOW_ADMIN_PASSWORD"]) as api:
+                api.trigger("events", f"trial__{uuid.uuid4()}", {})
             until(all_there, "the last events of the gateway", LAST_EVENTS, 3)
         except TrialError:
             missing = sorted(set(taken) - set(held))
@@ -186,7 +197,7 @@ class Trial:
             folder.mkdir(parents=True)
         shutil.copytree(self.root / "dags", project / "dags", ignore=shutil.ignore_patterns("__pycache__"))
         flights = (self.root / "include/pipelines/flights.yaml").read_text()
-        smaller = flights.replace("{max-records: 120000}", f"{{max-records: {10_000 * self.months}}}")
+        smaller = flights.replace("{max-records: 120000}", f"{{max-records: {PER_MONTH * self.months}}}")
         (pipelines / "flights.yaml").write_text(smaller)
         shutil.copyfile(self.root / "compose/trial/events.yaml", pipelines / "events.yaml")
         for month in fetch(self.root)[: self.months]:
@@ -212,7 +223,7 @@ def run(trial: Trial) -> None:
     began = time.monotonic()
     trial.prepare()
     seconds = trial.up()
-    note(f"all healthy after {seconds:.0f} s: http://127.0.0.1:{trial.values['CONDUIT_UI_PORT']}, user admin")
+    note(f"all healthy after {seconds:.0f} s: {trial.url}, user admin")
     done, producer = trial.play()
     lines = trial.check_events(producer.taken)
     executors = trial.check_workers()
