@@ -1,0 +1,47 @@
+"""A client for the `redis` connector's own server: the broker's is another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.connectors.base import Option
+from conduit_tasks.errors import BrokerUnavailable, ConfigError, Unavailable
+
+if TYPE_CHECKING:
+    from conduit_tasks.errors import ConduitError
+
+URL = Option(
+    "url",
+    "redis://, rediss:// (TLS), unix://, redis+sentinel://…/service or redis+cluster://…, with user and password",
+    required=True,
+    secret=True,
+)
+
+
+def opened(url: str) -> Any:
+    """A connected client whose answers are bytes. Raises ConfigError, Unavailable; neither shows the password."""
+    from conduit_tasks.broker.connection import connect
+    from conduit_tasks.settings import Settings
+
+    try:
+        return connect(Settings(redis_url=url), raw=True, retries=2)
+    except (BrokerUnavailable, ConfigError) as error:
+        said = str(error).replace("CONDUIT_REDIS_URL", "option 'url'")
+        raise (ConfigError if isinstance(error, ConfigError) else Unavailable)(f"redis: {said}") from None
+
+
+@contextmanager
+def asking(kind: type[ConduitError], what: str) -> Iterator[None]:
+    """Turns what the client raises into Unavailable where it may recover, else `kind`."""
+    from redis.exceptions import AuthenticationError, RedisError, ResponseError
+
+    try:
+        yield
+    except (ResponseError, AuthenticationError) as error:
+        if str(error).startswith(("OOM", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "MISCONF")):
+            raise Unavailable(f"redis: the server {what}: {error}") from None
+        raise kind(f"redis: the server {what}: {error}") from None
+    except (RedisError, OSError) as error:
+        raise Unavailable(f"redis: the server {what}: {type(error).__name__}: {error}") from None

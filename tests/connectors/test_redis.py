@@ -1,0 +1,253 @@
+"""Redis streams on a real server: through a group, with consumers that die, and appended to in transactions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from conduit_tasks.connectors.acceptance import accept
+from conduit_tasks.connectors.base import Limit, Slice
+from conduit_tasks.connectors.redis import RedisDestination, RedisSource
+from conduit_tasks.errors import ConfigError, Fenced, Refused, SourceError, Unavailable
+from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.record.schema import to_records
+from tests.conftest import RedisServer
+from tests.connectors.test_delta import rows
+from tests.micro_batch.harness import lines, run_once, run_until_quiet, write_pipeline
+
+ORIGIN = Origin("p", "in", "")
+
+
+class Memory:
+    """Receipts in a dict, through JSON as the engine's are."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def put(self, data: bytes) -> str:
+        self.kept[name := str(len(self.kept))] = data
+        return name
+
+    def get(self, name: str) -> bytes:
+        return self.kept[name]
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    made = redis.Redis(unix_socket_path=redis_server.url.removeprefix("unix://"), decode_responses=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make(redis_server: RedisServer) -> Iterator[Any]:
+    """Makes sources that share one memory of receipts."""
+    memory, made = Memory(), []
+
+    def build(**settings: str) -> RedisSource:
+        given = {name.replace("_", "-"): value for name, value in settings.items()}
+        source = RedisSource({"url": redis_server.url, "streams": "s", **given})
+        source.pipeline, source.connector, source.receipts = "p", "in", memory
+        made.append(source)
+        return source
+
+    yield build
+    for source in made:
+        source.close()
+
+
+def add(client: redis.Redis, *numbers: int, stream: str = "s") -> None:
+    for n in numbers:
+        client.xadd(stream, {"n": str(n)})
+
+
+def step(source: RedisSource, position: dict[str, Any], most: int | None = None) -> tuple[list[str], dict[str, Any]]:
+    """What one micro-batch reads, and where it ends."""
+    got: list[str] = []
+    position = dict(position)
+    for slice in source.plan(position, Limit(records=most)):
+        through: Slice = Slice(**json.loads(json.dumps(slice.__dict__)))
+        for batch in source.read(through):
+            got += [r.after["n"] for r in to_records(batch, ORIGIN) if isinstance(r.after, dict)]
+        position[slice.part] = json.loads(json.dumps(source.reached(through)))
+    return got, position
+
+
+@pytest.mark.proves("T2", "C9")
+def test_entries_are_read_in_order_and_acked_by_what_was_read(client: redis.Redis, make: Any) -> None:
+    add(client, *range(7))
+    source = make()
+    first, position = step(source, {}, 5)
+    assert first == ["0", "1", "2", "3", "4"]
+    assert client.xpending("s", "conduit.p.in")["pending"] == 5
+    second, after = step(source, position, 5)
+    assert second == ["5", "6"]
+    # Acks are given for each micro-batch apart, and again after a crash
+    for _ in range(2):
+        source.ack(position)
+    assert client.xpending("s", "conduit.p.in")["pending"] == 2
+    source.ack(after)
+    assert client.xpending("s", "conduit.p.in")["pending"] == 0
+    assert source.plan(after, Limit()) == []
+    assert client.xlen("s") == 7
+
+
+@pytest.mark.proves("T2", "C10", "I3")
+def test_what_an_attempt_read_and_did_not_stage_is_read_again_at_once(client: redis.Redis, make: Any) -> None:
+    add(client, *range(6))
+    _, position = step(make(), {}, 2)
+    # Given an attempt that died with what it read, of which nothing was staged
+    assert step(make(), position, 3)[0] == ["2", "3", "4"]
+    # Then the next one reads the same, and what is staged but not acked is not read again
+    assert step(make(), position, 3)[0] == ["2", "3", "4"]
+    assert step(make(), position)[0] == ["2", "3", "4", "5"]
+
+
+@pytest.mark.proves("T2")
+def test_what_a_dead_consumer_held_is_taken_over_and_hides_nothing_of_ours(client: redis.Redis, make: Any) -> None:
+    # Given entries that another consumer of the group holds, some behind and some before ours
+    add(client, 0)
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "other", {"s": ">"}, count=1)
+    add(client, 1, 2)
+    source = make(group="g", min_idle="1h")
+    read, position = step(source, {}, 2)
+    assert read == ["1", "2"]
+    assert step(make(group="g", min_idle="1h"), position)[0] == []
+    add(client, 3, 4)
+    assert step(make(group="g", min_idle="1h"), position, 1)[0] == ["3"]  # and dies
+    client.xreadgroup("g", "other", {"s": ">"}, count=1)
+    # When that consumer has been silent for too long, and there is room for two only
+    eager = make(group="g", min_idle="0s")
+    taken, after = step(eager, position, 2)
+    assert taken == ["0", "4"]
+    # Then what the attempt before left is still there for the next micro-batch
+    rest, end = step(eager, after)
+    assert "3" in rest
+    for token in (position, after, end):
+        eager.ack(token)
+    assert client.xpending("s", "g")["pending"] == 0
+
+
+def test_a_new_group_can_begin_behind_the_last_entry_and_delete_what_is_acked(client: redis.Redis, make: Any) -> None:
+    add(client, 1)
+    source = make(start="$", delete="true", streams="s, t")
+    assert step(source, {})[0] == []
+    add(client, 2)
+    add(client, 3, stream="t")
+    got, position = step(source, {})
+    assert sorted(got) == ["2", "3"]
+    assert sorted(position) == ["s", "t"]
+    source.ack(position)
+    assert (client.xlen("s"), client.xlen("t")) == (1, 0)
+
+
+def test_the_payload_may_be_one_field_and_what_is_none_is_nacked_alone(client: redis.Redis, make: Any) -> None:
+    for data in ('{"n": 1}', "[1]", "torn {"):
+        client.xadd("s", {"d": data, "k": "key"})
+    client.xadd("s", {"other": "x"})
+    source = make(data="d", format="json", key="k")
+    [slice] = source.plan({}, Limit())
+    records = [r for batch in source.read(slice) for r in to_records(batch, ORIGIN)]
+    assert records[0].after == {"n": 1}
+    assert [("conduit.error" in r.metadata) for r in records] == [False, True, True, True]
+    assert [r.key for r in records] == [b"key", b"key", b"key", None]
+    assert source.metadata(slice) == {"opencdc.collection": "s"}
+
+
+def test_the_connector_keeps_its_contract(redis_server: RedisServer) -> None:
+    destination = {"url": redis_server.url, "stream": "s", "fields": "payload"}
+    accept("redis", source={"url": redis_server.url, "streams": "s"}, destination=destination).require()
+
+
+@pytest.mark.proves("B8", "O5", "I4")
+def test_a_write_that_comes_again_is_left_out_and_of_two_writers_one_succeeds(
+    client: redis.Redis, redis_server: RedisServer
+) -> None:
+    one, other = (RedisDestination({"url": redis_server.url, "stream": "s"}) for _ in range(2))
+    one.open(None)
+    other.open(None)
+    one.write(rows({"n": 1}, {"n": 2}))
+    other.write(rows({"n": 1}, {"n": 2}, {"n": 3}))
+    assert [json.loads(e["data"])["n"] for _, e in client.xrange("s")] == [1, 2, 3]
+    other.write(rows({"n": 3}, first=3))
+    other.write(rows({"n": 1}, epoch=1))
+    assert client.xlen("s") == 4
+
+    # Another writer commits between our look and our transaction
+    def overtaken() -> None:
+        one.write(rows({"n": 4}, first=4))
+
+    other.still_ours = overtaken
+    with pytest.raises(Unavailable, match="another writer"):
+        other.write(rows({"n": 4}, first=4))
+
+    def lost() -> None:
+        raise Fenced("lost")
+
+    other.still_ours = lost
+    with pytest.raises(Fenced):
+        other.write(rows({"n": 5}, first=5))
+    assert client.xlen("s") == 5
+    one.close()
+    other.close()
+
+
+def test_fields_are_the_records_or_the_payloads_own(client: redis.Redis, redis_server: RedisServer) -> None:
+    whole = RedisDestination({"url": redis_server.url, "stream": "s", "max-length": "2"})
+    whole.open(None)
+    whole.write(rows({"n": 1}, numbered=False))
+    whole.close()
+    record = Record(b"1", after={"n": 1}, origin=ORIGIN)
+    assert client.xrange("s")[0][1] == {"id": record.id, "operation": "create", "data": '{"n":1}'}
+    own = RedisDestination({"url": redis_server.url, "stream": "t", "fields": "payload"})
+    own.open(None)
+    own.write(rows({"n": 1, "s": "text", "l": [1, None]}, numbered=False))
+    assert client.xrange("t")[0][1] == {"n": "1", "s": "text", "l": "[1,null]"}
+    with pytest.raises(Refused, match="no fields"):
+        own.write(rows(b"raw", numbered=False))
+    own.close()
+
+
+def test_a_server_that_is_away_or_refuses_is_told_apart_without_the_password(client: redis.Redis, make: Any) -> None:
+    away = make(url="redis://u:s3cret@127.0.0.1:1/0")
+    with pytest.raises(Unavailable) as raised:
+        away.plan({}, Limit())
+    assert "s3cret" not in str(raised.value)
+    assert "option 'url'" in str(raised.value)
+    client.set("s", "no stream")
+    with pytest.raises(SourceError, match="WRONGTYPE"):
+        make().plan({}, Limit())
+    with pytest.raises(ConfigError, match="start"):
+        make(start="5")
+
+
+@pytest.mark.proves("T2", "C10")
+def test_a_pipeline_takes_from_a_stream_and_acks_when_it_is_sealed(home: Path, client: redis.Redis) -> None:
+    add(client, *range(10))
+    write_pipeline(
+        home,
+        "p",
+        f"""
+version: "2.2"
+pipelines:
+  - id: p
+    micro-batch: {{max-records: 4}}
+    connectors:
+      - {{id: in, type: source, plugin: redis, settings: {{url: "{_url(client)}", streams: s}}}}
+      - {{id: out, type: destination, plugin: file, settings: {{path: out.jsonl, format: payload}}}}
+""",
+    )
+    run_once("p")
+    assert client.xpending("s", "conduit.p.in")["pending"] == 0
+    run_until_quiet("p")
+    assert [json.loads(line)["n"] for line in lines(home / "out.jsonl")] == [str(n) for n in range(10)]
+
+
+def _url(client: redis.Redis) -> str:
+    return f"unix://{client.connection_pool.connection_kwargs['path']}"
