@@ -125,11 +125,12 @@ class KafkaDestination(BatchDestination):
             self._producer = self._connected({"enable.gapless.guarantee": True})
         from conduit_tasks.connectors.kafka_reports import Reports
 
-        ids = identities(rows)
-        wanted = [n for n, row in enumerate(ids) if row not in self._there] if self._there else range(len(messages))
-        reports = Reports([messages[n] for n in wanted])
+        ids = identities(rows) if self._there else []
+        wanted = [n for n in range(len(messages)) if not ids or ids[n] not in self._there]
+        reports = Reports([messages[n] for n in wanted] if ids else messages)
         self._send(self._producer, reports)
         if not reports.complete:
+            ids = ids or identities(rows)
             self._there.update(ids[wanted[n]] for n in reports.settled())
             raise reports.error()
         self._there.difference_update(ids)

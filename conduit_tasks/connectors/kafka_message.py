@@ -15,6 +15,8 @@ from conduit_tasks.errors import ConfigError, RecordError, Refused
 from conduit_tasks.record.record import Record, data_bytes
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from conduit_tasks.connectors.base import Rows
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -47,17 +49,16 @@ class Messages:
         self._opencdc = settings["format"] == "opencdc"
         self._created = settings["timestamp"] == "created"
         self._id_header = settings["id-header"].strip()
+        self._looks_at_records = self._opencdc or self._created or bool(self._id_header)
 
     def of(self, rows: Rows) -> list[Message]:
         """A message per row, in order. Raises Refused where a record has no topic, or one that cannot be."""
         batch = rows.batch
-        plain = not (self._opencdc or self._created or self._id_header) and self._topic.constant is not None
-        if plain and batch.column("metadata").null_count == batch.num_rows:
-            # Structured data is stored as the JSON text that is sent.
-            topic = str(self._topic.constant)
-            pairs = zip(batch.column("key").to_pylist(), batch.column("after").to_pylist())
-            return [Message(topic, key, value, 0, None) for key, value in pairs]
-        return list(self._each(rows.records()))
+        if self._topic.constant is None or self._looks_at_records or _has_headers(batch.column("metadata")):
+            return list(self._each(rows.records()))
+        # Structured data is stored as the JSON text that is sent.
+        pairs = zip(batch.column("key").to_pylist(), batch.column("after").to_pylist())
+        return [Message(self._topic.constant, key, value, 0, None) for key, value in pairs]
 
     def _each(self, records: list[Record]) -> Iterator[Message]:
         constant = self._topic.constant
@@ -99,6 +100,13 @@ class Messages:
             headers = [h for h in headers if h[0] != self._id_header]
             headers.append((self._id_header, record.id))
         return headers or None
+
+
+def _has_headers(metadata: pa.MapArray) -> bool:
+    """Whether a record may bring headers of its own."""
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.starts_with(metadata.keys.unique(), HEADER)).as_py())
 
 
 def _bytes(text: str) -> bytes:

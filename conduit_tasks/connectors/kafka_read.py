@@ -54,7 +54,7 @@ class RangeReader:
                 position = found[-1].offset() + 1
                 if wanted := [m for m in found if m.offset() < end] if position > end else found:
                     yield wanted
-            for event in got:
+            for event in got if len(found) < len(got) else ():
                 if event.error() is not None:
                     position = max(position, self._event(slice, event))
             if not found and time.monotonic() - quiet_since > self._timeout:

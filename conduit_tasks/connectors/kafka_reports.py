@@ -49,37 +49,27 @@ class Reports:
     def send(self, producer: Any, patience: float) -> None:
         """Sends all of them and waits for every report; from the first failure on nothing more is sent. A producer that
         failed is not to be used again. `patience`: seconds for the reports of the last ones."""
-        for n, message in enumerate(self._messages):
-            if not self._produce(producer, n, message, patience) or self._failed:
-                break
-            if n % POLL_EVERY == 0:
+        produce, report, begun = producer.produce, self._report, 0
+        while begun < len(self._messages) and not self._failed:
+            try:
+                # Reports are taken in between, so that a failure is heard of soon.
+                for n in range(begun, min(begun + POLL_EVERY, len(self._messages))):
+                    topic, key, value, at, headers = self._messages[n]
+                    if at or headers:
+                        produce(topic, value, key, on_delivery=partial(report, n), timestamp=at, headers=headers)
+                    else:
+                        produce(topic, value, key, -1, partial(report, n))
+                    begun = n + 1
                 self._served(producer, 0.0)
+            except BufferError:
+                if not self._served(producer, patience):
+                    break
+            except KafkaException as error:
+                self._failed[begun] = error_of(error), None
         if self._waited(producer, patience):
             with suppress(KafkaException):
                 producer.purge()
             self._waited(producer, patience)
-
-    def _produce(self, producer: Any, n: int, message: Message, patience: float) -> bool:
-        """Whether the client took it."""
-        give_up = time.monotonic() + patience
-        while True:
-            try:
-                producer.produce(
-                    message.topic,
-                    message.value,
-                    message.key,
-                    on_delivery=partial(self._report, n),
-                    timestamp=message.time,
-                    headers=message.headers,
-                )
-                return True
-            except BufferError:
-                if self._failed or time.monotonic() > give_up:
-                    return False
-                self._served(producer, 0.05)
-            except KafkaException as error:
-                self._failed[n] = error_of(error), None
-                return False
 
     def _report(self, n: int, error: Any, message: Any) -> None:
         # Nothing is asked of these objects here: a fatal error is on its way as an exception when this is called.
@@ -88,12 +78,13 @@ class Reports:
         else:
             self._failed[n] = error, message
 
-    def _served(self, producer: Any, seconds: float) -> None:
-        """Takes reports. A fatal error comes as an exception, in between."""
+    def _served(self, producer: Any, seconds: float) -> int:
+        """Takes reports, waiting for the first one; how many. A fatal error comes as an exception, in between."""
         try:
-            producer.poll(seconds)
+            return int(producer.poll(seconds))
         except (KafkaException, SystemError) as error:
             self._fatal = self._fatal or error
+            return 1
 
     def _waited(self, producer: Any, patience: float) -> int:
         """Waits for the reports of all that is on its way; how many are missing."""
