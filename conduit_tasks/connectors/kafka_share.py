@@ -21,7 +21,7 @@ class Share:
     asks; `lease`: seconds. Methods raise BrokerUnavailable."""
 
     def __init__(self, cluster: str, group: str, member: str, lease: float) -> None:
-        self._tag, self._member, self._lease = f"{{conduit-kafka:{cluster}:{group}}}:", member, lease
+        self._tag, self._member, self._lease = f"{{conduit:kafka:{cluster}:{group}}}:topic:", member, lease
 
     def claim(self, parts: Sequence[Part], busy: Sequence[Part]) -> list[Part]:
         """Says that this consumer is there; which of all these partitions are its own now. It keeps the `busy` ones

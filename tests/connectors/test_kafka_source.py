@@ -323,7 +323,7 @@ def test_a_group_that_others_subscribe_with_cannot_be_committed_and_the_message_
 def silence(home: Path, member: str) -> None:
     """As if its lease had passed without a word."""
     redis = connect(Settings(home=home))
-    for key in redis.scan_iter("{conduit-kafka:*"):
+    for key in redis.scan_iter("{conduit:kafka:*"):
         redis.hset(key, f"member|{member}", "1")
     redis.close()
 
