@@ -132,6 +132,38 @@ def test_two_runs_triggered_at_once_deliver_nothing_twice(stack: Stack, receiver
     assert receiver.got == list(range(1, 201))
 
 
+@pytest.mark.proves("C15")
+def test_a_stop_without_a_run_under_way_starts_one_that_drains_and_says_where_the_dag_is_paused(
+    stack: Stack, receiver: Receiver
+) -> None:
+    # Given records in flight, and no run under way any more
+    receiver.gate.clear()
+    stack.pipeline("idle", http(receiver))
+    stack.write("idle", "a", 1, 20)
+    stack.run("idle", "--no-wait")
+    until(lambda: receiver.got)
+    with stack.api() as api:
+        api.request("PATCH", f"/dags/idle/dagRuns/{stack.last_run('idle')}", json={"state": "failed"})
+        until(lambda: not api.active_runs("idle") and not drivers("idle"))
+        api.request("PATCH", "/dags/idle", json={"is_paused": True})
+    receiver.gate.set()
+    sent = len(receiver.got)
+
+    # When it is stopped while its DAG is paused, that is said, and nothing drains it
+    said = stack.conduit("stop", "idle", "--no-wait")
+    assert "paused" in said
+    assert json.loads(stack.conduit("status", "idle", "--format", "json"))["status"] == "stopping"
+
+    # And once it is not paused any more, a stop drains it by a run of its own
+    with stack.api() as api:
+        api.request("PATCH", "/dags/idle", json={"is_paused": False})
+    stack.conduit("stop", "idle", "--deadline", "240")
+    assert receiver.got[sent:] == list(range(1, 21))
+    assert json.loads(stack.conduit("status", "idle", "--format", "json"))["status"] == "stopped"
+    assert stack.last_run("idle").startswith("drain__")
+    stack.conduit("start", "idle")
+
+
 def test_clearing_a_destination_that_had_succeeded_sends_again(stack: Stack, receiver: Receiver) -> None:
     stack.pipeline("again", http(receiver))
     stack.write("again", "a", 1, 20)
