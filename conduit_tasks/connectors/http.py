@@ -19,7 +19,7 @@ import orjson
 
 from conduit_tasks.connectors import http_oauth2, options
 from conduit_tasks.connectors.base import Option, Outcome, RecordDestination, Spec
-from conduit_tasks.connectors.http_batch import Batcher
+from conduit_tasks.connectors.batcher import Batcher
 from conduit_tasks.connectors.http_client import Client
 from conduit_tasks.connectors.http_head import head, headers, pipe_headers
 from conduit_tasks.connectors.http_outcome import outcome_of_answer, outcome_of_error

@@ -6,6 +6,7 @@ Acts on the broker's state alone, so it is right whatever happened to the run be
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 from conduit_tasks.connectors.registry import source_class
@@ -43,6 +44,8 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
     any other error of its `ack` stops the pipeline at once (C8). Raises AckFailed, PipelineStopped.
     """
     source = context.pipeline.source(source_id)
+    from conduit_tasks.micro_batch.stage import keeping
+
     destinations = [d.id for d in context.pipeline.destinations]
     given = None
     with context.broker.acquire(f"acks.{source_id}", context.owner, wait=5.0) as lease:
@@ -53,7 +56,8 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
             connector = source_connector(context.pipeline, source_id)
             connector.receipts = Kept(context.spool)
             try:
-                connector.ack(due.position)
+                with keeping(lease) if apart else nullcontext():
+                    connector.ack(due.position)
             except (Unavailable, OSError) as error:
                 raise AckFailed(
                     f"the source {source_id} cannot be reached for its ack ({type(error).__name__}: {error}); the same "

@@ -6,6 +6,8 @@ micro-batch when it is collected, which is after its ack.
 
 from __future__ import annotations
 
+import secrets
+
 from conduit_tasks.spool.spool import Spool
 
 
@@ -17,7 +19,8 @@ class Kept:
         self._made = 0
 
     def put(self, data: bytes) -> str:
-        path = f"{self._folder}/receipts-{self._piece:05d}-{self._made:05d}"
+        # A name of its own, as the rows have: Spark may run a task twice under one token.
+        path = f"{self._folder}/receipts-{self._piece:05d}-{self._made:05d}-{secrets.token_hex(4)}"
         self._made += 1
         return self._spool.put(path, data)
 

@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from benchmarks.kafka_server import KafkaServer
     from tests.connectors.kafka import Kafka
+    from tests.connectors.moto_server import MotoServer
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +38,21 @@ def kafka(kafka_server: tuple[KafkaServer, int]) -> Iterator[Kafka]:
     made = Kafka(server, secure_port)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[MotoServer]:
+    """The session's one server that speaks SQS and S3."""
+    from tests.connectors.moto_server import MotoServer
+
+    server = MotoServer()
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture
+def moto(moto_server: MotoServer) -> MotoServer:
+    """The same, running; with queues and buckets of one's own nothing of other tests is seen."""
+    if not moto_server.running:
+        moto_server.start()
+    return moto_server

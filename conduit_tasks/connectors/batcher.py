@@ -1,7 +1,8 @@
 """Several records in one request, an outcome each (SEMANTICS C17).
 
-Records whose sends overlap travel together. A target takes a request as a whole or refuses it as a whole; one that is
-refused is sent again in halves, so that the record at fault is found and the others are not blamed.
+Records whose sends overlap travel together. A target that does not tell of each takes a request as a whole or refuses
+it as a whole; one that is refused is sent again in halves, so that the record at fault is found and the others are not
+blamed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from conduit_tasks.connectors.base import Outcome
 from conduit_tasks.record.record import Record
 
-Exchange = Callable[[list[Record]], Awaitable[Outcome]]
+Exchange = Callable[[list[Record]], Awaitable[Outcome | list[Outcome]]]
+"""One request: what became of all of it, or of each record."""
 
 
 class Batcher:
@@ -57,6 +59,11 @@ class Batcher:
 
     async def _bring(self, batch: list[tuple[Record, asyncio.Future[Outcome]]]) -> None:
         outcome = await self._exchange([record for record, _ in batch])
+        if isinstance(outcome, list):
+            for (_, answer), each in zip(batch, outcome, strict=True):
+                if not answer.done():
+                    answer.set_result(each)
+            return
         if outcome.kind == "refused" and len(batch) > 1:
             half = len(batch) // 2
             # One after the other: the records of a lane keep their order.

@@ -1,0 +1,132 @@
+"""What the connectors of Amazon's services (and of servers that speak like them) share: options, clients, errors.
+
+Credentials come from the options, or else from the usual chain: environment, shared files and `profile`, the role of
+the container or machine. Nothing of them is kept in a position, a state or a message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from conduit_tasks.connectors.base import Option
+from conduit_tasks.errors import ConfigError
+
+OPTIONS = (
+    Option("region", "the service's region; default: of the environment or the profile"),
+    Option("endpoint-url", "another server that speaks the same protocol (MinIO, LocalStack, moto)"),
+    Option("profile", "a profile of the shared configuration files"),
+    Option("access-key-id", "instead of the usual chain of credentials"),
+    Option("secret-access-key", "belongs to access-key-id", secret=True),
+    Option("session-token", "belongs to access-key-id, where it is a temporary one", secret=True),
+)
+
+CONNECT_TIMEOUT, READ_TIMEOUT = 5, 60
+"""Seconds. The longest poll waits 20."""
+RETRIES = 4
+"""Attempts of one call at throttling and lost connections, by the client itself, seconds apart."""
+
+_LOCK = threading.Lock()
+_TRANSIENT = frozenset(
+    {"RequestTimeout", "Throttling", "ThrottlingException", "RequestThrottled", "SlowDown", "ServiceUnavailable"}
+)
+
+
+def check(settings: Mapping[str, str], name: str) -> None:
+    """Raises ConfigError where the options do not go together."""
+    if ("access-key-id" in settings) != ("secret-access-key" in settings):
+        raise ConfigError(f"{name}: options 'access-key-id' and 'secret-access-key' are given together, or neither")
+    if "session-token" in settings and "access-key-id" not in settings:
+        raise ConfigError(f"{name}: option 'session-token' belongs to 'access-key-id', which is missing")
+
+
+def client(service: str, settings: Mapping[str, str], connections: int = 10) -> Any:
+    """A client of its own; to be closed. Raises ConfigError: no library, no region, no such profile."""
+    try:
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError as error:
+        raise ConfigError(
+            f"the connector {service} needs boto3, which is not installed: pip install 'conduit-tasks[aws]'"
+        ) from error
+    config = Config(
+        connect_timeout=CONNECT_TIMEOUT,
+        read_timeout=READ_TIMEOUT,
+        retries={"total_max_attempts": RETRIES, "mode": "standard"},
+        max_pool_connections=connections,
+        user_agent_extra="conduit-tasks",
+    )
+    try:
+        # A session is not for several threads, what it makes is.
+        with _LOCK:
+            return _session(settings.get("profile")).client(
+                service,
+                region_name=settings.get("region"),
+                endpoint_url=settings.get("endpoint-url"),
+                aws_access_key_id=settings.get("access-key-id"),
+                aws_secret_access_key=settings.get("secret-access-key"),
+                aws_session_token=settings.get("session-token"),
+                config=config,
+            )
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"{service}: {error}; check the options 'region', 'profile' and 'endpoint-url'") from error
+
+
+@lru_cache(maxsize=8)
+def _session(profile: str | None) -> Any:
+    """Kept, as making one reads half a megabyte of descriptions."""
+    import boto3
+
+    return boto3.session.Session(profile_name=profile)
+
+
+def code(error: Exception) -> str:
+    """The service's code of an error, without the prefix that SQS puts before some; empty where it did not answer."""
+    response = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", "")).removeprefix("AWS.SimpleQueueService.")
+
+
+def status(error: Exception) -> int | None:
+    """The answer's HTTP status."""
+    response = getattr(error, "response", None) or {}
+    found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return None if found is None else int(found)
+
+
+def transient(error: Exception) -> bool:
+    """Whether trying again may help (SEMANTICS T6): no answer, throttling, an error of the server."""
+    found = status(error)
+    return found is None or found >= 500 or found in (408, 429) or code(error) in _TRANSIENT
+
+
+def explain(what: str, error: Exception) -> str:
+    """What failed, why, and what to do."""
+    found = code(error)
+    todo = "it is tried again"
+    if not transient(error):
+        todo = "check its name, the region and the rights of the credentials"
+    said = str(error)
+    return f"{what}: {said}; {todo}" if not found or found in said else f"{what}: {found}: {said}; {todo}"
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What calls of a client raise."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return BotoCoreError, ClientError
+
+
+class Failing:
+    """What calls of a client raise becomes `kind`, told as something that `what` says. Raises ConfigError as it is."""
+
+    def __init__(self, kind: type[Exception], what: str) -> None:
+        self._kind, self._what = kind, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and "botocore" in type(error).__module__:
+            raise self._kind(explain(self._what, error)) from error

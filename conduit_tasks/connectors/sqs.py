@@ -1,0 +1,232 @@
+"""Amazon SQS: messages as records (docs/connectors/sqs.md).
+
+The source receives messages, keeps them hidden while they are worked on, and deletes them only after the broker has
+said that they are sealed (`ack-on: stored`) or delivered (SEMANTICS T2). This module is light: boto3 is imported when
+it is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from conduit_tasks.connectors import aws, options
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.sqs_destination import SqsDestination
+from conduit_tasks.connectors.sqs_hidden import Hidden
+from conduit_tasks.errors import ConfigError, SourceError, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+MESSAGES = 10
+"""In one request: SQS's own limit."""
+LARGEST = 1 << 20
+"""Bytes that one message can have."""
+ROWS = 1_000
+"""Per batch, at most."""
+DELETERS = 8
+"""Requests at a time when messages are deleted."""
+LONGEST = 43_200
+"""Seconds that SQS hides a message at most."""
+
+
+class SqsSource(Source):
+    """Messages of one queue, as one partition: a message's position is its id. A slice is what one worker receives; its
+    end names the receipt handles that the ack deletes by (docs/adr/0007-open-slices.md)."""
+
+    spec = Spec(
+        "sqs",
+        "Receives messages of an Amazon SQS queue, and deletes them once they are stored.",
+        (
+            Option("queue", "the queue's name or URL", required=True),
+            Option("format", "text: each body raw; json: an object", default="text", choices=("text", "json")),
+            Option("key-attribute", "message attribute that becomes the record's key; default: the message group"),
+            Option("max-parallel", "workers that receive at a time", default="1"),
+            Option("max-messages", "messages of one micro-batch per worker", default="20000"),
+            Option("max-time", "longest time that one micro-batch receives for", default="30s"),
+            Option("wait", "how long a request waits for messages (long poll), at most 20s", default="2s"),
+            Option(
+                "visibility-timeout",
+                "how long a message stays hidden after its worker has died; extended while it works",
+                default="5m",
+            ),
+            Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template over the record"),
+            *aws.OPTIONS,
+        ),
+    )
+    ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+    settles = True
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        s = self.settings
+        aws.check(s, "sqs")
+        self._parallel = options.integer(s, "max-parallel", least=1)
+        self._most = options.integer(s, "max-messages", least=1)
+        self._longest = options.duration(s, "max-time")
+        self._wait = options.duration(s, "wait")
+        self._visibility = options.duration(s, "visibility-timeout")
+        if self._wait > 20:
+            raise ConfigError("sqs: option 'wait' is at most 20s")
+        if not 3 <= self._visibility <= LONGEST:
+            raise ConfigError("sqs: option 'visibility-timeout' is at least 3s and at most 12h")
+        self._client: Any = None
+        self._url = ""
+        self._hidden: Hidden | None = None
+        self._handles: list[str] = []
+        self._told = False
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        """A slice per worker where messages wait; SQS counts about right, and late by seconds."""
+        with self._failing(SourceError, "cannot be looked at"):
+            client, url = self._open()
+            answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+        waiting = int(answer["Attributes"]["ApproximateNumberOfMessages"])
+        room = self._most * self._parallel if limit.records is None else limit.records
+        workers = min(self._parallel, room, -(-waiting // MESSAGES))
+        slices = []
+        for worker in range(workers):
+            hint = {
+                "records": min(self._most, (room + workers - 1 - worker) // workers),
+                "bytes": None if limit.bytes is None else limit.bytes // workers,
+                "waiting": -(-waiting // workers),
+            }
+            slices.append(Slice(str(worker), "", None, None, hint=hint, open=True))
+        return slices
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        """What waits, within the slice's limits; hidden from others until `close`."""
+        from conduit_tasks.connectors.sqs_message import batch_of
+
+        json, key = self.settings["format"] == "json", self.settings.get("key-attribute")
+        records, size = slice.hint["records"], slice.hint["bytes"]
+        end = time.monotonic() + self._longest
+        with self._failing(SourceError, "cannot be received from"):
+            client, url = self._open()
+        self._hidden = self._hidden or Hidden(client, url, self._visibility)
+        self._handles, self._told = [], False
+        found: list[dict[str, Any]] = []
+        seen: set[str] = set()
+        came = used = 0
+        while came < records and (size is None or used < size) and time.monotonic() < end:
+            most = min(MESSAGES, records - came)
+            if size is not None:
+                # Invariant 7: never more than one message beyond the limit.
+                most = min(most, max(1, (size - used) // LARGEST))
+            # What waited at the plan is there already: nobody waits for more.
+            messages = self._request(most, 0.0 if came >= slice.hint["waiting"] else self._wait)
+            if not messages:
+                break
+            handles = [m["ReceiptHandle"] for m in messages]
+            self._hidden.add(handles)
+            self._handles += handles
+            came += len(messages)
+            used += sum(len(m["Body"].encode()) for m in messages)
+            # A standard queue may hand a message out twice; both handles delete it.
+            found += [m for m in messages if m["MessageId"] not in seen]
+            seen.update(m["MessageId"] for m in messages)
+            if len(found) >= ROWS:
+                yield batch_of(found, json=json, key=key)
+                found = []
+        if found:
+            yield batch_of(found, json=json, key=key)
+
+    def reached(self, slice: Slice) -> Token:
+        import orjson
+
+        name = self.receipts.put(orjson.dumps(self._handles))
+        self._told = True
+        return name
+
+    def _request(self, most: int, wait: float) -> list[dict[str, Any]]:
+        client, url = self._open()
+        more = {}
+        if url.endswith(".fifo"):
+            # The client's own repeat of a request whose answer was lost gets the same messages.
+            more["ReceiveRequestAttemptId"] = uuid.uuid4().hex
+        with self._failing(SourceError, "cannot be received from"):
+            try:
+                answer = client.receive_message(
+                    QueueUrl=url,
+                    MaxNumberOfMessages=most,
+                    WaitTimeSeconds=round(wait),
+                    VisibilityTimeout=round(self._visibility),
+                    MessageSystemAttributeNames=["All"],
+                    MessageAttributeNames=["All"],
+                    **more,
+                )
+            except aws.errors() as error:
+                if aws.code(error) == "OverLimit":
+                    # As many messages are hidden as SQS allows: they have to be deleted first.
+                    return []
+                raise
+        return list(answer.get("Messages", ()))
+
+    def ack(self, position: Position) -> None:
+        """Deletes what these slices received. A message that SQS has handed out again since is left alone: it comes a
+        second time, under the same id (C10). Raises Unavailable."""
+        import orjson
+
+        for name in position.values():
+            self._settle(orjson.loads(self.receipts.get(name)))
+
+    def _settle(self, receipts: Sequence[str]) -> None:
+        with self._failing(Unavailable, "cannot be deleted from"):
+            self._open()
+        chunks = [receipts[at : at + MESSAGES] for at in range(0, len(receipts), MESSAGES)]
+        with ThreadPoolExecutor(DELETERS, "sqs") as pool:
+            late = sum(pool.map(self._delete, chunks))
+        if late:
+            log.warning(
+                "%d of %d messages of the queue %s are visible again before they were deleted, and come a second time; "
+                "a longer `visibility-timeout` avoids it",
+                late,
+                len(receipts),
+                self.settings["queue"],
+            )
+
+    def _delete(self, receipts: Sequence[str]) -> int:
+        """How many could not be deleted because SQS hands them out again. Raises Unavailable."""
+        client, url = self._open()
+        entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, receipt in enumerate(receipts)]
+        with self._failing(Unavailable, "cannot be deleted from"):
+            answer = client.delete_message_batch(QueueUrl=url, Entries=entries)
+        # An outcome per entry: the answer is 200 also where none was deleted.
+        failed = answer.get("Failed", ())
+        faults = [each for each in failed if not each.get("SenderFault")]
+        if faults:
+            raise Unavailable(f"sqs queue {self.settings['queue']}: {faults[0].get('Message')}; it is tried again")
+        return len(failed)
+
+    def close(self) -> None:
+        if self._hidden is not None:
+            self._hidden.close()
+            if not self._told:
+                # The attempt failed: nobody has to wait for what it received.
+                self._hidden.give_back()
+            self._hidden = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _open(self) -> tuple[Any, str]:
+        if self._client is None:
+            self._client = aws.client("sqs", self.settings, DELETERS + 2)
+        if not self._url:
+            queue = self.settings["queue"]
+            self._url = queue if "://" in queue else self._client.get_queue_url(QueueName=queue)["QueueUrl"]
+        return self._client, self._url
+
+    def _failing(self, kind: type[Exception], what: str) -> aws.Failing:
+        return aws.Failing(kind, f"sqs queue {self.settings['queue']} {what}")
+
+
+SOURCE = SqsSource
+DESTINATION = SqsDestination

@@ -1,0 +1,59 @@
+"""A server that speaks like Amazon's SQS and S3, on a port of the loopback; what it holds outlives a stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from tests.connectors.receiving import free_port
+
+
+class MotoServer:
+    """moto's application, served by a thread of this process: a stopped one goes on where it was."""
+
+    def __init__(self) -> None:
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)
+        self.port = free_port()
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._server is not None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What every connector needs to reach it."""
+        return {
+            "endpoint-url": f"http://127.0.0.1:{self.port}",
+            "region": "eu-central-1",
+            "access-key-id": "testing",
+            "secret-access-key": "a-secret-of-tests",
+        }
+
+    def start(self) -> MotoServer:
+        from werkzeug.serving import make_server
+
+        self._server = make_server("127.0.0.1", self.port, self._app, threaded=True)
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+            self._server = None
+
+    def client(self, service: str) -> Any:
+        """To be closed."""
+        from conduit_tasks.connectors import aws
+
+        return aws.client(service, self.settings)
