@@ -48,6 +48,7 @@ CODES = {
     "W201": "the lag budget is below one micro-batch",
     "W202": "an option has no effect as written",
     "W203": "failed records are dropped",
+    "W204": "a guarantee needs more of Redis than it must have",
 }
 """Code → what it stands for. Codes are stable: scripts and editors may rely on them. E = error, W = warning."""
 

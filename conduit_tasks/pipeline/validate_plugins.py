@@ -129,6 +129,14 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: P
             f"'{connector.plugin}' writes in batches, and a batch that fails is written again",
             "write guarantee: at-least-once",
         )
+    if delivery.guarantee == "at-most-once" and not batch_wise:
+        report.add(
+            "W204",
+            (*path, "delivery", "guarantee"),
+            "holds across the crash of a machine only where Redis has `appendfsync always`: with everysec it may "
+            "forget what was sent in its last second, which is then sent twice",
+            "set appendfsync always (`conduit broker check` says what it is), or write guarantee: at-least-once",
+        )
     if delivery.pipe in INDEX_PIPES and batch_wise and not cls.keeps_index:
         report.add(
             "W202",
