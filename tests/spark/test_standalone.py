@@ -18,6 +18,7 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
 from conduit_tasks.spark.submit import APPLICATION, launch
+from conduit_tasks.spool.spool import Spool
 from tests.faults.parts import account, events, until
 from tests.micro_batch.harness import payloads, write_pipeline
 
@@ -140,3 +141,30 @@ def test_a_pipeline_runs_on_a_cluster_and_loses_nothing_with_a_worker(
 
     assert payloads(shared / "out" / "all.jsonl") == [{**row, "seen": "yes"} for row in rows if row["n"] % 2 == 0]
     assert account()["destinations"]["all"]["matched"] == 500
+
+
+@pytest.mark.proves("C9", "C10")
+def test_executors_of_two_workers_keep_the_spool_on_s3(
+    home: Path, bucket: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a spool and dead letters on an S3 API, which workers know of by their own environment
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("CONDUIT_SPOOL", f"{bucket}/spool")
+    monkeypatch.setenv("CONDUIT_DEAD_LETTERS", f"{bucket}/dead-letters")
+    forget()
+    rows = events(shared / "in", 500)
+    (shared / "in" / "a.jsonl").rename(shared / "in" / "b.jsonl")
+    rows += events(shared / "in", 500, start=500)
+    frames = PIPELINE[PIPELINE.index("        processors: [{{id: mark") :]
+    write_pipeline(home, "p", PIPELINE.replace(frames, "").format(shared=shared))
+
+    assert plan_run("p", "r").work
+    for node in ("sources.numbers", "destinations.all"):
+        assert '"event":"done"' in submit(home, cluster.master, node)
+    ack_source("p", "numbers", "r")
+
+    # Then everything came through it: it is on no disk of ours
+    assert sorted(payloads(shared / "out" / "all.jsonl"), key=str) == sorted(rows, key=str)
+    assert Spool(f"{bucket}/spool").micro_batches("p") == [1]
+    assert not (home / ".conduit" / "spool").exists()
+    assert all(list((tmp_path / f"worker-{n}-work").glob("app-*/*")) for n in (1, 2))
