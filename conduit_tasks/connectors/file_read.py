@@ -41,25 +41,43 @@ def read_slice(
     """
     with SourceFile(slice.part) as file:
         file.check(slice.end)
-        rows = None
-        if isinstance(framing, CsvFraming):
-            rows = CsvRows(file, framing, key, null_values)
-        found = 0
-        for at, data, bounds in _chunks(file, framing, slice.hint["from"], slice.end["offset"]):
-            found += len(bounds.starts)
-            if rows is not None:
-                columns = rows.columns(data, bounds)
-            else:
-                payloads = _payloads(data, bounds)
-                columns = (payloads, None, {}) if format == "text" else _json_objects(payloads, key, parse)
-            batch = _batch(slice.part, bounds.starts + at, columns, structured=format != "text")
-            for start in range(0, batch.num_rows, ROWS):
-                yield batch.slice(start, ROWS)
+        begin, end, found = slice.hint["from"], slice.end["offset"], 0
+        for batch in records(
+            file, framing, format, begin=begin, end=end, key=key, null_values=null_values, parse=parse
+        ):
+            found += batch.num_rows
+            yield batch
         if found != slice.records:
             raise file.error(
                 f"has {found} records between bytes {slice.hint['from']} and {slice.end['offset']}, where "
                 f"{slice.records} were counted; put its former content back, a file that is read must only grow"
             )
+
+
+def records(
+    file: SourceFile,
+    framing: LineFraming,
+    format: str,
+    *,
+    begin: int,
+    end: int,
+    key: str | None,
+    null_values: tuple[bytes, ...],
+    parse: bool,
+) -> Iterator[pa.RecordBatch]:
+    """The records between two bytes of a file, as READ_SCHEMA batches."""
+    rows = None
+    if isinstance(framing, CsvFraming):
+        rows = CsvRows(file, framing, key, null_values)
+    for at, data, bounds in _chunks(file, framing, begin, end):
+        if rows is not None:
+            columns = rows.columns(data, bounds)
+        else:
+            payloads = _payloads(data, bounds)
+            columns = (payloads, None, {}) if format == "text" else _json_objects(payloads, key, parse)
+        batch = _batch(file.part, bounds.starts + at, columns, structured=format != "text")
+        for start in range(0, batch.num_rows, ROWS):
+            yield batch.slice(start, ROWS)
 
 
 def _chunks(file: SourceFile, framing: LineFraming, at: int, end: int) -> Iterator[tuple[int, bytes, Bounds]]:

@@ -1,0 +1,167 @@
+"""Amazon S3 and what speaks its protocol: objects read in the order of their keys, files written by micro-batch.
+
+This module is light: boto3 and Arrow are imported when they are used (docs/connectors/s3.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.connectors import aws, options
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
+from conduit_tasks.connectors.s3_destination import S3Destination
+from conduit_tasks.errors import SourceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from conduit_tasks.connectors.file_framing import LineFraming
+
+RECORD = 250
+"""Bytes of a record, as a limit of records is turned into bytes: how many an object holds is not known unread."""
+_FORMATS = {"jsonl": (".jsonl", ".ndjson"), "csv": (".csv",), "parquet": (".parquet",), "text": (".txt", ".log")}
+
+
+class S3Source(Source):
+    """Token: {"key": of the last object read}. A slice is one object, told by its ETag; a record's position:
+    `<bucket>/<key>:<byte it begins at, or row>`.
+    """
+
+    spec = Spec(
+        "s3",
+        "Reads objects of a bucket in the order of their keys: lines, JSON Lines, CSV or Parquet.",
+        (
+            Option("bucket", "the bucket's name", required=True),
+            Option("prefix", "of the keys to read", default=""),
+            Option("suffix", "of the keys to read, such as .jsonl.gz", default=""),
+            Option("start-after", "the key to begin behind; default: the first"),
+            Option(
+                "format",
+                "what objects hold; auto: by the end of the key, before .gz",
+                default="auto",
+                choices=("auto", "text", "jsonl", "csv", "parquet"),
+            ),
+            Option("key", "field or column whose value is the record's key (jsonl, csv, parquet)"),
+            Option("largest", "the largest object that is read, unpacked", default="1GiB"),
+            Option("delimiter", "between the cells of a CSV row; \\t is a tab", default=","),
+            Option("quote", "around CSV cells; empty: none", default='"'),
+            Option("null-values", "CSV cells that are null, comma-separated; empty cells always are", default="NA"),
+            *aws.OPTIONS,
+            Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        aws.check(self.settings, "s3")
+        self._bucket, self._prefix = self.settings["bucket"], self.settings["prefix"]
+        self._largest = options.size(self.settings, "largest")
+        self._client: Any = None
+        self._framing("csv")
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        """The objects behind the last key, one slice each; the first is taken whatever its size."""
+        before = position.get("")
+        room = min(
+            1 << 62 if limit.bytes is None else limit.bytes,
+            1 << 62 if limit.records is None else limit.records * RECORD,
+        )
+        slices: list[Slice] = []
+        for found in self._objects(before["key"] if before else self.settings.get("start-after", "")):
+            key, size = found["Key"], int(found["Size"])
+            if not key.endswith(self.settings["suffix"]) or key.endswith("/") or not size:
+                continue
+            if slices and room < size:
+                break
+            room -= size
+            hint = {"key": key, "etag": found["ETag"], "format": self._format(key)}
+            slices.append(Slice("", "", before, {"key": key}, bytes=size, hint=hint))
+            before = {"key": key}
+            if room <= 0:
+                break
+        return slices
+
+    def _objects(self, after: str) -> Iterator[dict[str, Any]]:
+        with aws.Failing(SourceError, f"s3: the bucket {self._bucket} cannot be listed"):
+            pages = self._open().get_paginator("list_objects_v2")
+            more = {"StartAfter": after} if after else {}
+            for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix, **more):
+                yield from page.get("Contents", ())
+
+    def _format(self, key: str) -> str:
+        if (format := self.settings["format"]) != "auto":
+            return format
+        name = key.removesuffix(".gz")
+        for format, suffixes in _FORMATS.items():
+            if name.endswith(suffixes):
+                return format
+        raise SourceError(
+            f"s3: what {self._bucket}/{key} holds cannot be told by its name; set 'format', or 'suffix' to leave it out"
+        )
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        from conduit_tasks.connectors.s3_read import S3Object, rows_of
+
+        key, format = slice.hint["key"], slice.hint["format"]
+        data = self._data(key, slice.hint["etag"])
+        part = f"{self._bucket}/{key}"
+        if format == "parquet":
+            yield from rows_of(part, data, self.settings.get("key"))
+            return
+        from conduit_tasks.connectors.file_framing import CsvFraming
+        from conduit_tasks.connectors.file_read import records
+
+        file, framing = S3Object(part, data), self._framing(format)
+        begin = file.beginning() if framing.skip_blank else 0
+        if isinstance(framing, CsvFraming):
+            header = file.first_record(framing, settled=True)
+            begin = header[1] if header else file.size
+        nulls = tuple(word.encode() for word in options.words(self.settings, "null-values"))
+        own = None if format == "text" else self.settings.get("key")
+        yield from records(file, framing, format, begin=begin, end=file.size, key=own, null_values=nulls, parse=True)
+
+    def _framing(self, format: str) -> LineFraming:
+        from conduit_tasks.connectors.file_framing import CsvFraming, LineFraming
+
+        if format != "csv":
+            return LineFraming(skip_blank=format == "jsonl")
+        delimiter = self.settings["delimiter"].replace("\\t", "\t")
+        return CsvFraming(delimiter.encode(), self.settings["quote"].encode())
+
+    def _data(self, key: str, etag: str) -> bytes:
+        """The object as it was planned, unpacked."""
+        from conduit_tasks.connectors.s3_read import unpacked
+
+        where = f"s3: {self._bucket}/{key}"
+        try:
+            with aws.Failing(SourceError, where):
+                answer = self._open().get_object(Bucket=self._bucket, Key=key, IfMatch=etag)
+                with answer["Body"] as body:
+                    data = body.read()
+        except SourceError as error:
+            cause = error.__cause__
+            if isinstance(cause, Exception) and aws.code(cause) in ("PreconditionFailed", "412", "NoSuchKey"):
+                raise SourceError(
+                    f"{where} was replaced or removed after it was planned; put its former content back, or write new "
+                    "data under a new key"
+                ) from None
+            raise
+        return unpacked(where, data, self._largest)
+
+    def metadata(self, slice: Slice) -> dict[str, str]:
+        return {"s3.bucket": self._bucket, "s3.key": slice.hint["key"]}
+
+    def _open(self) -> Any:
+        if self._client is None:
+            self._client = aws.client("s3", self.settings)
+        return self._client
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+SOURCE = S3Source
+DESTINATION = S3Destination

@@ -1,0 +1,211 @@
+"""S3 on a real server that speaks its protocol: objects in the order of their keys; a server that goes away."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conduit_tasks.connectors.acceptance import accept
+from conduit_tasks.connectors.base import Limit, Slice
+from conduit_tasks.connectors.s3 import S3Destination, S3Source
+from conduit_tasks.connectors.s3_read import unpacked
+from conduit_tasks.errors import ConfigError, Fenced, SourceError, Unavailable
+from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.record.schema import to_records
+from tests.connectors.moto_server import MotoServer
+from tests.connectors.test_delta import rows
+
+ORIGIN = Origin("p", "in", "")
+
+
+@pytest.fixture
+def bucket(moto: MotoServer, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A client of an empty bucket `lake`."""
+    client = moto.client("s3")
+    client.create_bucket(Bucket="lake", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    yield client
+    moto.start() if not moto.running else None
+    for found in client.list_objects_v2(Bucket="lake").get("Contents", ()):
+        client.delete_object(Bucket="lake", Key=found["Key"])
+    client.delete_bucket(Bucket="lake")
+    client.close()
+
+
+def put(client: Any, key: str, data: bytes) -> None:
+    client.put_object(Bucket="lake", Key=key, Body=data)
+
+
+def lines(first: int, count: int) -> bytes:
+    return b"".join(b'{"n": %d}\n' % n for n in range(first, first + count))
+
+
+def source(moto: MotoServer, **more: str) -> S3Source:
+    return S3Source({"bucket": "lake", **moto.settings, **{name.replace("_", "-"): v for name, v in more.items()}})
+
+
+def drain(moto: MotoServer, position: dict[str, Any], limit: Limit, **more: str) -> tuple[list[Record], Any]:
+    records: list[Record] = []
+    while True:
+        made = source(moto, **more)
+        slices = made.plan(position, limit)
+        for slice in slices:
+            again = Slice(**json.loads(json.dumps(slice.__dict__)))
+            read = [r for batch in made.read(again) for r in to_records(batch, ORIGIN)]
+            assert [r.position for b in made.read(again) for r in to_records(b, ORIGIN)] == [r.position for r in read]
+            records += read
+            position = {"": again.end}
+        made.close()
+        if not slices:
+            return records, position
+
+
+def numbers(records: list[Record]) -> list[int]:
+    return [int(r.after["n"]) for r in records if isinstance(r.after, dict)]
+
+
+@pytest.mark.proves("C9")
+@pytest.mark.parametrize("limit", [Limit(), Limit(records=1), Limit(bytes=100)])
+def test_objects_of_every_kind_are_read_in_the_order_of_their_keys(moto: MotoServer, bucket: Any, limit: Limit) -> None:
+    parquet = io.BytesIO()
+    pq.write_table(pa.table({"n": range(9, 12)}), parquet)
+    put(bucket, "in/1.jsonl", lines(0, 3))
+    put(bucket, "in/2.jsonl.gz", gzip.compress(lines(3, 2)) + gzip.compress(lines(5, 1)))
+    put(bucket, "in/3.csv", b"n,x\n6,a\n7,\n8,c\n")
+    put(bucket, "in/4.parquet", parquet.getvalue())
+    put(bucket, "in/empty.jsonl", b"")
+    put(bucket, "other/5.jsonl", lines(100, 1))
+    records, position = drain(moto, {}, limit, prefix="in/", key="n")
+    assert numbers(records) == list(range(12))
+    assert len({r.position for r in records}) == 12
+    assert (records[0].position, records[0].key) == (b"lake/in/1.jsonl:0", b"0")
+    assert position == {"": {"key": "in/4.parquet"}}
+    # What comes later is found behind the last key
+    put(bucket, "in/5.jsonl", lines(12, 2))
+    assert numbers(drain(moto, position, limit, prefix="in/")[0]) == [12, 13]
+
+
+def test_what_was_replaced_or_cannot_be_told_is_named(moto: MotoServer, bucket: Any) -> None:
+    put(bucket, "a.jsonl", lines(0, 1))
+    made = source(moto)
+    [slice] = made.plan({}, Limit())
+    put(bucket, "a.jsonl", lines(0, 2))
+    with pytest.raises(SourceError, match=r"lake/a\.jsonl was replaced or removed"):
+        list(made.read(slice))
+    bucket.delete_object(Bucket="lake", Key="a.jsonl")
+    with pytest.raises(SourceError, match="was replaced or removed"):
+        list(made.read(slice))
+    put(bucket, "what.xyz", b"?")
+    with pytest.raises(SourceError, match="set 'format'"):
+        made.plan({}, Limit())
+    put(bucket, "what.xyz", b"plain\ntext")
+    assert [r.after for r in drain(moto, {}, Limit(), format="text")[0]] == [b"plain", b"text"]
+    made.close()
+    gone = source(moto, bucket="nowhere")
+    with pytest.raises(SourceError, match="nowhere cannot be listed") as raised:
+        gone.plan({}, Limit())
+    gone.close()
+    assert moto.settings["secret-access-key"] not in str(raised.value)
+
+
+def test_packed_data_is_bounded_and_must_be_whole() -> None:
+    packed = gzip.compress(b"x" * 10_000)
+    assert unpacked("o", packed, 10_000) == b"x" * 10_000
+    for data, most, said in ((packed, 9_999, "larger"), (packed[:-9], 10**6, "no end"), (b"12345", 4, "larger")):
+        with pytest.raises(SourceError, match=said):
+            unpacked("o", data, most)
+
+
+def destination(moto: MotoServer, **more: str) -> S3Destination:
+    made = S3Destination({"bucket": "lake", "prefix": "out/", "format": "payload", **moto.settings, **more})
+    made.pipeline, made.connector = "p", "lake"
+    return made
+
+
+def written(client: Any) -> list[int]:
+    found = client.list_objects_v2(Bucket="lake", Prefix="out/").get("Contents", ())
+    data = b"".join(client.get_object(Bucket="lake", Key=each["Key"])["Body"].read() for each in found)
+    return [json.loads(line)["n"] for line in data.splitlines()]
+
+
+@pytest.mark.proves("C10", "I4")
+def test_what_was_not_confirmed_is_removed_and_what_was_stays(moto: MotoServer, bucket: Any) -> None:
+    one = destination(moto)
+    one.open(None)
+    state = one.write(rows({"n": 1}, {"n": 2}))
+    one.write(rows({"n": 3}, first=3))  # confirmed by nobody
+    two = destination(moto)
+    two.open(state)
+    assert written(bucket) == [1, 2]
+    assert two.write(rows({"n": 3}, {"n": 4}, first=3)) == {"n": 2}
+    assert written(bucket) == [1, 2, 3, 4]
+
+    # A writer that lost its lease removes and writes nothing
+    def lost() -> None:
+        raise Fenced("lost")
+
+    one.still_ours = lost
+    with pytest.raises(Fenced):
+        one.write(rows({"n": 9}))
+    with pytest.raises(Fenced):
+        one.open(state)
+    # Another life of the pipeline, without a state, harms nothing that is there
+    three = destination(moto)
+    three.open(None)
+    three.write(rows({"n": 5}))
+    assert written(bucket) == [1, 2, 3, 4, 5]
+    for each in (one, two, three):
+        each.close()
+
+
+@pytest.mark.proves("T6")
+def test_a_server_that_goes_away_and_comes_back(moto: MotoServer, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from conduit_tasks.connectors import aws
+
+    monkeypatch.setattr(aws, "RETRIES", 1)
+    out = destination(moto)
+    out.open(None)
+    moto.stop()
+    with pytest.raises(Unavailable, match="cannot be written"):
+        out.write(rows({"n": 1}))
+    with pytest.raises(Unavailable):
+        out.open({"n": 0})
+    reading = source(moto)
+    with pytest.raises(SourceError):
+        reading.plan({}, Limit())
+    moto.start()
+    out.open(None)
+    out.write(rows({"n": 1}))
+    assert written(bucket) == [1]
+    out.close()
+    reading.close()
+
+
+def test_parquet_is_written_and_read_back(moto: MotoServer, bucket: Any) -> None:
+    out = destination(moto, format="parquet")
+    out.open(None)
+    out.write(rows({"n": 1, "s": "a"}, {"n": 2, "s": None}))
+    out.close()
+    records, _ = drain(moto, {}, Limit(), prefix="out/")
+    assert [r.after for r in records] == [{"n": 1, "s": "a"}, {"n": 2, "s": None}]
+
+
+@pytest.mark.usefixtures("bucket")
+def test_the_connector_keeps_its_contract(moto: MotoServer) -> None:
+    both = {"bucket": "lake", **moto.settings}
+    accept(
+        "s3", source={**both, "prefix": "out/"}, destination={**both, "prefix": "out/", "format": "payload"}
+    ).require()
+
+
+def test_options_that_do_not_go_together_are_named() -> None:
+    with pytest.raises(ConfigError, match="secret-access-key"):
+        S3Source({"bucket": "lake", "access-key-id": "x"})
+    with pytest.raises(ConfigError, match="records-per-object"):
+        S3Destination({"bucket": "lake", "records-per-object": "0"})
