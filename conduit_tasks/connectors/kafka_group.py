@@ -35,6 +35,8 @@ class Group:
             # The end of a range that ends in a hole is heard of when a fetch comes back empty.
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": 4 << 20,
+            # What is fetched beyond the end of a range is fetched in vain.
+            "queued.min.messages": 20_000,
         }
         self.consumer = client.made(lambda: kafka.Consumer(config))
 

@@ -31,7 +31,7 @@ SLICE = 50_000
 """Offsets that one task reads."""
 UNBOUNDED = 1_000_000
 """Offsets per plan where the limit says nothing."""
-TYPICAL = 640
+TYPICAL = 300
 """Bytes of a message, as long as nobody looked: only how small slices are put together depends on it."""
 SAMPLE = 100
 """Messages looked at, per partition, where a limit is in bytes."""
