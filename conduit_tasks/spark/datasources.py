@@ -37,10 +37,11 @@ STREAM_RECORDS = 500_000
 
 
 def register(spark: Any) -> list[str]:
-    """Makes every connector that can be loaded a format `conduit_<name>` of this session; returns their names."""
+    """Makes every connector that can be loaded a format `conduit_<name>` of this session; returns their names. Not
+    those that are formats of Spark's already."""
     made = []
     for name, found in registry.known().items():
-        if found.error:
+        if found.error or any(getattr(cls, "in_driver", False) for cls in (found.source, found.destination)):
             continue
         cls: Any = type(f"Conduit_{name}", (ConduitDataSource,), {"connector": name, "home": settings()})
         spark.dataSource.register(cls)

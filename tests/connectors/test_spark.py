@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.spark import SparkDestination, SparkSource
 from conduit_tasks.errors import ConfigError, Refused, SourceError
@@ -17,6 +18,12 @@ from tests.connectors.test_parquet import rows
 from tests.micro_batch.harness import payloads, run_until_quiet, write_pipeline
 
 ORIGIN = Origin("p", "in", "")
+
+
+def test_both_sides_keep_the_contract(home: Path, spark: Any) -> None:
+    both = {"format": "json", "path": "out"}
+    schema = "id STRING, n BIGINT, half DOUBLE, text STRING, tags ARRAY<STRING>, no STRING"
+    accept("spark", source={**both, "column": "n", "schema": schema}, destination=both, records=4).require()
 
 
 def step(source: SparkSource, position: dict[str, Any], most: int) -> tuple[list[Record], dict[str, Any]]:

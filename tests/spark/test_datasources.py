@@ -54,7 +54,9 @@ def taking() -> Iterator[tuple[str, list[bytes], list[int]]]:
 @pytest.fixture
 def formats(spark: Any, home: Path) -> Any:
     """The session with our formats, which work in this home."""
-    register(spark)
+    names = register(spark)
+    assert {"conduit_file", "conduit_http"} <= set(names)
+    assert "conduit_spark" not in names
     return spark
 
 
