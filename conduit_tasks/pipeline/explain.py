@@ -26,7 +26,7 @@ def explain(pipeline: Pipeline, *, connectors: bool = True) -> dict[str, Any]:
         "schedule": pipeline.schedule,
         "nodes": _nodes(pipeline, classes),
         "edges": [
-            *(asdict(source_edge(source)) for source in pipeline.sources),
+            *(asdict(source_edge(s, _source(s.plugin) if connectors else None)) for s in pipeline.sources),
             *(asdict(destination_edge(pipeline, d, classes[d.id])) for d in pipeline.destinations),
         ],
         "limits": {
@@ -133,6 +133,16 @@ def _connector(plugin: str) -> type | None:
 
     try:
         return registry.destination_class(plugin)
+    except ConfigError:
+        return None
+
+
+def _source(plugin: str) -> type | None:
+    from conduit_tasks.connectors import registry
+    from conduit_tasks.errors import ConfigError
+
+    try:
+        return registry.source_class(plugin)
     except ConfigError:
         return None
 

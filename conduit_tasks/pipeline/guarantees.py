@@ -30,8 +30,17 @@ class Edge:
     rules: tuple[str, ...] = field(default=())
 
 
-def source_edge(source: Source) -> Edge:
-    """From a source into the pipeline."""
+_REPEATS = {
+    False: "none: a slice that is read again gives the same records with the same ids (invariant 3)",
+    True: "messages that the queue hands out again: sealed, and a crash or an outage was before their ack (C10)",
+    None: "none, unless the source is a queue that hands a message out again before its ack (C10)",
+}
+"""By `Source.settles`."""
+
+
+def source_edge(source: Source, connector: type | None = None) -> Edge:
+    """From a source into the pipeline. `connector`: its class, which tells whether it is a queue; None = not looked
+    at."""
     if source.ack_on == "stored":
         acked = "once its micro-batch is sealed: the spool then stands for the source (T2)"
     else:
@@ -49,7 +58,7 @@ def source_edge(source: Source) -> Edge:
         guarantee="at-least-once",
         order="per partition, as the source gives them; free between partitions and sources (C9)",
         acked=acked,
-        duplicates="none: a slice that is read again gives the same records with the same ids (invariant 3)",
+        duplicates=_REPEATS[getattr(connector, "settles", None)],
         dedupe="each record has a stable id: a hash of pipeline, connector, partition, position and ordinal",
         failures="a record that cannot be read or processed is nacked alone; the rest goes on (C5)",
         not_tolerated=tuple(not_tolerated),

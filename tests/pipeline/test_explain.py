@@ -134,3 +134,22 @@ def test_the_picture_has_the_pipelines_shape() -> None:
 
 def test_a_pipeline_without_processors_still_fans_in_and_out(files: Files) -> None:
     assert "p(( ))" in mermaid(files.load(files.with_pipeline()).pipelines[0])
+
+
+@pytest.mark.proves("X8", "C10")
+@pytest.mark.parametrize(
+    ("plugin", "settings", "duplicates"),
+    [("sqs", "queue: q", "messages that the queue hands out again"), ("file", "path: in.txt", "none: a slice")],
+)
+def test_duplicates_of_a_queue_are_told(files: Files, plugin: str, settings: str, duplicates: str) -> None:
+    text = f"""
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {{id: in, type: source, plugin: {plugin}, settings: {{{settings}}}}}
+      - {{id: out, type: destination, plugin: log}}
+"""
+    pipeline = files.load(text).pipelines[0]
+    assert edge(explain(pipeline), "pipeline")["duplicates"].startswith(duplicates)
+    assert "unless the source is a queue" in edge(explain(pipeline, connectors=False), "pipeline")["duplicates"]
