@@ -15,7 +15,10 @@ from conduit_tasks.connectors.base import BatchDestination, Described, RecordDes
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.plugins import parse_plugin
 
-_OURS = ("delta", "file", "gateway", "generator", "http", "kafka", "log", "redis", "s3", "spark", "sql", "sqs")
+_OURS = (
+    *("delta", "file", "gateway", "generator", "http", "kafka", "log", "postgres"),
+    *("redis", "s3", "spark", "sql", "sqs"),
+)
 BUILTIN = {name: f"conduit_tasks.connectors.{name}" for name in _OURS}
 """name → module with `SOURCE`, `DESTINATION` or both."""
 

@@ -11,6 +11,27 @@ if TYPE_CHECKING:
     from benchmarks.kafka_server import KafkaServer
     from tests.connectors.kafka import Kafka
     from tests.connectors.moto_server import MotoServer
+    from tests.connectors.postgres import PostgresServer
+    from tests.connectors.postgres_database import Database
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The session's one PostgreSQL."""
+    from tests.connectors.postgres import PostgresServer
+
+    server = PostgresServer().create().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def db(postgres: PostgresServer) -> Iterator[Database]:
+    """An empty database of the session's PostgreSQL."""
+    from tests.connectors.postgres_database import database
+
+    with database(postgres) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

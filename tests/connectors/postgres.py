@@ -21,7 +21,7 @@ def binaries() -> Path:
             return folder
     found = shutil.which("initdb")
     if found is None:
-        raise RuntimeError("the tests of the sql destination need PostgreSQL's server: apt-get install postgresql")
+        raise RuntimeError("the tests of sql and postgres need PostgreSQL's server: apt-get install postgresql")
     return Path(found).parent
 
 
@@ -46,7 +46,7 @@ class PostgresServer:
 
     def start(self) -> PostgresServer:
         command = [str(binaries() / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
-        command += ["-k", str(self.folder), "-h", "127.0.0.1"]
+        command += ["-k", str(self.folder), "-h", "127.0.0.1", "-c", "wal_level=logical"]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, user=self._user(), cwd=self.folder)
         ready = [str(binaries() / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-q"]
@@ -61,6 +61,14 @@ class PostgresServer:
         if self.process is not None:
             # SIGINT is its fast shutdown: transactions are rolled back.
             self.process.send_signal(2)
+            self.process.wait(20)
+            self.process = None
+
+    def kill(self) -> None:
+        """As a crash: what was not flushed is gone, and its log is recovered at the next start."""
+        if self.process is not None:
+            # SIGQUIT is its immediate shutdown; SIGKILL would leave children behind that keep its memory.
+            self.process.send_signal(3)
             self.process.wait(20)
             self.process = None
 

@@ -26,13 +26,6 @@ ORIGIN = Origin("p", "src", "")
 QUICK: dict[str, Any] = {"backoff_delay": 0.001, "backoff_policy": "constant"}
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    server = PostgresServer().create().start()
-    yield server
-    server.remove()
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty database."""

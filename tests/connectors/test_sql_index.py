@@ -16,7 +16,7 @@ from conduit_tasks.connectors.sql import SqlDestination
 from conduit_tasks.errors import Refused
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch
-from tests.connectors.test_sql import ORIGIN, event, execute, postgres, url  # noqa: F401 - fixtures
+from tests.connectors.test_sql import ORIGIN, event, execute, url  # noqa: F401 - a fixture
 
 MODES = pytest.mark.parametrize("mode", ["append", "upsert"])
 

@@ -1,0 +1,224 @@
+"""PostgreSQL: tables and their changes, by logical replication; rows upserted, deleted or appended.
+
+The source takes Conduit's names of options. This module is light: what reads and writes is imported when it does
+(docs/connectors/postgres.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import orjson
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.postgres_client import checked_url, connected, lsn_number, lsn_text
+from conduit_tasks.connectors.postgres_destination import PostgresDestination
+from conduit_tasks.connectors.postgres_slot import HEADS, Slot
+from conduit_tasks.errors import ConfigError, SourceError, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NO_BOUND = 1 << 62
+_LOOK = 20_000
+"""Messages that a plan looks at first, at least; more where all of them were read before."""
+_BEHIND = 64 << 20
+"""Bytes of log without a change of ours after which the position moves all the same: the server can then drop them."""
+
+
+class PostgresSource(Source):
+    """Token: {"lsn", "skip": changes read of the transaction that follows it}, and while the snapshot is taken
+    {"snapshot": tables left, "after": key of the row read last}. A snapshot's slices are open: its rows change.
+    """
+
+    ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+
+    spec = Spec(
+        "postgres",
+        "Reads tables of PostgreSQL and then their changes, by logical replication.",
+        (
+            Option(
+                "url",
+                "database: postgresql://user:password@host:5432/name?sslmode=verify-full",
+                secret=True,
+                required=True,
+            ),
+            Option("tables", "tables, optionally with their schema before a dot, comma-separated; * for all of public"),
+            Option("table", "the same, as Conduit called it once"),
+            Option(
+                "mode",
+                "cdc: the tables as they are, then their changes; snapshot: only as they are",
+                default="cdc",
+                choices=("cdc", "snapshot"),
+            ),
+            Option(
+                "snapshotMode",
+                "initial: the rows that are there come first; never: changes only",
+                default="initial",
+                choices=("initial", "never"),
+            ),
+            Option(
+                "cdcMode",
+                "how changes are read: logrepl, logical replication",
+                default="auto",
+                choices=("auto", "logrepl"),
+            ),
+            Option("logrepl.publicationName", "publication; created where it is missing", default="conduitpub"),
+            Option(
+                "logrepl.slotName",
+                "replication slot, of this connector alone; created where it is missing",
+                default="conduitslot",
+            ),
+            Option(
+                "logrepl.autoCleanup", "taken from Conduit's files; drop slot and publication by hand", default="true"
+            ),
+            Option("logrepl.withAvroSchema", "taken from Conduit's files; no schema is attached", default="true"),
+            Option(
+                "snapshot.fetchSize",
+                "taken from Conduit's files; rows are fetched in pieces of fixed size",
+                default="50000",
+            ),
+            Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._url = checked_url(self.settings["url"])
+        self._tables = options.words(self.settings, "tables") or options.words(self.settings, "table")
+        if not self._tables:
+            raise ConfigError("postgres: option 'tables' is missing: the tables to read, comma-separated, or *")
+        for name in ("logrepl.autoCleanup", "logrepl.withAvroSchema"):
+            options.boolean(self.settings, name)
+        self._slot = Slot(self.settings["logrepl.slotName"], self.settings["logrepl.publicationName"])
+        self._cdc = self.settings["mode"] == "cdc"
+        self._ends: dict[bytes, Token] = {}
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        with connected(self._url, SourceError) as connection:
+            token = position.get("")
+            if token is None:
+                token = self._begin(connection)
+            elif self._cdc:
+                self._slot.check(connection, lsn_number(token["lsn"]))
+            if token.get("snapshot"):
+                hint = {"records": limit.records, "bytes": limit.bytes}
+                return [Slice("", "", token, None, hint=hint, open=True)]
+            return self._changes(connection, token, limit) if self._cdc else []
+
+    def _begin(self, connection: Any) -> dict[str, Any]:
+        """The slot is made before the first row is read: a change is in the snapshot, or comes after it, or both."""
+        from conduit_tasks.connectors.postgres_tables import resolved
+
+        tables = resolved(connection, self._tables)
+        token: dict[str, Any] = {}
+        if self._cdc:
+            token = {"lsn": lsn_text(self._slot.make(connection, tables)), "skip": 0}
+        if not self._cdc or self.settings["snapshotMode"] == "initial":
+            token["snapshot"] = tables
+        return token
+
+    def _changes(self, connection: Any, token: dict[str, Any], limit: Limit) -> list[Slice]:
+        """One slice: a slot has one reader at a time."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
+            flushed = cursor.fetchone()[0]
+        if lsn_number(flushed) <= lsn_number(token["lsn"]):
+            return []
+        look = max(_LOOK, 2 * min(limit.records or 0, _NO_BOUND))
+        while True:
+            found = _Found(token, limit)
+            seen = found.take_all(self._slot.peek(connection, HEADS, flushed, look))
+            if found.count:
+                return [Slice("", "", token, found.end(), found.count, found.bytes, {"upto": lsn_text(found.upto)})]
+            if seen < look:
+                break
+            look *= 4
+        if lsn_number(flushed) - lsn_number(token["lsn"]) > _BEHIND:
+            return [Slice("", "", token, {"lsn": flushed, "skip": 0}, 0, 0)]
+        return []
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        from conduit_tasks.connectors.postgres_read import Chunk, batches, changes
+
+        with connected(self._url, SourceError) as connection:
+            if not slice.open:
+                yield from batches(changes(connection, self._slot, slice))
+                return
+            chunk = Chunk(slice)
+            yield from batches(chunk.read(connection))
+            self._ends[orjson.dumps(slice.start)] = chunk.end
+
+    def reached(self, slice: Slice) -> Token:
+        return self._ends[orjson.dumps(slice.start)]
+
+    def ack(self, position: Position) -> None:
+        """Moves the slot: what lies before is gone for good. Raises Unavailable, SourceError."""
+        token = position.get("")
+        if self._cdc and token:
+            with connected(self._url, Unavailable) as connection:
+                self._slot.advance(connection, token["lsn"], Unavailable)
+
+
+class _Found:
+    """What a slice of changes may take: whole transactions, and as much as fits of one that does not fit."""
+
+    def __init__(self, token: dict[str, Any], limit: Limit) -> None:
+        self._start, self._skip = lsn_number(token["lsn"]), token["skip"]
+        self._records = _NO_BOUND if limit.records is None else limit.records
+        self._size = _NO_BOUND if limit.bytes is None else limit.bytes
+        self._ended, self._n, self._lsn = self._start, 0, 0
+        self._left = 0
+        self.count = self.bytes = self.upto = 0
+
+    def take_all(self, messages: Iterator[tuple[Any, ...]]) -> int:
+        """How many messages there were, as far as there is room."""
+        seen = 0
+        for message in messages:
+            if not self.take(*message):
+                break
+            seen += 1
+        return seen
+
+    def take(self, kind: int, size: int, head: Any) -> bool:
+        """Whether there is room for this message."""
+        from conduit_tasks.connectors.postgres_pgoutput import (
+            BEGIN,
+            COMMIT,
+            DELETE,
+            INSERT,
+            TRUNCATE,
+            UPDATE,
+            truncated,
+        )
+
+        if kind == BEGIN:
+            self._lsn, self._n = int.from_bytes(head[1:9], "big"), 0
+        elif self._lsn < self._start:
+            return True
+        elif kind == COMMIT:
+            self._ended, self._left, self._skip = int.from_bytes(head[10:18], "big"), 0, 0
+        elif kind in (INSERT, UPDATE, DELETE, TRUNCATE):
+            if self._n < self._skip:
+                self._n += 1
+                return True
+            records = truncated(bytes(head)) if kind == TRUNCATE else 1
+            if self.count and (self.count + records > self._records or self.bytes + size > self._size):
+                self._left = self._n
+                return False
+            self._n += 1
+            self.count += records
+            self.bytes += size
+            # Behind the beginning of the commit: the server stops after it.
+            self.upto = self._lsn + 1
+        return True
+
+    def end(self) -> dict[str, Any]:
+        """The token after it."""
+        return {"lsn": lsn_text(self._ended), "skip": self._left}
+
+
+SOURCE = PostgresSource
+DESTINATION = PostgresDestination

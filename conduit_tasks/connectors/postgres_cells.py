@@ -1,0 +1,65 @@
+"""JSON values as PostgreSQL's text, by the column's type: what `COPY` and parameters take."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import orjson
+
+from conduit_tasks.errors import Refused
+
+JSON = ("json", "jsonb")
+_COPY = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"'})
+
+
+def cell(value: Any, type_: str, column: str) -> str | None:
+    """The text of a value for a column of this type. Raises Refused where bytes are no base64."""
+    if value is None:
+        return None
+    if type_ in JSON:
+        return _json(value)
+    if type_ == "bytea":
+        return _bytes(value, column)
+    if isinstance(value, list) and type_.endswith("[]"):
+        return _array(value, type_[:-2], column)
+    return _text(value)
+
+
+def copy_line(cells: list[str | None]) -> str:
+    """A line of `COPY … FROM STDIN` in text format."""
+    return "\t".join("\\N" if c is None else c.translate(_COPY) for c in cells) + "\n"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, bool | dict | list):
+        return _json(value)
+    return str(value)
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _bytes(value: Any, column: str) -> str:
+    try:
+        return "\\x" + base64.b64decode(value, validate=True).hex()
+    except (TypeError, ValueError, binascii.Error):
+        raise Refused(f"column {column} is bytea, which takes base64 text") from None
+
+
+def _array(values: list[Any], type_: str, column: str) -> str:
+    return "{" + ",".join(_element(v, type_, column) for v in values) + "}"
+
+
+def _element(value: Any, type_: str, column: str) -> str:
+    if isinstance(value, list) and type_ not in JSON:
+        return _array(value, type_, column)
+    text = cell(value, type_, column)
+    return "NULL" if text is None else f'"{text.translate(_QUOTED)}"'

@@ -1,0 +1,84 @@
+"""Connections to PostgreSQL by psycopg2, and what its errors mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from conduit_tasks.delivery.outcome import clip
+from conduit_tasks.errors import ConduitError, ConfigError
+
+EXTRA = "postgres: psycopg2 is not installed; pip install 'conduit-tasks[postgres]'"
+_URL = re.compile(r"postgres(ql)?(\+\w+)?://")
+
+
+def library() -> Any:
+    """psycopg2. Raises ConfigError where it is not installed."""
+    try:
+        import psycopg2
+    except ImportError:
+        raise ConfigError(EXTRA) from None
+    import psycopg2.errors
+    import psycopg2.extensions
+    import psycopg2.sql
+
+    return psycopg2
+
+
+def checked_url(text: str) -> str:
+    """A URL as libpq has it, `sslmode` and certificates included; SQLAlchemy's `+driver` is left out. Raises
+    ConfigError, which does not repeat it: it may hold a password."""
+    if not _URL.match(text):
+        raise ConfigError(
+            "postgres: option 'url' is no PostgreSQL URL; write postgresql://user:password@host:5432/name"
+        )
+    return _URL.sub("postgresql://", text, count=1)
+
+
+@contextmanager
+def connected(url: str, failed: type[ConduitError]) -> Iterator[Any]:
+    """A connection that is closed at the end, values in the form of `postgres_values`, each statement on its own.
+
+    Raises `failed` where the server does not answer, goes away or will not do what is asked; ConfigError where the URL
+    cannot be read.
+    """
+    psycopg2 = library()
+    from conduit_tasks.connectors.postgres_values import SETTINGS
+
+    try:
+        connection = psycopg2.connect(
+            url, connect_timeout=10, application_name="conduit", keepalives_idle=30, keepalives_interval=10
+        )
+    except psycopg2.OperationalError as error:
+        raise failed(f"postgres: no connection: {said(error)}") from None
+    except psycopg2.ProgrammingError:
+        raise ConfigError(
+            "postgres: option 'url' cannot be read; special characters are written as %40 and so on"
+        ) from None
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(SETTINGS)
+        yield connection
+    except psycopg2.Error as error:
+        raise failed(f"postgres: {said(error)}") from None
+    finally:
+        connection.close()
+
+
+def said(error: Exception) -> str:
+    """The server's own words, on one line."""
+    return clip(str(error).strip() or type(error).__name__)
+
+
+def lsn_number(text: str) -> int:
+    """A place in the log, `16/B374D848`, as a number."""
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def lsn_text(number: int) -> str:
+    """As PostgreSQL writes it: numbers of 64 bits are no good in JSON."""
+    return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"

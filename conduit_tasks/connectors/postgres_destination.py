@@ -1,0 +1,197 @@
+"""Writes records to tables of PostgreSQL: upserted and deleted by key, or appended, with `COPY`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
+from conduit_tasks.connectors.postgres_client import checked_url, library, said
+from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
+from conduit_tasks.record.record import Record
+
+if TYPE_CHECKING:
+    from conduit_tasks.processors.template import Template
+
+_COLLECTION = '{{ index .Metadata "opencdc.collection" }}'
+
+
+class PostgresDestination(BatchDestination):
+    """A write is one transaction, in the records' order. Where rows are numbered, the last number is stored in it, and
+    what comes again is left out (SEMANTICS B8, O5)."""
+
+    effectively_once = True
+    keeps_index = True
+
+    spec = Spec(
+        "postgres",
+        "Upserts, deletes or appends rows of PostgreSQL's tables.",
+        (
+            Option(
+                "url",
+                "database: postgresql://user:password@host:5432/name?sslmode=verify-full",
+                required=True,
+                secret=True,
+            ),
+            Option(
+                "table", "table, optionally with its schema before a dot; a constant or a template", default=_COLLECTION
+            ),
+            Option("key", "columns that tell rows apart, comma-separated; default: the table's primary key"),
+            Option(
+                "mode",
+                "upsert: one row per key, deletes are applied; append: insert only",
+                default="upsert",
+                choices=("upsert", "append"),
+            ),
+            Option(
+                "unknown-fields",
+                "a field that the table has no column for: refuse the record, or ignore the field",
+                default="refuse",
+                choices=("refuse", "ignore"),
+            ),
+            Option(
+                "index-table",
+                "where the number of the last row is kept, for effectively-once and pipes with an index; "
+                "optionally with its schema before a dot",
+                default="conduit_index",
+            ),
+            Option("chunk", "rows per transaction", default="10000"),
+            Option("lock-timeout", "how long a write waits for a lock", default="10s"),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._url = checked_url(self.settings["url"])
+        try:
+            self._template  # noqa: B018 - compiled once, and checked
+        except ConfigError as error:
+            raise ConfigError(f"postgres: option 'table': {error}") from None
+        self._key = tuple(options.words(self.settings, "key"))
+        self._append = self.settings["mode"] == "append"
+        self._ignore = self.settings["unknown-fields"] == "ignore"
+        self.chunk = options.integer(self.settings, "chunk", least=1)  # type: ignore[misc]  # its own
+        self._lock_timeout = int(options.duration(self.settings, "lock-timeout") * 1000)
+        self._engine: Any = None
+        self._index: Any = None
+        self._tables: dict[str, Any] = {}
+
+    @classmethod
+    def idempotent(cls, settings: Mapping[str, str]) -> bool:
+        return settings.get("mode", "upsert") == "upsert"
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        """Connects, and looks at the table where it is always the same one. There is no state to go back to: a
+        transaction that was not committed left nothing."""
+        library()
+        import sqlalchemy as sa
+
+        from conduit_tasks.connectors.sql_index import SqlIndex
+
+        self._tables = {}
+        if self._engine is None:
+            self._engine = sa.create_engine("postgresql+psycopg2://", creator=self._connect, pool_pre_ping=True)
+            schema, _, name = self.settings["index-table"].rpartition(".")
+            self._index = SqlIndex(name, schema or None, "postgresql")
+        with self._translated(), self._engine.connect() as connection:
+            if self._template.constant is not None:
+                self._table(connection.connection.dbapi_connection, self._template.constant)
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        """One transaction. Raises Refused, Unavailable."""
+        from conduit_tasks.connectors.postgres_apply import Apply
+
+        records = rows.records()
+        with self._translated():
+            if rows.numbers is not None:
+                self._index.create(self._engine)
+            with self._engine.begin() as connection:
+                known = self._index.advance(connection, rows.numbers) if rows.numbers is not None else 0
+                raw = connection.connection.dbapi_connection
+                with raw.cursor() as cursor:
+                    apply = Apply(cursor, self._append)
+                    for record in records[known:]:
+                        apply.take(record, *self._place(raw, record))
+                    apply.finish()
+        return None
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    @property
+    def _template(self) -> Template:
+        """Kept by who compiles it: it cannot be sent to an executor."""
+        from conduit_tasks.processors.template import compile
+
+        return compile(self.settings["table"])
+
+    def _connect(self) -> Any:
+        from conduit_tasks.connectors.postgres_values import SETTINGS
+
+        connection = library().connect(self._url, connect_timeout=10, application_name="conduit")
+        with connection.cursor() as cursor:
+            cursor.execute(f"{SETTINGS}; SET lock_timeout = {self._lock_timeout}")
+        connection.commit()
+        return connection
+
+    def _place(self, raw: Any, record: Record) -> tuple[str, Any, tuple[str, ...]]:
+        """(name, table, key) for a record. Raises Refused, ConfigError."""
+        try:
+            name = self._template.render(record)
+        except RecordError as error:
+            raise Refused(str(error)) from None
+        if not name.strip() or name == "<no value>":
+            raise Refused("the record names no table: it has no metadata opencdc.collection; write option 'table'")
+        try:
+            table = self._table(raw, name)
+            fields = record.after if isinstance(record.after, dict) and not self._ignore else {}
+            if unknown := sorted(fields.keys() - table.columns.keys()):
+                # It may have been added since.
+                self._tables.pop(name)
+                table = self._table(raw, name)
+                unknown = sorted(fields.keys() - table.columns.keys())
+        except ConfigError as error:
+            if self._template.constant is not None:
+                raise
+            raise Refused(str(error)) from None
+        if unknown:
+            raise Refused(f"table {name} has no column {', '.join(unknown)}; add it, or write 'unknown-fields: ignore'")
+        return name, table, self._key or table.key
+
+    def _table(self, raw: Any, name: str) -> Any:
+        from conduit_tasks.connectors.postgres_tables import described
+
+        table = self._tables.get(name)
+        if table is None:
+            table = described(raw, name if "." in name else f"public.{name}")
+            if missing := sorted(set(self._key) - table.columns.keys()):
+                raise ConfigError(f"postgres: table {name} has no column {', '.join(missing)}; change option 'key'")
+            if not self._append and not (self._key or table.key):
+                raise ConfigError(
+                    f"postgres: table {name} has no primary key; add one, or write option 'key' or 'mode: append'"
+                )
+            self._tables[name] = table
+        return table
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The project's errors for the database's (SEMANTICS T6), those of SQLAlchemy as `sql_errors` has them."""
+        from conduit_tasks.connectors.sql_errors import translated
+
+        psycopg2 = library()
+        where = f"postgres table {self.settings['table']}"
+        try:
+            with translated(where):
+                yield
+        except (psycopg2.IntegrityError, psycopg2.DataError, psycopg2.errors.CardinalityViolation) as error:
+            raise Refused(f"{where}: {said(error)}") from error
+        except (psycopg2.errors.UndefinedTable, psycopg2.errors.UndefinedColumn) as error:
+            raise Unavailable(f"{where}: changed meanwhile: {said(error)}") from error
+        except psycopg2.ProgrammingError as error:
+            raise ConfigError(f"{where}: {said(error)}; mend the table, the rights or the options") from error
+        except psycopg2.Error as error:
+            raise Unavailable(f"{where}: {said(error)}") from error

@@ -1,0 +1,86 @@
+"""PostgreSQL's text of a value as JSON, by its type: the same for rows that are queried and rows that are replicated.
+
+Numbers that JSON has stay numbers; `numeric` is text, which keeps every digit; `bytea` is base64; `json` and arrays are
+what they hold; times are ISO 8601; everything else is PostgreSQL's own text.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+SETTINGS = (
+    "SET datestyle = 'ISO'; SET intervalstyle = 'iso_8601'; SET bytea_output = 'hex'; SET extra_float_digits = 1; "
+    "SET timezone = 'UTC'"
+)
+"""What a session must have set for its texts to be those that are read here."""
+
+
+def json_value(text: str | None, oid: int) -> Any:
+    """The value of a column of type `oid`."""
+    if text is None:
+        return None
+    plain = _PLAIN.get(oid)
+    if plain is not None:
+        return plain(text)
+    element = _ARRAYS.get(oid)
+    return text if element is None else _elements(_array(text), element)
+
+
+def json_row(values: Mapping[str, str | None], oids: Mapping[str, int]) -> dict[str, Any]:
+    """A row's values by name."""
+    return {name: json_value(text, oids[name]) for name, text in values.items()}
+
+
+def _float(text: str) -> float | str:
+    """JSON has neither NaN nor Infinity."""
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+def _time(text: str) -> str:
+    """ISO 8601 where it is a year that this can say; `infinity` and years before Christ stay as they are."""
+    if len(text) < 19 or text.endswith("BC"):
+        return text
+    text = text.replace(" ", "T", 1)
+    return f"{text[:-3]}Z" if text.endswith("+00") else text
+
+
+def _json(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # PostgreSQL takes numbers and escapes that JSON libraries do not; nothing of it is lost as text.
+        return text
+
+
+def _array(text: str) -> Any:
+    from psycopg2.extensions import UNICODEARRAY
+
+    # Bounds other than 1 are written in front.
+    return UNICODEARRAY(text[text.index("{") :], None)
+
+
+def _elements(values: Any, oid: int) -> Any:
+    return [_elements(v, oid) if isinstance(v, list) else json_value(v, oid) for v in values]
+
+
+_PLAIN: dict[int, Callable[[str], Any]] = {
+    16: lambda text: text == "t",
+    17: lambda text: base64.b64encode(bytes.fromhex(text[2:])).decode(),
+    **dict.fromkeys((20, 21, 23, 26), int),
+    **dict.fromkeys((700, 701), _float),
+    **dict.fromkeys((114, 3802), _json),
+    **dict.fromkeys((1114, 1184), _time),
+}
+"""oid → how: bool, bytea, int8 int2 int4 oid, float4 float8, json jsonb, timestamp timestamptz."""
+
+_ARRAYS = {
+    **{1000: 16, 1001: 17, 1016: 20, 1005: 21, 1007: 23, 1028: 26, 1021: 700, 1022: 701, 199: 114, 3807: 3802},
+    **{1115: 1114, 1185: 1184, 1231: 1700, 1009: 25, 1014: 1042, 1015: 1043, 1182: 1082, 1183: 1083, 2951: 2950},
+}
+"""oid of an array → that of its elements."""
