@@ -113,7 +113,7 @@ class Trial:
         reader.start()
         try:
             done = kills.watch(self.engine, lambda: demo.poll() is not None, note)
-            demo.wait(1800)
+            demo.wait(7200)
             reader.join(10)
         finally:
             if demo.poll() is None:
