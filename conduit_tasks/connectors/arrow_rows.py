@@ -61,17 +61,17 @@ def written_rows(rows: Rows, form: str) -> pa.Table:
 def batch_of(rows: pa.RecordBatch, part: str, first: int, key: str | None) -> pa.RecordBatch:
     """Rows as READ_SCHEMA, their fields as payload. Positions are `<part>:<row>`; `key`: the field of the key."""
     values = rows.to_pylist()
-    payloads = pa.array([_json(row) for row in values], pa.binary())
+    payloads = pa.array([json_of(row) for row in values], pa.binary())
     keys = None
     if key is not None:
-        keys = pa.array([_key(row.get(key)) for row in values], pa.binary())
+        keys = pa.array([key_of(row.get(key)) for row in values], pa.binary())
     positions = pa.array([f"{part}:{first + n}".encode() for n in range(rows.num_rows)], pa.binary())
     return read_batch(positions, after=payloads, key=keys, shape=AFTER_STRUCTURED)
 
 
 def _opencdc(record: Record) -> dict[str, Any]:
     data = {name: json_data(getattr(record, name)) for name in ("key", "before", "after")}
-    texts = {name: None if value is None else _json(value).decode() for name, value in data.items()}
+    texts = {name: None if value is None else json_of(value).decode() for name, value in data.items()}
     return {
         "id": record.id,
         "position": record.position,
@@ -81,7 +81,8 @@ def _opencdc(record: Record) -> dict[str, Any]:
     }
 
 
-def _json(value: Any) -> bytes:
+def json_of(value: Any) -> bytes:
+    """JSON of a row: decimals as text, bytes in base64, durations in seconds, times as ISO 8601 says."""
     return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
 
@@ -97,7 +98,8 @@ def _plain(value: Any) -> Any:
     return seconds() if seconds is not None else str(value)
 
 
-def _key(value: Any) -> bytes | None:
+def key_of(value: Any) -> bytes | None:
+    """A field's value as a record's key."""
     if value is None or isinstance(value, bytes):
         return value
-    return value.encode() if isinstance(value, str) else _json(value)
+    return value.encode() if isinstance(value, str) else json_of(value)

@@ -24,21 +24,19 @@ transaction, in `index-table`, and a chunk that comes again is dropped, in eithe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
 from conduit_tasks.connectors.sql_columns import RECORD_TYPES, Column, columns_of_setting, columns_of_table, row_of
 from conduit_tasks.connectors.sql_errors import translated
 from conduit_tasks.connectors.sql_index import SqlIndex
+from conduit_tasks.connectors.sql_source import SqlSource
+from conduit_tasks.connectors.sql_url import address
 from conduit_tasks.errors import ConfigError, Unavailable
-from conduit_tasks.settings import settings as installation
 from conduit_tasks.spool.durable import make_folders
 
 DIALECTS = ("sqlite", "postgresql")
@@ -83,7 +81,7 @@ class SqlDestination(BatchDestination):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         s = self.settings
-        self._url = _url(s["url"])
+        self._url = address(s["url"])
         self._dialect = self._url.get_backend_name()
         if self._dialect not in DIALECTS:
             raise ConfigError(
@@ -224,28 +222,5 @@ class SqlDestination(BatchDestination):
         return f"sql table {self.settings['table']}"
 
 
-def with_driver(url: URL) -> URL:
-    """`postgresql://` with the driver that is installed, psycopg2 before psycopg; SQLAlchemy's default changed."""
-    if url.drivername != "postgresql":
-        return url
-    return url.set(drivername="postgresql+psycopg2" if find_spec("psycopg2") else "postgresql+psycopg")
-
-
-def _url(text: str) -> URL:
-    """Raises ConfigError; the text may hold a password and is not repeated."""
-    # Heroku and others still write postgres://.
-    text = f"postgresql://{text.removeprefix('postgres://')}" if text.startswith("postgres://") else text
-    try:
-        url = with_driver(sa.make_url(text))
-        url.get_dialect().import_dbapi()
-    except (ArgumentError, NoSuchModuleError, ValueError, ImportError) as error:
-        said = str(error) if isinstance(error, (NoSuchModuleError, ImportError)) else "it cannot be read"
-        raise ConfigError(
-            f"sql: option 'url' is no database URL: {said}; write sqlite:///path or postgresql://…"
-        ) from None
-    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
-        return url.set(database=installation().path(url.database))
-    return url
-
-
+SOURCE = SqlSource
 DESTINATION = SqlDestination

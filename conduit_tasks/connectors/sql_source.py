@@ -1,0 +1,241 @@
+"""`sql` as a source: rows of a table or query, behind the highest value of a column that only grows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.sql_errors import translated
+from conduit_tasks.connectors.sql_url import address
+from conduit_tasks.errors import ConfigError, Refused, SourceError, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SLICE = 50_000
+"""Rows that one task reads."""
+UNBOUNDED = 1_000_000
+"""Rows per plan where the limit says nothing."""
+FETCH = 5_000
+"""Rows fetched at a time, and per batch."""
+
+_TEXTS: dict[str, Any] = {
+    "datetime": dt.datetime.fromisoformat,
+    "date": dt.date.fromisoformat,
+    "decimal": Decimal,
+    "uuid": UUID,
+}
+"""Kinds of values that JSON does not have → from their text."""
+
+
+class SqlSource(Source):
+    """Token: the highest value of `column`, as JSON or {"kind", "text"}. A record's position: `<value>:<n>`, n counting
+    the rows of one value.
+
+    `plan` fixes upper bounds; what the rows between them hold is fixed by the first attempt whose result is stored.
+    """
+
+    spec = Spec(
+        "sql",
+        "Reads rows of a table or query, in the order of a column that only grows.",
+        (
+            Option(
+                "url",
+                "database, as SQLAlchemy writes it: sqlite:///path, postgresql://user@host/name, mysql+pymysql://…",
+                required=True,
+                secret=True,
+            ),
+            Option("table", "what to read, optionally with its schema before a dot; or query"),
+            Option("query", "a SELECT in place of a table; its result must have the column"),
+            Option("column", "the column that only grows: a number, a time, text", required=True),
+            Option("columns", "the columns to read, comma-separated; default: all"),
+            Option("lag", "leave rows alone whose time in `column` is younger, for transactions still under way"),
+            Option("start-after", "the value to begin behind; default: the first"),
+            Option("key", "the column whose value is the record's key"),
+            Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        s = self.settings
+        self._url = address(s["url"])
+        if ("table" in s) == ("query" in s):
+            raise ConfigError("sql: give one of the options 'table' and 'query'")
+        self._lag = options.duration(s, "lag") if "lag" in s else None
+        self._engine: sa.Engine | None = None
+
+    # -- planning -------------------------------------------------------------------------------------------------
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        """Slices between values of the column. Rows of one value are never parted."""
+        room = UNBOUNDED if limit.records is None else limit.records
+        start = position.get("")
+        bounds: list[Any] = []
+        with self._asking(), self._opened().connect() as connection:
+            at = self._column()
+            query = sa.select(at).select_from(self._rows()).where(*self._behind(start)).order_by(at).limit(room)
+            result = connection.execution_options(stream_results=True, yield_per=FETCH).execute(query)
+            value = None
+            for n, (value,) in enumerate(result, 1):
+                if n % SLICE == 0:
+                    bounds.append(value)
+        if value is None:
+            return []
+        if not bounds or bounds[-1] != value:
+            bounds.append(value)
+        slices = []
+        for n, bound in enumerate(bounds):
+            if n and bound == bounds[n - 1]:
+                continue  # a value with more rows than a slice
+            end = _token(bound)
+            slices.append(Slice("", "", start, end))
+            start = end
+        return slices
+
+    def _behind(self, start: Token) -> list[Any]:
+        at = self._column()
+        conditions = [at.is_not(None)]
+        if start is not None:
+            conditions.append(at > _value(start))
+        elif "start-after" in self.settings:
+            conditions.append(at > _typed(self.settings["start-after"]))
+        if self._lag is not None:
+            conditions.append(at <= self._settled(self._lag))
+        return conditions
+
+    def _settled(self, lag: float) -> Any:
+        """The time before which rows are taken: of the server where it can be asked, else ours in UTC."""
+        if self._url.get_backend_name() == "postgresql":
+            return sa.func.current_timestamp() - sa.cast(f"{lag} seconds", sa.Interval)
+        return dt.datetime.now(dt.UTC).replace(tzinfo=None, microsecond=0) - dt.timedelta(seconds=lag)
+
+    def _column(self) -> Any:
+        return sa.column(self.settings["column"])
+
+    def _rows(self) -> Any:
+        if "query" in self.settings:
+            return sa.text(f"({self.settings['query'].strip().rstrip(';')}) AS conduit_rows")
+        schema, _, name = self.settings["table"].rpartition(".")
+        return sa.table(name, schema=schema or None)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        at = self._column()
+        wanted: list[Any] = [sa.column(name) for name in options.words(self.settings, "columns")]
+        # The position's own column comes under a name of ours, whichever are read.
+        columns = [at.label("conduit_at"), *(wanted or [sa.literal_column("*")])]
+        conditions = [at.is_not(None), at <= _value(slice.end)]
+        if slice.start is not None:
+            conditions.append(at > _value(slice.start))
+        elif "start-after" in self.settings:
+            conditions.append(at > _typed(self.settings["start-after"]))
+        query = sa.select(*columns).select_from(self._rows()).where(*conditions).order_by(at)
+        before, n = None, 0
+        with self._asking(), self._opened().connect() as connection:
+            result = connection.execution_options(stream_results=True, yield_per=FETCH).execute(query)
+            names = list(result.keys())[1:]
+            for page in result.partitions(FETCH):
+                positions, rows = [], []
+                for value, *cells in page:
+                    before, n = value, n + 1 if value == before else 0
+                    positions.append(f"{_text(value)}:{n}".encode())
+                    rows.append(dict(zip(names, cells)))
+                yield self._batch(positions, rows)
+
+    def _batch(self, positions: list[bytes], rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        from conduit_tasks.connectors.arrow_rows import json_of, key_of
+        from conduit_tasks.record.schema import AFTER_STRUCTURED, read_batch
+
+        key = self.settings.get("key")
+        if key is not None and rows and key not in rows[0]:
+            raise SourceError(f"{self._named()} has no column '{key}' (option 'key'); it has {', '.join(rows[0])}")
+        keys = None if key is None else pa.array([key_of(row[key]) for row in rows], pa.binary())
+        after = pa.array([json_of(row) for row in rows], pa.binary())
+        return read_batch(pa.array(positions, pa.binary()), after=after, key=keys, shape=AFTER_STRUCTURED)
+
+    def metadata(self, slice: Slice) -> dict[str, str]:
+        return {"opencdc.collection": self.settings["table"]} if "table" in self.settings else {}
+
+    # -- the database ---------------------------------------------------------------------------------------------
+
+    def _asking(self) -> Any:
+        return _Asking(self._named())
+
+    def _opened(self) -> sa.Engine:
+        if self._engine is None:
+            # One connection, closed with the source: nothing is pooled between tasks.
+            self._engine = sa.create_engine(self._url, poolclass=sa.pool.NullPool)
+        return self._engine
+
+    def _named(self) -> str:
+        return f"sql table {self.settings['table']}" if "table" in self.settings else "sql query"
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+
+class _Asking:
+    """The database's errors as those of a source. Unavailable stays: it may recover."""
+
+    def __init__(self, where: str) -> None:
+        self._translated = translated(where)
+
+    def __enter__(self) -> None:
+        self._translated.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._translated.__exit__(*error)
+        except (ConfigError, Refused) as said:
+            text = str(said).replace("mend the table, the rights or `columns`", "correct 'table', 'query' or 'column'")
+            raise SourceError(text) from None
+        except Unavailable as said:
+            raise SourceError(f"{said}; it is tried again") from None
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dt.datetime):
+        return "datetime"
+    return {dt.date: "date", Decimal: "decimal", UUID: "uuid"}.get(type(value), "")
+
+
+def _token(value: Any) -> Token:
+    kind = _kind(value)
+    if kind:
+        return {"kind": kind, "text": _text(value)}
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise SourceError(
+            f"sql: option 'column': a {type(value).__name__} gives rows no sure order; take a number, a time or text"
+        )
+    return value
+
+
+def _value(token: Token) -> Any:
+    return _TEXTS[token["kind"]](token["text"]) if isinstance(token, dict) else token
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, dt.date) else str(value)
+
+
+def _typed(text: str) -> Any:
+    """What `start-after` says: a whole number, a time, or text."""
+    for parse in (int, dt.datetime.fromisoformat):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return text
