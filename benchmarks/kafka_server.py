@@ -108,14 +108,17 @@ class KafkaServer:
             return subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
 
     def _answers(self) -> bool:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", self.ports[0])):
                 return False
+        # Asked for a group's offsets, it makes the topic that keeps them, which takes a moment.
+        asking = Consumer({"bootstrap.servers": self.servers, "log_level": 0, "group.id": "ready"})
         try:
-            found = AdminClient({"bootstrap.servers": self.servers, "log_level": 0}).list_topics(timeout=1)
+            asking.committed([TopicPartition("ready", 0)], timeout=2)
         except KafkaException:
             return False
-        return bool(found.brokers)
+        finally:
+            asking.close()
+        return True

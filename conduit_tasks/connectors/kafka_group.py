@@ -23,7 +23,15 @@ class Group:
     def __init__(self, settings: Mapping[str, str], group: str, timeout: float) -> None:
         kafka = client.library()
         self._settings, self.name, self._timeout = settings, group, timeout
+        tuned = {
+            # The end of a range that ends in a hole is heard of when a fetch comes back empty.
+            "fetch.wait.max.ms": 100,
+            "fetch.message.max.bytes": 4 << 20,
+            # What is fetched beyond the end of a range is fetched in vain.
+            "queued.min.messages": 20_000,
+        }
         config = {
+            **tuned,
             **client.configuration(settings),
             "group.id": group,
             "enable.auto.commit": False,
@@ -32,11 +40,6 @@ class Group:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "check.crcs": True,
-            # The end of a range that ends in a hole is heard of when a fetch comes back empty.
-            "fetch.wait.max.ms": 100,
-            "fetch.message.max.bytes": 4 << 20,
-            # What is fetched beyond the end of a range is fetched in vain.
-            "queued.min.messages": 20_000,
         }
         self.consumer = client.made(lambda: kafka.Consumer(config))
 
