@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -153,20 +153,15 @@ def test_what_is_not_there_is_named_and_secrets_are_not(database: sa.Engine) -> 
 
 def test_the_connector_keeps_its_contract(home: Path) -> None:
     url = f"sqlite:///{home}/d.db"
-    destination = {"url": url, "table": "t", "mode": "append", "columns": "n:int=.Payload.After.n, v=.Payload.After.v"}
     engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
-    do(engine, "CREATE TABLE t (n INTEGER)", *(f"INSERT INTO t VALUES ({n})" for n in range(30)))
-    counted = [30]
+    do(engine, "CREATE TABLE t (n INTEGER PRIMARY KEY, id TEXT)")
 
-    def feed(records: Any) -> None:
-        do(engine, *(f"INSERT INTO t VALUES ({counted[0] + k})" for k in range(len(records))))
-        counted[0] += len(records)
+    def feed(records: Sequence[Record]) -> None:
+        ids = [r.after["id"] for r in records if isinstance(r.after, dict)]
+        do(engine, *(f"INSERT INTO t (id) VALUES ('{id}')" for id in ids))
 
-    report = accept("sql", source={"url": url, "table": "t", "column": "n"}, feed=feed)
+    accept("sql", source={"url": url, "table": "t", "column": "n"}, feed=feed).require()
     engine.dispose()
-    del destination
-    failed = [c for c in report.checks if c.passed is False and "what was put" not in c.name]
-    assert failed == []
 
 
 @pytest.mark.proves("C10")
