@@ -21,6 +21,8 @@ from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from conduit_tasks.connectors.sql_source import SqlSource
+
 _NO_BOUND = 1 << 62
 _LOOK = 20_000
 """Messages that a plan looks at first, at least; more where all of them were read before."""
@@ -49,10 +51,13 @@ class PostgresSource(Source):
             Option("table", "the same, as Conduit called it once"),
             Option(
                 "mode",
-                "cdc: the tables as they are, then their changes; snapshot: only as they are",
+                "cdc: the tables as they are, then their changes; snapshot: only as they are; incremental: rows of one "
+                "table behind the highest value of `column`",
                 default="cdc",
-                choices=("cdc", "snapshot"),
+                choices=("cdc", "snapshot", "incremental"),
             ),
+            Option("column", "incremental: the key or time that only grows, as the connector sql has it"),
+            Option("lag", "incremental: leave rows alone whose time in `column` is younger"),
             Option(
                 "snapshotMode",
                 "initial: the rows that are there come first; never: changes only",
@@ -94,9 +99,22 @@ class PostgresSource(Source):
             options.boolean(self.settings, name)
         self._slot = Slot(self.settings["logrepl.slotName"], self.settings["logrepl.publicationName"])
         self._cdc = self.settings["mode"] == "cdc"
+        self._rows = self._incremental() if self.settings["mode"] == "incremental" else None
         self._ends: dict[bytes, Token] = {}
 
+    def _incremental(self) -> SqlSource:
+        """The one table's rows, read as the connector `sql` does. Raises ConfigError."""
+        from conduit_tasks.connectors.sql_source import SqlSource
+
+        if len(self._tables) != 1 or self._tables == ["*"] or not self.settings.get("column"):
+            raise ConfigError("postgres: mode incremental reads one table of 'tables', in the order of option 'column'")
+        more = {name: self.settings[name] for name in ("lag",) if name in self.settings}
+        url = {"url": self.settings["url"], "table": self._tables[0], "column": self.settings["column"]}
+        return SqlSource({**url, **more})
+
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        if self._rows is not None:
+            return self._rows.plan(position, limit)
         with connected(self._url, SourceError) as connection:
             token = position.get("")
             if token is None:
@@ -143,6 +161,9 @@ class PostgresSource(Source):
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         from conduit_tasks.connectors.postgres_read import Chunk, batches, changes
 
+        if self._rows is not None:
+            yield from self._rows.read(slice)
+            return
         with connected(self._url, SourceError) as connection:
             if not slice.open:
                 yield from batches(changes(connection, self._slot, slice))
@@ -153,6 +174,13 @@ class PostgresSource(Source):
 
     def reached(self, slice: Slice) -> Token:
         return self._ends[orjson.dumps(slice.start)]
+
+    def metadata(self, slice: Slice) -> dict[str, str]:
+        return self._rows.metadata(slice) if self._rows is not None else {}
+
+    def close(self) -> None:
+        if self._rows is not None:
+            self._rows.close()
 
     def ack(self, position: Position) -> None:
         """Moves the slot: what lies before is gone for good. Raises Unavailable, SourceError."""

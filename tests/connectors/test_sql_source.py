@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from conduit_tasks.connectors import sql_source
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
+from conduit_tasks.connectors.postgres import PostgresSource
 from conduit_tasks.connectors.sql import SqlSource
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Origin, Record
@@ -162,6 +163,24 @@ def test_the_connector_keeps_its_contract(home: Path) -> None:
 
     accept("sql", source={"url": url, "table": "t", "column": "n"}, feed=feed).require()
     engine.dispose()
+
+
+def test_the_postgres_connector_reads_a_table_in_the_same_way(home: Path, server: PostgresServer) -> None:
+    engine = sa.create_engine(server.url, poolclass=sa.pool.NullPool)
+    do(engine, "CREATE TABLE orders (id BIGINT PRIMARY KEY, x TEXT)", "INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
+    settings = {"url": server.url, "tables": "public.orders", "mode": "incremental", "column": "id"}
+    with closing(PostgresSource(settings)) as source:
+        [slice] = source.plan({}, Limit())
+        assert source.metadata(slice) == {"opencdc.collection": "public.orders"}
+        records = [r for batch in source.read(slice) for r in to_records(batch, ORIGIN)]
+        assert [r.after for r in records] == [{"id": 1, "x": "a"}, {"id": 2, "x": "b"}]
+        assert source.plan({"": slice.end}, Limit()) == []
+        source.ack({"": slice.end})
+    do(engine, "DROP TABLE orders")
+    engine.dispose()
+    for wrong in ({"tables": "a, b"}, {"column": ""}, {"tables": "*"}):
+        with pytest.raises(ConfigError, match="mode incremental"):
+            PostgresSource({**settings, **wrong})
 
 
 @pytest.mark.proves("C10")
