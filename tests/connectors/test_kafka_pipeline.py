@@ -32,15 +32,15 @@ pipelines:
       - id: in
         type: source
         plugin: kafka
-        settings: {servers: "SERVERS", topics: "FROM", readFromBeginning: "true", timeout: 2s}
+        settings: {servers: "SERVERS", topics: "FROM", readFromBeginning: "true", timeout: 30s}
         processors: []  # sources.in
       - id: out
         type: destination
         DESTINATION
 """
 TO_KAFKA = (
-    'plugin: kafka, settings: {servers: "SERVERS", topic: "TO", format: payload, chunk: "7", deliveryTimeout: 1s, '
-    "timeout: 2s, id-header: id}, delivery: {timeout: 200ms, max-redeliveries: 100, guarantee: GUARANTEE}"
+    'plugin: kafka, settings: {servers: "SERVERS", topic: "TO", format: payload, chunk: "7", deliveryTimeout: 10s, '
+    "timeout: 30s, id-header: id}, delivery: {timeout: 200ms, max-redeliveries: 100, guarantee: GUARANTEE}"
 )
 TO_FILE = (
     "plugin: file, settings: {path: out/file.jsonl, format: payload}, delivery: {timeout: 1s, max-redeliveries: 3}"
