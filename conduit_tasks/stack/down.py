@@ -25,9 +25,14 @@ triggerer takes ten."""
 ORDER = (("gateway", "scheduler"), ("triggerer", "dag-processor", "api-server"), ("redis",))
 """Stopped one group after the other: the scheduler waits for its tasks, and tasks need the API and Redis."""
 
+STATELESS = frozenset({"dag-processor"})
+"""Reads files and writes what it read to Airflow's database, over and over; asked to end in the middle of that it was
+seen to go on. Killing it is no failure."""
+
 
 def down(layout: Layout, say: Say, *, deadline: float = DEADLINE) -> bool:
-    """Stops everything. False where something was not drained in time or had to be killed; nothing is lost by it."""
+    """Stops everything. False where something was not drained in time, or something that holds work had to be killed;
+    nothing is lost by either."""
     if not layout.root.exists():
         return True
     with alone(layout):
@@ -51,7 +56,7 @@ def down(layout: Layout, say: Say, *, deadline: float = DEADLINE) -> bool:
 def _stop(process: Process, name: str, say: Say) -> bool:
     ended = processes.stop(process, timeout=GRACE[name])
     say(f"stopped {name}" if ended else f"killed {name}: it did not end within {GRACE[name]:g} s of being asked")
-    return ended
+    return ended or name in STATELESS
 
 
 def _drain(layout: Layout, state: State, deadline: float, say: Say) -> bool:

@@ -219,3 +219,13 @@ def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("name", "clean"), [("dag-processor", True), ("scheduler", False)])
+def test_what_holds_no_work_may_be_killed(name: str, clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from conduit_tasks.stack import down
+
+    monkeypatch.setattr(down.processes, "stop", lambda *_, **__: False)
+    said: list[str] = []
+    assert down._stop(Process(1, 0.0), name, said.append) is clean
+    assert said[0].startswith(f"killed {name}")
