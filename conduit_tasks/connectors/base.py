@@ -187,6 +187,15 @@ class RowNumbers:
     epoch: int
     numbers: npt.NDArray[np.int64]
 
+    def received(self, current: int) -> tuple[int, int]:
+        """What a monotonic pipe's receiver (SEMANTICS O5) makes of them where `current` was the last number written
+        (0: none): how many of the rows, from the first, are there already, and the last number with the others."""
+        from conduit_tasks.pipes.monotonic import MonotonicReceiver
+
+        receiver = MonotonicReceiver(first=current + 1, epoch=self.epoch)
+        had = receiver.receive_all(self.numbers.tolist())
+        return had, receiver.current or current
+
 
 @dataclass(frozen=True)
 class Rows:

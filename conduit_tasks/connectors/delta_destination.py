@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
-from conduit_tasks.pipes.monotonic import MonotonicReceiver
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,9 +86,8 @@ class DeltaDestination(BatchDestination):
 
         application = f"conduit/{numbers.pipeline}/{numbers.destination}/{numbers.epoch}"
         current = (self._table.transaction_version(application) if self._table is not None else None) or 0
-        receiver = MonotonicReceiver(first=current + 1, epoch=numbers.epoch)
-        had = receiver.receive_all(numbers.numbers.tolist())
-        return had, library().Transaction(application, receiver.current)
+        had, last = numbers.received(current)
+        return had, library().Transaction(application, last)
 
     def _fitting(self, table: pa.Table) -> pa.Table:
         """The rows in the table's own types. Columns without any value say nothing of a type, and are left out."""

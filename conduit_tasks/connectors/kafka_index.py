@@ -14,7 +14,6 @@ from typing import Any
 from conduit_tasks.connectors import kafka_client as client
 from conduit_tasks.connectors.base import RowNumbers
 from conduit_tasks.errors import ConfigError, Unavailable
-from conduit_tasks.pipes.monotonic import MonotonicReceiver
 
 TRANSACTION_MS = 60_000
 """A transaction that was begun and left is aborted by the brokers after this, where nobody follows."""
@@ -52,8 +51,7 @@ class Transactions:
         """A transaction for these rows: gives how many of them, from the first, were written before, and commits at the
         end of the block. Where all were, there is none. Whatever the block raises aborts it."""
         epoch = numbers.epoch
-        receiver = MonotonicReceiver(first=self._written(epoch) + 1, epoch=epoch)
-        known = receiver.receive_all(numbers.numbers.tolist())
+        known, last = numbers.received(self._written(epoch))
         if known == len(numbers.numbers):
             yield known
             return
@@ -64,7 +62,7 @@ class Transactions:
         except BaseException:
             self._abort()
             raise
-        self._commit(epoch, int(receiver.current or 0))
+        self._commit(epoch, last)
 
     def close(self) -> None:
         """Leaves nothing open."""

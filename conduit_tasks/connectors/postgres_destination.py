@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
 from conduit_tasks.connectors.postgres_client import checked_url, library, said
+from conduit_tasks.connectors.sql_options import TRANSACTIONS
 from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record
 
@@ -51,14 +52,7 @@ class PostgresDestination(BatchDestination):
                 default="refuse",
                 choices=("refuse", "ignore"),
             ),
-            Option(
-                "index-table",
-                "where the number of the last row is kept, for effectively-once and pipes with an index; "
-                "optionally with its schema before a dot",
-                default="conduit_index",
-            ),
-            Option("chunk", "rows per transaction", default="10000"),
-            Option("lock-timeout", "how long a write waits for a lock", default="10s"),
+            *TRANSACTIONS,
         ),
     )
 

@@ -11,7 +11,6 @@ from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
 from conduit_tasks.connectors.redis_client import URL, asking, opened
 from conduit_tasks.errors import Refused, Unavailable
-from conduit_tasks.pipes.monotonic import MonotonicReceiver
 from conduit_tasks.record.record import Record, data_bytes
 
 
@@ -81,9 +80,8 @@ class RedisDestination(BatchDestination):
         name = f"{numbers.pipeline}/{numbers.destination}/{numbers.epoch}"
         pipe.watch(self._index)
         current = int(pipe.hget(self._index, name) or 0)
-        receiver = MonotonicReceiver(first=current + 1, epoch=numbers.epoch)
-        had = receiver.receive_all(numbers.numbers.tolist())
-        return had, {name: receiver.current or current}
+        had, last = numbers.received(current)
+        return had, {name: last}
 
     def _fields(self, record: Record) -> dict[str, bytes | str]:
         payload = record.after if record.after is not None else record.before

@@ -34,6 +34,7 @@ from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
 from conduit_tasks.connectors.sql_columns import RECORD_TYPES, Column, columns_of_setting, columns_of_table, row_of
 from conduit_tasks.connectors.sql_errors import translated
 from conduit_tasks.connectors.sql_index import SqlIndex
+from conduit_tasks.connectors.sql_options import TRANSACTIONS
 from conduit_tasks.connectors.sql_source import SqlSource
 from conduit_tasks.connectors.sql_url import address
 from conduit_tasks.errors import ConfigError, Unavailable
@@ -67,14 +68,7 @@ class SqlDestination(BatchDestination):
                 choices=("upsert", "append"),
             ),
             Option("id-column", "column of the record's id", default="id"),
-            Option(
-                "index-table",
-                "where the number of the last row is kept, for effectively-once and pipes with an index; "
-                "optionally with its schema before a dot",
-                default="conduit_index",
-            ),
-            Option("chunk", "rows per transaction", default="10000"),
-            Option("lock-timeout", "how long a write waits for a lock", default="10s"),
+            *TRANSACTIONS,
         ),
     )
 

@@ -11,7 +11,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from conduit_tasks.connectors.base import RowNumbers
-from conduit_tasks.pipes.monotonic import MonotonicReceiver
 
 
 class SqlIndex:
@@ -41,10 +40,9 @@ class SqlIndex:
         connection.execute(self._insert().values(**where, number=0).on_conflict_do_nothing())
         mine = sa.and_(*(table.c[name] == value for name, value in where.items()))
         current = connection.execute(sa.select(table.c.number).where(mine).with_for_update()).scalar_one()
-        receiver = MonotonicReceiver(first=current + 1, epoch=numbers.epoch)
-        dropped = receiver.receive_all(numbers.numbers.tolist())
-        if receiver.current != current:
-            connection.execute(sa.update(table).where(mine).values(number=receiver.current))
+        dropped, last = numbers.received(current)
+        if last != current:
+            connection.execute(sa.update(table).where(mine).values(number=last))
         return dropped
 
     def _insert(self) -> Any:

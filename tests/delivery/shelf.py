@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,11 @@ import pytest
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Rows, Spec
 from conduit_tasks.connectors.file_destination import FileDestination
+from conduit_tasks.delivery.dead_letter_book import Book, read_book
+from conduit_tasks.delivery.dead_letter_marks import Marks
+from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 from conduit_tasks.errors import Refused
+from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings
 from tests.micro_batch.harness import write_pipeline
@@ -139,3 +143,33 @@ class Place:
     def got(self) -> list[int]:
         """The numbers that arrived, in order."""
         return [row["n"] for row in self.rows()]
+
+
+def book() -> Book:
+    """The dead letters of pipeline `p`."""
+    root = settings().path(settings().dead_letters)
+    with opened("p", "look") as context:
+        return read_book(DeadLetterStore(root, "p"), Marks(root, "p"), context.broker)
+
+
+def dies_at(send: Callable[[], object], owner: type, name: str, *leases: str, after: bool) -> int:
+    """Sends in a child that ends before, or after, the call of this name; its exit code. The leases lapse."""
+    pid = os.fork()
+    if pid == 0:
+        call = getattr(owner, name)
+
+        def ending(*args: Any, **kwargs: Any) -> Any:
+            if after:
+                call(*args, **kwargs)
+            os._exit(9)
+
+        setattr(owner, name, ending)
+        try:
+            send()
+        finally:
+            os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with opened("p", "look") as context:
+        for lease in leases:
+            context.broker.redis.hset(context.broker.keys.lease(lease), "until", "0")
+    return code

@@ -12,7 +12,7 @@ import pytest
 
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Redrives
 from conduit_tasks.delivery import redrive as module
-from conduit_tasks.delivery.dead_letter_book import OPEN, Book, read_book
+from conduit_tasks.delivery.dead_letter_book import OPEN
 from conduit_tasks.delivery.dead_letter_marks import Marks
 from conduit_tasks.delivery.dead_letter_select import Selection
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
@@ -24,16 +24,10 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings
 from tests.delivery.fakes import wait_for
-from tests.delivery.shelf import Place, Shelf, shelves, tell  # noqa: F401 - a fixture
+from tests.delivery.shelf import Place, Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def book() -> Book:
-    root = settings().path(settings().dead_letters)
-    with opened("p", "look") as context:
-        return read_book(DeadLetterStore(root, "p"), Marks(root, "p"), context.broker)
 
 
 def states() -> list[tuple[int, int, int, str]]:
@@ -296,28 +290,6 @@ def test_a_redrive_that_is_killed_goes_on_where_it_was(place: Place) -> None:
         assert context.broker.redis.exists(context.broker.keys.redrive("d")) == 0
 
 
-def dies_at(owner: type, name: str, *, after: bool) -> int:
-    """Redrives in a child that ends before, or after, the call of this name; its exit code. The lease lapses."""
-    pid = os.fork()
-    if pid == 0:
-        call = getattr(owner, name)
-
-        def ending(*args: Any, **kwargs: Any) -> Any:
-            if after:
-                call(*args, **kwargs)
-            os._exit(9)
-
-        setattr(owner, name, ending)
-        try:
-            send()
-        finally:
-            os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with opened("p", "look") as context:
-        context.broker.redis.hset(context.broker.keys.lease("destinations.d"), "until", "0")
-    return code
-
-
 @pytest.mark.proves("X2", "I5")
 def test_a_crash_between_any_two_steps_of_a_redrive_loses_nothing_and_marks_everything(place: Place) -> None:
     failed(place, 1, 2, 3)
@@ -331,7 +303,7 @@ def test_a_crash_between_any_two_steps_of_a_redrive_loses_nothing_and_marks_ever
     for owner, name in steps:
         for after in (False, True):
             place.refuse(2)
-            assert dies_at(owner, name, after=after) == 9
+            assert dies_at(send, owner, name, "destinations.d", after=after) == 9
     # When the last one is not disturbed
     send("bob")
     place.refuse()

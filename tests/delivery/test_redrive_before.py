@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Redrives
-from conduit_tasks.delivery.dead_letter_book import OPEN, Book, read_book
+from conduit_tasks.delivery.dead_letter_book import OPEN
 from conduit_tasks.delivery.dead_letter_marks import Marks
 from conduit_tasks.delivery.dead_letter_select import Selection
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
@@ -21,7 +20,7 @@ from conduit_tasks.errors import Unavailable
 from conduit_tasks.micro_batch import reprocess
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.settings import settings
-from tests.delivery.shelf import Shelf, shelves, tell  # noqa: F401 - a fixture
+from tests.delivery.shelf import Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import run_until_quiet, write_pipeline
 
 PIPELINE = """
@@ -76,12 +75,6 @@ def got(home: Path, name: str) -> list[int]:
 def send(**selected: Any) -> dict[str, Outcome]:
     with opened("p", "test") as context:
         return {o.destination: o for o in redrive(context, Selection(**selected), "ada", wait=10.0)}
-
-
-def book() -> Book:
-    root = settings().path(settings().dead_letters)
-    with opened("p", "look") as context:
-        return read_book(DeadLetterStore(root, "p"), Marks(root, "p"), context.broker)
 
 
 def states(destination: str = "_pipeline") -> list[tuple[int, int, int, str]]:
@@ -225,29 +218,6 @@ def test_what_no_processor_has_seen_or_can_be_found_is_refused_in_words(failed: 
     assert reprocess.start_of(pipeline, "processors/removed", "processor") == reprocess.Start("processors", 0)
 
 
-def dies_at(owner: type, name: str, *, after: bool) -> int:
-    """Redrives in a child that ends before, or after, the call of this name; its exit code. The leases lapse."""
-    pid = os.fork()
-    if pid == 0:
-        call = getattr(owner, name)
-
-        def ending(*args: Any, **kwargs: Any) -> Any:
-            if after:
-                call(*args, **kwargs)
-            os._exit(9)
-
-        setattr(owner, name, ending)
-        try:
-            send()
-        finally:
-            os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with opened("p", "look") as context:
-        for node in ("redrive", "destinations.all", "destinations.even"):
-            context.broker.redis.hset(context.broker.keys.lease(node), "until", "0")
-    return code
-
-
 STEPS = [
     (owner, name, after)
     for owner, name in (
@@ -267,7 +237,7 @@ STEPS = [
 def test_a_crash_between_any_two_steps_loses_nothing_and_sends_nothing_twice_that_was_settled(
     failed: Path, owner: type, name: str, after: bool
 ) -> None:
-    assert dies_at(owner, name, after=after) == 9
+    assert dies_at(send, owner, name, "redrive", "destinations.all", "destinations.even", after=after) == 9
     send()
     # Only what was sent and not settled may come twice: a crash before `settle` is one of a live delivery
     most = 2 if (name, after) == ("settle", False) else 1
@@ -283,7 +253,7 @@ def test_a_crash_between_any_two_steps_loses_nothing_and_sends_nothing_twice_tha
 @pytest.mark.proves("X2", "X7")
 def test_what_was_not_sent_yet_comes_back_after_redis_was_lost(failed: Path) -> None:
     # Given letters that were dispatched and not sent
-    assert dies_at(Redrives, "dispatch", after=True) == 9
+    assert dies_at(send, Redrives, "dispatch", "redrive", "destinations.all", "destinations.even", after=True) == 9
     # When Redis loses everything and its state is rebuilt
     from conduit_tasks.broker.rebuild import apply, from_spool
     from conduit_tasks.pipeline.load import get_pipeline

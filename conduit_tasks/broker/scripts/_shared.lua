@@ -108,3 +108,21 @@ local function overlap(a, b)
   if rest == '' then return 'all' end
   return rest == format_ranges(a) and 'none' or 'some'
 end
+
+-- A step of the redrive claimed under this token: letters with an outcome leave the index. Returns true where this step
+-- was done before, or nil and the answer to return.
+local function settled(redrive, dead, token, step, outcomes)
+  local r = redis.call('HMGET', redrive, 'token', 'step', 'epoch', 'by')
+  if r[1] ~= token then return nil, broken('Invariant 4: nothing is claimed under token', token) end
+  if number(r[2]) >= tonumber(step) then return true end
+  redis.call('HSET', redrive, 'step', step)
+  local now = text(now_us())
+  for letter, outcome in pairs(outcomes) do
+    if redis.call('HGET', redrive, letter) ~= 'claimed' then
+      return nil, broken('Invariant 10: the dead letter', letter, 'has an outcome but is not claimed')
+    end
+    redis.call('HDEL', dead, letter)
+    redis.call('HSET', redrive, letter, table.concat({outcome, r[3], now, r[4]}, '|'))
+  end
+  return false
+end

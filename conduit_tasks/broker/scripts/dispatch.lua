@@ -17,18 +17,9 @@
 
 local no = guard(K.pipeline, K.lease, A.token, K.destination)
 if no then return no end
-local r = redis.call('HMGET', K.redrive, 'token', 'step', 'epoch', 'by')
-if r[1] ~= A.token then return broken('Invariant 4: nothing is claimed under token', A.token) end
-if number(r[2]) >= tonumber(A.step) then return {'ok'} end
-redis.call('HSET', K.redrive, 'step', A.step)
-local now = text(now_us())
-for letter, outcome in pairs(cjson.decode(A.settled)) do
-  if redis.call('HGET', K.redrive, letter) ~= 'claimed' then
-    return broken('Invariant 10: the dead letter', letter, 'has an outcome but is not claimed')
-  end
-  redis.call('HDEL', K.dead, letter)
-  redis.call('HSET', K.redrive, letter, table.concat({outcome, r[3], now, r[4]}, '|'))
-end
+local again, no = settled(K.redrive, K.dead, A.token, A.step, cjson.decode(A.settled))
+if no then return no end
+if again then return {'ok'} end
 for i = 1, #A.letters, 3 do
   local at = tonumber(A.letters[i])
   redis.call('HSETNX', at == 0 and K.dead or K.targets[at], A.letters[i + 1], A.letters[i + 2])

@@ -22,23 +22,14 @@
 local no = guard(K.pipeline, K.lease, A.token, K.destination)
 if no then return no end
 local status = redis.call('HGET', K.pipeline, 'status')
-local r = redis.call('HMGET', K.redrive, 'token', 'step', 'epoch', 'by')
-if r[1] ~= A.token then return broken('Invariant 4: nothing is claimed under token', A.token) end
-if number(r[2]) >= tonumber(A.step) then return {'ok', status} end
-redis.call('HSET', K.redrive, 'step', A.step)
-local now = text(now_us())
-for letter, outcome in pairs(cjson.decode(A.settled)) do
-  if redis.call('HGET', K.redrive, letter) ~= 'claimed' then
-    return broken('Invariant 10: the dead letter', letter, 'has an outcome but is not claimed')
-  end
-  redis.call('HDEL', K.dead, letter)
-  redis.call('HSET', K.redrive, letter, table.concat({outcome, r[3], now, r[4]}, '|'))
-end
+local again, no = settled(K.redrive, K.dead, A.token, A.step, cjson.decode(A.settled))
+if no then return no end
+if again then return {'ok', status} end
 for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
 for key, position in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, position) end
 for key, position in pairs(cjson.decode(A.through)) do redis.call('HSET', K.parked, key, position) end
 for name, n in pairs(cjson.decode(A.counts)) do redis.call('HINCRBY', K.destination, name, text(n)) end
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
-redis.call('HSET', K.destination, 'confirmed_at', now)
+redis.call('HSET', K.destination, 'confirmed_at', text(now_us()))
 progressed(K.lease)
 return {'ok', status}
