@@ -25,13 +25,13 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 
-COPY requirements.txt /tmp/requirements.txt
+WORKDIR /opt/build
+COPY requirements.txt ./
 # The jars' times are whole seconds, which every way of moving an image keeps: the class-data archive is known by them.
 RUN python3 -m venv /opt/venv \
- && pip install --no-cache-dir --disable-pip-version-check -r /tmp/requirements.txt \
+ && pip install --no-cache-dir --disable-pip-version-check -r requirements.txt \
  && ln -s "$(python -c 'import importlib.util as u; print(u.find_spec("pyspark").submodule_search_locations[0])')" /opt/spark \
- && touch -d @1700000000 /opt/spark/jars/* \
- && rm /tmp/requirements.txt
+ && touch -d @1700000000 /opt/spark/jars/*
 
 # Folders that volumes are mounted on belong to the user, so that a new volume does.
 RUN useradd --uid 50000 --user-group --no-create-home --home-dir /opt/airflow --shell /usr/sbin/nologin conduit \
@@ -41,14 +41,14 @@ RUN useradd --uid 50000 --user-group --no-create-home --home-dir /opt/airflow --
  && chown -R conduit:conduit /opt/airflow /opt/conduit /var/lib/conduit /var/lib/conduit-receiver /var/lib/spark
 
 # The archive from which Spark drivers start: built here, once, instead of at the first run.
-COPY conduit_tasks/spark/cds.py /tmp/cds.py
+COPY conduit_tasks/spark/cds.py ./
 USER conduit
-RUN python -c 'import sys; sys.path.insert(0, "/tmp"); from pathlib import Path; import cds; cds.build(Path("/opt/conduit"), 500)'
+RUN python -c 'from pathlib import Path; import cds; cds.build(Path("/opt/conduit"), 500)'
 USER root
 
-COPY pyproject.toml README.md LICENSE /tmp/project/
-COPY conduit_tasks /tmp/project/conduit_tasks
-RUN pip install --no-cache-dir --disable-pip-version-check --no-deps /tmp/project && rm -rf /tmp/project /tmp/cds.py
+COPY pyproject.toml README.md LICENSE ./
+COPY conduit_tasks ./conduit_tasks
+RUN pip install --no-cache-dir --disable-pip-version-check --no-deps . && rm -rf /opt/build/*
 COPY compose/init.sh compose/healthy.py /opt/conduit/bin/
 
 USER conduit

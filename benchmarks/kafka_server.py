@@ -1,4 +1,4 @@
-"""A real Kafka of our own for tests and benchmarks: one node (KRaft), a free port of the loopback, a folder in /tmp."""
+"""A real Kafka of our own for tests and benchmarks: one node (KRaft), a free loopback port, a temporary folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # KAFKA_SOME_KEY=value becomes some.key=value; storage is formatted once, under CLUSTER_ID.
 set -euo pipefail
-file=/tmp/server.properties
+file=$(mktemp)
 env | sed -n 's/^KAFKA_\([A-Z_]*\)=\(.*\)/\1=\2/p' | grep -v ^HEAP_OPTS= \
   | while IFS== read -r name value; do echo "$(tr 'A-Z_' 'a-z.' <<< "$name")=$value"; done > "$file"
 run() { exec java ${KAFKA_HEAP_OPTS:-} -XX:+UseSerialGC -cp '/opt/kafka/libs/*' "$@"; }

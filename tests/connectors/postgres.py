@@ -1,4 +1,4 @@
-"""A real PostgreSQL of our own: Debian's binaries, a folder in /tmp, a free port of the loopback."""
+"""A real PostgreSQL of our own: Debian's binaries, a temporary folder, a free port of the loopback."""
 
 from __future__ import annotations
 

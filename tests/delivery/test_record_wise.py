@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery.deliver import deliver
-from conduit_tasks.delivery.lanes import KEY_LANES
-from conduit_tasks.errors import ConduitError, ConfigError, Fenced, PipelineStopped, Unavailable
-from conduit_tasks.pipeline.topology import UNTOLD, Delivery
+from conduit_tasks.errors import ConduitError, PipelineStopped, Unavailable
+from conduit_tasks.pipeline.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of
 
 QUICK: dict[str, Any] = {"backoff_delay": 0.001, "backoff_policy": "constant"}
@@ -239,107 +237,6 @@ def test_a_record_that_is_not_answered_in_time_is_sent_again_and_the_others_are_
     assert report.counts.retried == 1
 
 
-@pytest.mark.proves("C13", "C10")
-def test_what_is_sent_and_not_confirmed_stays_bounded_while_the_broker_is_slow() -> None:
-    # Given a broker that takes a while for each confirm
-    port = FakePort(8000, list(range(8000)))
-
-    def slow(name: str) -> None:
-        time.sleep(0.05)
-
-    port.fail_at = slow  # type: ignore[assignment]
-    target = Target()
-    most = 0
-
-    def watch(seq: int) -> None:
-        nonlocal most
-        most = max(most, len(target.sends) + 1 - port.confirmed.count)
-
-    target.on_send = watch
-    # When a target takes records faster
-    deliver(work_of(port), target, port, Delivery(order_by="none", max_unconfirmed=32))
-    # Then sending pauses at the documented bound
-    assert most <= 32 + UNTOLD
-    assert most > 500
-    assert port.complete
-
-
-@pytest.mark.proves("C13")
-def test_reading_stays_a_bounded_number_of_records_ahead() -> None:
-    # Given a micro-batch of many batches, and a target that stops answering after ten records
-    port = FakePort(50_000, range(50_000))  # type: ignore[arg-type]
-    read = 0
-    whole = work_of(port, rows_per_batch=500)
-
-    def rows() -> Any:
-        nonlocal read
-        for seqs, batch in whole.rows():
-            read += len(seqs)
-            yield seqs, batch
-
-    target = Target(lambda seq, _: DELIVERED if seq < 10 else BUSY)
-    work = work_of(port)
-    work = type(work)(**{**work.__dict__, "rows": rows})
-    # When it is given up
-    with pytest.raises(Unavailable):
-        deliver(work, target, port, Delivery())
-    # Then only little of it was read
-    assert read <= 4_000
-
-
-@pytest.mark.proves("I4")
-def test_a_lost_lease_ends_all_sends_at_once_and_confirms_nothing_more() -> None:
-    # Given a lease that another one took after some confirms
-    port = FakePort(5000, list(range(5000)))
-    port.fail_at = lambda name: Fenced("a newer token exists") if len(port.calls) > 2 else None
-    target = Target()
-    target.pause = lambda _: 0.001
-    # When the broker says so
-    with pytest.raises(Fenced):
-        deliver(work_of(port), target, port, Delivery(order_by="none", max_unconfirmed=16))
-    # Then sending is over
-    assert len(target.sends) < 5000
-    assert target.in_flight == 0
-    assert target.closed == 1
-
-
-@pytest.mark.proves("I4")
-def test_a_lease_lost_between_flushes_is_noticed_by_the_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Given a target that takes long, and a lease that is lost meanwhile
-    from conduit_tasks.settings import settings as installation
-
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.06")
-    installation.cache_clear()
-    port = FakePort(10, list(range(10)))
-    port.fail_at = lambda name: Fenced("a newer token exists") if name == "renew" else None
-    target = Target()
-    target.pause = lambda _: 60.0
-    began = time.monotonic()
-    # When it is renewed in the background
-    try:
-        with pytest.raises(Fenced):
-            deliver(work_of(port), target, port, Delivery(timeout=120))
-    finally:
-        monkeypatch.undo()
-        installation.cache_clear()
-    # Then the send under way is given up
-    assert time.monotonic() - began < 30
-    assert target.in_flight == 0
-
-
-@pytest.mark.proves("I4")
-def test_no_send_begins_after_the_lease_allows_it() -> None:
-    # Given a lease that ends now, and a broker that cannot prolong it enough
-    port = FakePort(10, list(range(10)), send_until=time.monotonic() - 1)
-    target = Target()
-    # When delivery would begin
-    with pytest.raises(ConfigError, match=r"delivery\.timeout"):
-        deliver(work_of(port), target, port, Delivery())
-    # Then nothing is sent
-    assert not target.sends
-    assert port.renewals >= 1
-
-
 @pytest.mark.proves("T7", "C5", "C8")
 def test_a_dead_letter_that_cannot_be_stored_leaves_its_record_unconfirmed_and_stops_the_pipeline() -> None:
     # Given a store that fails
@@ -377,29 +274,6 @@ def test_what_is_confirmed_is_not_sent_again(confirmed: set[int], order_by: Any)
     # Then only the rest is sent
     assert sorted(target.sends) == [s for s in port.matched if s not in confirmed]
     assert port.complete
-
-
-@pytest.mark.proves("T9")
-def test_a_rate_limit_bounds_sends_per_second() -> None:
-    port = FakePort(60, list(range(60)))
-    began = time.monotonic()
-    deliver(work_of(port), Target(), port, Delivery(order_by="none", max_unconfirmed=20, rate_limit=200))
-    assert time.monotonic() - began >= (60 - 20 - 1) / 200
-
-
-@pytest.mark.proves("O1", "O2")
-@pytest.mark.parametrize(("pipe", "most"), [("resend", 1), ("sequential", 1), ("resend-multi", 8), ("stream", 8)])
-def test_a_pipe_has_as_many_unconfirmed_as_its_discipline_allows(pipe: str, most: int) -> None:
-    port = FakePort(200, list(range(200)))
-    target = Target()
-    deliver(
-        work_of(port, key=lambda seq: b"%d" % seq),
-        target,
-        port,
-        Delivery(pipe=pipe, order_by="key", max_unconfirmed=8),
-    )
-    assert target.most_in_flight == most
-    assert most <= KEY_LANES
 
 
 def test_an_empty_micro_batch_is_confirmed_without_a_send() -> None:
