@@ -23,7 +23,7 @@ from conduit_tasks.airflow import tasks
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
-from conduit_tasks.pipeline.names import dag_id, redrive_dag_id, safe_name
+from conduit_tasks.pipeline.names import dag_id, redrive_dag_id, replay_dag_id, safe_name
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
@@ -43,13 +43,14 @@ SQL_PLUGINS = frozenset({"sql", "spark"})
 
 
 def load_dags(only: str | None = None) -> list[DAG]:
-    """Of every pipeline that loads its DAG and `<pipeline>.redrive`, or the one DAG that is called `only`.
+    """Of every pipeline that loads its DAG, its `.redrive` and its `.replay`, or the one DAG that is called `only`.
 
     A broken pipeline is left out here, so that the others stay; `dags/conduit_errors.py` tells of it.
     """
     from conduit_tasks.airflow.redrive import build_redrive_dag
+    from conduit_tasks.airflow.replay import build_replay_dag
 
-    kinds = {dag_id: build_dag, redrive_dag_id: build_redrive_dag}
+    kinds = {dag_id: build_dag, redrive_dag_id: build_redrive_dag, replay_dag_id: build_replay_dag}
     found = load_folder(settings().path(settings().pipelines)).pipelines
     return [build(p) for p in found for name, build in kinds.items() if only is None or name(p.id) == only]
 

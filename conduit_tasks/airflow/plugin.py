@@ -7,6 +7,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from conduit_tasks.airflow.links import PipelineLink
+from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetable
 
 
 class ConduitPlugin(AirflowPlugin):
@@ -23,6 +24,8 @@ class ConduitPlugin(AirflowPlugin):
         },
     ]
     operator_extra_links = [PipelineLink()]  # noqa: RUF012 - Airflow's own type
+
+    timetables = [ReplayTimetable, ReplayDeltaTimetable]  # noqa: RUF012 - Airflow's own type
 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]

@@ -1,9 +1,9 @@
 """The broker of one pipeline: everything its state in Redis can be asked and told.
 
 The parts are `lifecycle` (schema, status, stops), `micro_batches` (open, stage, seal), `leases`, `delivery` (cursors,
-confirms, votes), `sending` (what is stored before a send), `redrive` (dead letters again, parked keys) and
-`acks` (sources, collection). State size follows open micro-batches × destinations + exceptions, never the number of
-events.
+confirms, votes), `sending` (what is stored before a send), `redrive` (dead letters again, parked keys), `replay` (an
+interval again) and `acks` (sources, collection). State size follows open micro-batches × destinations + exceptions,
+never the number of events.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from conduit_tasks.broker.acks import Acks
 from conduit_tasks.broker.lifecycle import Lifecycle
 from conduit_tasks.broker.redrive import Redrives
+from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.sending import Sending
 from conduit_tasks.broker.state import MicroBatch
 
 __all__ = ["Broker", "MicroBatch"]
 
 
-class Broker(Lifecycle, Acks, Sending, Redrives):
+class Broker(Lifecycle, Acks, Sending, Redrives, Replays):
     """See the module. `lease_ttl` and `lease_grace` in seconds."""

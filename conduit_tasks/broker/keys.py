@@ -75,8 +75,8 @@ class Keys:
         return f"{self._tag}lease:{node}"
 
     def destination(self, destination: str) -> str:
-        """hash: cursor, ranges, epoch, state, begun, status, error, forced, counters of one destination; ("") epoch of
-        redrives before the fan-out. Pipeline."""
+        """hash: cursor, ranges, epoch, state, begun, status, error, forced, joined, replayed, counters of one
+        destination; ("") epoch of redrives before the fan-out. Pipeline."""
         return f"{self._tag}destination:{destination}"
 
     def numbers(self, destination: str, *, redelivery: bool = False) -> str:
@@ -126,3 +126,11 @@ class Keys:
     def parked(self, destination: str) -> str:
         """hash: hash of a parked key → position up to which it is settled. Each until the key is unparked."""
         return f"{self._tag}parked:{destination}"
+
+    def replay(self, destination: str, run: str) -> str:
+        """hash: progress of a replay at a destination. Seven times the retention."""
+        return f"{self._tag}replay:{destination}|{run}"
+
+    def turns(self, destination: str) -> str:
+        """hash: run → where its interval begins, of replays under way. Each until it ends or lapses."""
+        return f"{self._tag}turns:{destination}"

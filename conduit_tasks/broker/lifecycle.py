@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import orjson
+
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import BrokerBase, error_json, seconds, stored_error
 from conduit_tasks.broker.connection import reaching
@@ -44,17 +46,28 @@ class Lifecycle(MicroBatches, Recovering):
 
     def register(self, sources: Sequence[str], destinations: Sequence[str]) -> None:
         """The connectors of the file as it is now. A new destination starts behind the last sealed micro-batch."""
-        self.run(
-            scripts.REGISTER,
-            {
-                "pipeline": self.keys.pipeline,
-                "sources": self.keys.sources,
-                "destinations": self.keys.destinations,
-                "each": [*map(self.keys.destination, destinations), *map(self.keys.ack, sources)],
-            },
-            count=len(destinations),
-            ids=[*destinations, *sources],
-        )
+        expect, joined = "", ""
+        keys = {
+            "pipeline": self.keys.pipeline,
+            "sources": self.keys.sources,
+            "destinations": self.keys.destinations,
+            "each": [*map(self.keys.destination, destinations), *map(self.keys.ack, sources)],
+        }
+        ids = [*destinations, *sources]
+        while self.run(scripts.REGISTER, keys, count=len(destinations), expect=expect, joined=joined, ids=ids) == [
+            "join"
+        ]:
+            expect, joined = self._join(sources)
+
+    def _join(self, sources: Sequence[str]) -> tuple[str, str]:
+        """Where the sources are behind what is sealed: there the live stream of a new destination begins (X3)."""
+        numbers = self.numbers("last", "sealed", "unsealed")
+        positions = {s: self.position(s) for s in sources}
+        unsealed = self.unsealed()
+        for source, of in (unsealed.slices if unsealed else {}).items():
+            for s in reversed(of):
+                positions.setdefault(source, {})[s.part] = s.start
+        return " ".join(map(str, numbers)), orjson.dumps({"batch": numbers[1], "sources": positions}).decode()
 
     def registered(self) -> tuple[list[str], list[str]]:
         """Ids of the registered sources and destinations."""

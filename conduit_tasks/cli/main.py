@@ -35,6 +35,7 @@ COMMANDS = {
     "connectors": Lazy("connectors", "List and describe connectors, and try whether one keeps its contract."),
     "schemas": Lazy("schemas", "The Avro schemas of the registry built in: list, show, register."),
     "run": Lazy("run", "Run a pipeline now and wait for it."),
+    "replay": Lazy("replay", "Send the records of an interval again, to chosen destinations."),
     "status": Lazy("status", "Show how far each destination is."),
     "start": Lazy("status", "Start a stopped or degraded pipeline again."),
     "stop": Lazy("status", "Stop a pipeline, gracefully unless told otherwise."),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
@@ -125,6 +125,13 @@ class FileSource(Source):
         nulls = tuple(word.encode() for word in options.words(self.settings, "null-values"))
         parse = self.settings["validate"] == "full"
         return read_slice(slice, self._framing(), self.format, key=self.key, null_values=nulls, parse=parse)
+
+    def place(self, position: bytes) -> tuple[str, int] | None:
+        part, _, at = position.decode().rpartition(":")
+        return part, int(at)
+
+    def place_of_token(self, token: Any) -> int:
+        return int(token["offset"] if "offset" in token else token["row"])
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"file.path": slice.part}

@@ -79,7 +79,7 @@ def reprocess(context: Context, letters: Sequence[DeadLetter], *, careful: bool)
 
     Frame processors start a Spark of this process, which is stopped again. Raises ConfigError, SpoolError.
     """
-    with tempfile.TemporaryDirectory(prefix="conduit-redrive-") as folder, _own_spark(context.pipeline):
+    with tempfile.TemporaryDirectory(prefix="conduit-redrive-") as folder, own_spark(context.pipeline):
         return _Passes(replace(context, spool=Spool(folder)), letters, careful).run()
 
 
@@ -182,7 +182,7 @@ def _section(pipeline: Pipeline, name: str) -> tuple[Processor, ...] | None:
 
 
 @contextmanager
-def _own_spark(pipeline: Pipeline) -> Iterator[None]:
+def own_spark(pipeline: Pipeline) -> Iterator[None]:
     """Stops the Spark that frame processors start, where none was running before."""
     sections = [pipeline.processors, *(source.processors for source in pipeline.sources)]
     if not any(map(has_frames, sections)):

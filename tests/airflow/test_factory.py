@@ -141,14 +141,17 @@ def test_a_task_builds_only_its_own_dag(home: Path) -> None:
     path.with_name("other.yaml").write_text(path.read_text().replace("id: toy", "id: other"))
 
     assert [dag.dag_id for dag in load_dags(only="other")] == ["other"]
-    assert sorted(dag.dag_id for dag in load_dags()) == ["other", "other.redrive", "toy", "toy.redrive"]
+    assert sorted(dag.dag_id for dag in load_dags()) == [
+        *("other", "other.redrive", "other.replay"),
+        *("toy", "toy.redrive", "toy.replay"),
+    ]
 
 
 def test_a_broken_pipeline_leaves_the_others_and_shows_as_an_import_error(home: Path) -> None:
     path = write_pipeline(home)
     path.with_name("broken.yaml").write_text('version: "2.2"\npipelines:\n  - id: broken\n    shedule: 30s\n')
 
-    assert [dag.dag_id for dag in load_dags()] == ["toy", "toy.redrive"]
+    assert [dag.dag_id for dag in load_dags()] == ["toy", "toy.redrive", "toy.replay"]
     with pytest.raises(ConfigError, match=r"broken\.yaml:4.*shedule"):
         raise_findings()
 

@@ -8,20 +8,31 @@
 -- @key destinations  set    ids of the registered destinations; the same
 -- @key each          any*   delivery hash per destination, then ack hash per source, in the order of `ids`
 -- @arg count         int    how many of `ids` are destinations
+-- @arg expect        text   last, sealed and unsealed as they were when `joined` was made
+-- @arg joined        text   JSON: where the sources were, behind what is sealed; empty: not known yet
 -- @arg ids           text*  destination ids, then source ids
--- @returns ok
+-- @returns ok | join (a destination is new: call again with `joined` as it is now)
 
 local sealed, collected = number(redis.call('HGET', K.pipeline, 'sealed')), number(redis.call('HGET', K.pipeline, 'collected'))
 local count = tonumber(A.count)
+for i = 1, count do
+  if redis.call('HEXISTS', K.each[i], 'cursor') == 0 then
+    local now = redis.call('HMGET', K.pipeline, 'last', 'sealed', 'unsealed')
+    local numbers = text(number(now[1])) .. ' ' .. text(number(now[2])) .. ' ' .. text(number(now[3]))
+    if A.joined == '' or numbers ~= A.expect then return {'join'} end
+    break
+  end
+end
 redis.call('DEL', K.sources, K.destinations)
 for i, id in ipairs(A.ids) do
   if i <= count then
     redis.call('SADD', K.destinations, id)
     if redis.call('HSETNX', K.each[i], 'cursor', text(sealed)) == 1 then
-      redis.call('HSET', K.each[i], 'status', 'running', 'epoch', '0')
+      redis.call('HSET', K.each[i], 'status', 'running', 'epoch', '0', 'joined', A.joined)
     elseif number(redis.call('HGET', K.each[i], 'cursor')) < collected then
       redis.call('HSET', K.each[i], 'cursor', text(collected))
-      redis.call('HDEL', K.each[i], 'ranges')
+      -- What it missed is not known any more by where it joined: a replay of `missing` must not take it for delivered.
+      redis.call('HDEL', K.each[i], 'ranges', 'joined')
     end
   else
     redis.call('SADD', K.sources, id)

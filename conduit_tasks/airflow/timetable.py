@@ -1,0 +1,32 @@
+"""The timetable of `<pipeline>.replay`: data intervals for backfills, and nothing by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+
+
+class _OnlyBackfills(Timetable):
+    """The scheduler asks without a latest date and is told nothing; a backfill sets one."""
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        if restriction.latest is None:
+            return None
+        return super().next_dagrun_info(  # type: ignore[safe-super]  # the interval timetable beside it
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
+
+
+class ReplayTimetable(_OnlyBackfills, CronDataIntervalTimetable):
+    """Intervals between the fires of a cron expression, in UTC."""
+
+    def __init__(self, cron: str, timezone: Any = "UTC") -> None:
+        super().__init__(cron, timezone=timezone)
+
+
+class ReplayDeltaTimetable(_OnlyBackfills, DeltaDataIntervalTimetable):
+    """Intervals of one length."""

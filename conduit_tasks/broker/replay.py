@@ -1,0 +1,134 @@
+"""What a replay tells the broker (SEMANTICS X3): its progress per run and destination, whose turn it is, and what a
+destination has of the time before it joined. Live cursors are never read or moved by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.dead_index import index_entries
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.redrive import Letter, letter_field
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import Position
+    from conduit_tasks.delivery.port import DeadLetter
+
+MICRO = 1_000_000
+
+
+@dataclass(frozen=True)
+class Joined:
+    """When a destination joined: it gets live what lies past `sources` (by source, part → token) and past micro-batch
+    `batch`."""
+
+    batch: int
+    sources: Mapping[str, Position]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A destination's progress in a replay: `done` per portion; `prepared` names what it is a share of."""
+
+    prepared: str
+    finished: bool
+    done: Mapping[int, RangeSet]
+
+
+class Replays(BrokerBase):
+    """See the module. `token`: of the destination's lease. Raises Fenced, PipelineStopped, InvariantBroken."""
+
+    def joined(self, destination: str) -> Joined | None:
+        """Where a destination's live stream began; None where that is not known: it is older than the mark, its state
+        was rebuilt, or micro-batches were collected while it was away."""
+        found = self.field(self.keys.destination(destination), "joined")
+        if not found:
+            return None
+        data = orjson.loads(found)
+        return Joined(data["batch"], data["sources"])
+
+    def replayed(self, destination: str) -> RangeSet:
+        """Event times (µs since the epoch) of which replays have delivered all that the destination had missed."""
+        return RangeSet.parse(self.field(self.keys.destination(destination), "replayed"))
+
+    def turn(self, destination: str, run: str, start: int, ttl: float) -> str:
+        """Announces a replay whose interval begins at `start` (µs) for `ttl` seconds (0: it has ended); returns the run
+        with the earliest interval of all under way."""
+        keys = {"turns": self.keys.turns(destination)}
+        return str(self.run(scripts.TURN, keys, run=run, **{"from": start}, ttl=int(ttl * MICRO))[0])
+
+    def replay_share(self, destination: str, run: str) -> Share | None:
+        """A destination's progress; None where it has none (any more)."""
+        return _share(self.hash(self.keys.replay(destination, run)))
+
+    def replay_begin(
+        self, destination: str, run: str, token: int, prepared: str, *, again: bool, retention: float
+    ) -> Share:
+        """Begins, or goes on. `again`: one that has finished begins anew. `retention`: of the spool, seconds."""
+        flat = self.run(
+            scripts.REPLAY_BEGIN,
+            self._share_keys(destination, run, "pipeline", "destination", "lease", "replay"),
+            token=token,
+            prepared=prepared,
+            again=again,
+            remember=int(max(retention, 86_400.0) * 7_000),
+        )
+        share = _share(dict(zip(flat[::2], flat[1::2])))
+        assert share is not None
+        return share
+
+    def replay_confirm(  # noqa: PLR0917 - what a confirmation is made of
+        self,
+        destination: str,
+        run: str,
+        token: int,
+        portion: int,
+        ranges: Sequence[tuple[int, int]],
+        counts: Mapping[str, int],
+        *,
+        state: Mapping[str, Any] | None = None,
+        settled: Mapping[Letter, str] | None = None,
+        dead: Sequence[DeadLetter] = (),
+    ) -> None:
+        """These seqs of a portion are delivered, dead letters (stored by now, invariant 8), or not for it."""
+        self.run(
+            scripts.REPLAY_CONFIRM,
+            self._share_keys(destination, run, "pipeline", "destination", "lease", "dead", "redrive", "replay"),
+            token=token,
+            portion=portion,
+            ranges=str(RangeSet.of(ranges)),
+            state="" if state is None else orjson.dumps(dict(state)).decode(),
+            counts={name: n for name, n in counts.items() if n},
+            settled={letter_field(key): outcome for key, outcome in (settled or {}).items()},
+            letters=index_entries(dead),
+        )
+
+    def replay_end(self, destination: str, run: str, token: int, covered: tuple[int, int] | None) -> None:
+        """It has everything. `covered`: event times (µs, both inside) of which it now misses nothing."""
+        text = str(RangeSet((covered,))) if covered else ""
+        keys = self._share_keys(destination, run, "pipeline", "destination", "lease", "replay")
+        self.run(scripts.REPLAY_END, keys, token=token, covered=text)
+
+    def _share_keys(self, destination: str, run: str, *names: str) -> dict[str, str]:
+        keys = self.keys
+        every = {
+            "pipeline": keys.pipeline,
+            "destination": keys.destination(destination),
+            "lease": keys.lease(f"destinations.{destination}"),
+            "dead": keys.dead(destination),
+            "redrive": keys.redrive(destination),
+            "replay": keys.replay(destination, run),
+        }
+        return {name: every[name] for name in names}
+
+
+def _share(data: Mapping[str, str]) -> Share | None:
+    if "prepared" not in data:
+        return None
+    done = {int(name): RangeSet.parse(ranges) for name, ranges in data.items() if name.isdigit()}
+    return Share(data["prepared"], "finished" in data, done)

@@ -1,0 +1,40 @@
+-- replay_confirm: a destination's word on replayed records (X3). The live cursor and ranges are not concerned; the
+-- destination's own state, which replay and live deliveries share, moves in this one step.
+--
+-- @key pipeline     hash   status
+-- @key destination  hash   state (JSON), counters
+-- @key lease        hash   of the destination
+-- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
+-- @key redrive      hash   see `claim`: the letters of records that are replayed
+-- @key replay       hash   see `replay_begin`
+-- @arg token        int    of the lease, and of the claim
+-- @arg portion      int    whose ranges these are
+-- @arg ranges       text   sorted, never touching; all of them done before: a repeat, which changes nothing
+-- @arg state        text   JSON that replaces the destination's own state; empty: it stays
+-- @arg counts       json   counter -> how much to add
+-- @arg settled      json   claimed letter -> outcome
+-- @arg letters      text*  field and value of each new dead letter
+-- @returns ok STATUS
+
+local no = guard(K.pipeline, K.lease, A.token, K.destination)
+if no then return no end
+local status = redis.call('HGET', K.pipeline, 'status')
+local r = redis.call('HMGET', K.redrive, 'token', 'epoch', 'by')
+if r[1] ~= A.token then return broken('Invariant 4: nothing is claimed under token', A.token) end
+local given, have = parse_ranges(A.ranges), parse_ranges(redis.call('HGET', K.replay, A.portion))
+local repeated = overlap(given, have)
+if repeated == 'all' then return {'ok', status} end
+if repeated == 'some' then return broken('Invariant 5:', A.ranges, 'is replayed in part already') end
+redis.call('HSET', K.replay, A.portion, format_ranges(unite_ranges(have, given)))
+local now = text(now_us())
+for letter, outcome in pairs(cjson.decode(A.settled)) do
+  if redis.call('HGET', K.redrive, letter) == 'claimed' then
+    redis.call('HDEL', K.dead, letter)
+    redis.call('HSET', K.redrive, letter, table.concat({outcome, r[2], now, r[3]}, '|'))
+  end
+end
+for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+for name, n in pairs(cjson.decode(A.counts)) do redis.call('HINCRBY', K.destination, name, text(n)) end
+if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
+progressed(K.lease)
+return {'ok', status}
