@@ -64,4 +64,4 @@ def test_a_wrong_parameter_fails_at_once(place: Place) -> None:
 def test_every_pipeline_has_one_and_nothing_schedules_it(place: Place) -> None:
     (dag,) = load_dags(only="p.redrive")
     assert (dag.dag_id, dag.task_ids, dag.timetable.can_be_scheduled) == ("p.redrive", ["redrive"], False)
-    assert [d.dag_id for d in load_dags()] == ["p", "p.redrive"]
+    assert [d.dag_id for d in load_dags()] == ["p", "p.redrive", "p.replay"]
