@@ -2,8 +2,8 @@
 
 The parts are `lifecycle` (schema, status, stops), `micro_batches` (open, stage, seal), `leases`, `delivery` (cursors,
 confirms, votes), `sending` (what is stored before a send), `redrive` (dead letters again, parked keys), `replay` (an
-interval again) and `acks` (sources, collection). State size follows open micro-batches × destinations + exceptions,
-never the number of events.
+interval again), `acks` (sources, collection) and `versions` (of the pipeline file). State size follows open
+micro-batches × destinations + exceptions, never the number of events.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.sending import Sending
 from conduit_tasks.broker.state import MicroBatch
+from conduit_tasks.broker.versions import Versions
 
 __all__ = ["Broker", "MicroBatch"]
 
 
-class Broker(Lifecycle, Acks, Sending, Redrives, Replays):
+class Broker(Lifecycle, Acks, Sending, Redrives, Replays, Versions):
     """See the module. `lease_ttl` and `lease_grace` in seconds."""

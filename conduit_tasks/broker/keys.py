@@ -31,6 +31,16 @@ class Keys:
         return self._tag + "pipeline"
 
     @property
+    def version(self) -> str:
+        """hash: digest, topology, destinations, since, by of the pipeline file in force. Pipeline."""
+        return self._tag + "version"
+
+    @property
+    def left(self) -> str:
+        """hash: destination that has left the file → since when. Each until it is back, renamed or forgotten."""
+        return self._tag + "left"
+
+    @property
     def sources(self) -> str:
         """set: registered source ids. Pipeline."""
         return self._tag + "sources"

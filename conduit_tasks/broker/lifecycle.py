@@ -44,6 +44,10 @@ class Lifecycle(MicroBatches, Recovering):
             with reaching(self.redis):
                 self.redis.set(self.keys.schema, str(step + 1))
 
+    def known(self) -> bool:
+        """Whether there is state of the pipeline; makes none."""
+        return bool(self.read(("EXISTS", self.keys.schema))[0])
+
     def register(self, sources: Sequence[str], destinations: Sequence[str]) -> None:
         """The connectors of the file as it is now. A new destination starts behind the last sealed micro-batch."""
         expect, joined = "", ""

@@ -143,6 +143,7 @@ def _prelude(table: str, origin: str, declared: list[Parameter]) -> str:
 
 
 REGISTER = load("register")
+ADOPT = load("adopt")
 FAIL = load("fail")
 STOP = load("stop")
 STOPPED = load("stopped")

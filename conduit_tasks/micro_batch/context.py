@@ -56,8 +56,11 @@ class Context:
         return DeadLetterStore(root, self.pipeline.id, destination.id, parked=True)
 
 
-def open_broker(pipeline: str) -> Broker:
-    """The broker of a pipeline, its server checked (T1). Raises BrokerUnavailable, NotDurable."""
+def open_broker(pipeline: str, *, initialise: bool = True) -> Broker:
+    """The broker of a pipeline, its server checked (T1); `initialise` False makes no state where there is none.
+
+    Raises BrokerUnavailable, NotDurable.
+    """
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.broker.connection import check_durability, connect
 
@@ -65,7 +68,8 @@ def open_broker(pipeline: str) -> Broker:
     redis = connect(config)
     check_durability(redis, config.redis_durability)
     broker = Broker(pipeline, redis, lease_ttl=config.lease_ttl, lease_grace=config.lease_grace)
-    broker.initialise()
+    if initialise:
+        broker.initialise()
     return broker
 
 

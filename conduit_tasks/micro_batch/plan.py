@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from conduit_tasks.changes.plan import in_flight as in_flight_to
 from conduit_tasks.connectors.base import Limit, Slice, Source
-from conduit_tasks.errors import Fenced, PipelineStopped
+from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.checkpoint import remember
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.recovery import counting, left_alone
 from conduit_tasks.pipeline.topology import Limits, Pipeline
+
+log = logging.getLogger(__name__)
 
 NODE = "plan"
 
@@ -55,6 +59,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
         )
     if status.status == "stopped":
         return PlanResult(None, False, f"pipeline {pipeline.id} is stopped; `conduit start {pipeline.id}` starts it")
+    _take_over(context)
     unsealed = broker.unsealed()
     if unsealed is not None and unsealed.config != pipeline.digest():
         # Nothing of it is sealed, so nothing stands for its sources yet: the changed file reads it again (C16).
@@ -93,6 +98,33 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     else:
         reason = "nothing new"
     return PlanResult(None, False, reason)
+
+
+def _take_over(context: Context) -> None:
+    """The file as it is now is in force from here on. What it leaves behind is said, as nobody may have asked
+    `conduit plan`; a source that became another one is refused, because its positions would be read wrongly."""
+    broker, pipeline = context.broker, context.pipeline
+    before = broker.in_force()
+    if before is not None and before.digest != pipeline.digest():
+        was = {s["id"]: s["plugin"] for s in before.topology["sources"]}
+        for s in pipeline.sources:
+            if was.get(s.id, s.plugin) != s.plugin:
+                raise ConfigError(
+                    f"{pipeline.file}: source {s.id} of {pipeline.id} was of plugin {was[s.id]} and is of {s.plugin} "
+                    "now: its positions mean nothing to that. Give it another id, or put the plugin back"
+                )
+    if broker.adopt(pipeline, context.owner) and before is not None:
+        now = {d.id for d in pipeline.destinations}
+        for d in before.topology["destinations"]:
+            if d["id"] not in now and (waiting := in_flight_to(broker, d["id"])).micro_batches:
+                log.warning(
+                    "%s: destination %s has left the file with %s not delivered; put it back, or `conduit apply` with "
+                    "--rename %s=NEW",
+                    pipeline.id,
+                    d["id"],
+                    waiting,
+                    d["id"],
+                )
 
 
 def outstanding(context: Context) -> str:

@@ -1,0 +1,1 @@
+"""What a changed pipeline file does to data in flight, and applying it (docs/changes.md)."""
