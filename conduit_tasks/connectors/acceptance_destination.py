@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ class Writer:
     state: dict[str, Any] | None = None
     written: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
+    seal: int = field(default_factory=lambda: time.time_ns() // 1_000)
 
     def write(self, records: Sequence[Record], *, confirmed: bool = True) -> None:
         """Opens, writes in two pieces, closes. Not `confirmed`: as if the process had died before it could confirm."""
@@ -57,7 +59,7 @@ class Writer:
         if destination.keeps_index:
             numbers = RowNumbers(ORIGIN.pipeline, ORIGIN.connector, 1, np.arange(1, len(records) + 1) + first)
         batch = spool_batch([0] * len(records), seqs, records)
-        return Rows(batch, [ORIGIN], first=seqs[0], last=seqs[-1], numbers=numbers)
+        return Rows(batch, [ORIGIN], 1, seqs[0], seqs[-1], numbers, self.seal)
 
 
 async def _send(destination: RecordDestination, records: Sequence[Record]) -> list[Outcome]:

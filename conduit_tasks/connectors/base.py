@@ -221,6 +221,11 @@ class Rows:
     last: int = 0
     numbers: RowNumbers | None = None
     """Where the pipe or the guarantee wants them, for a destination that `keeps_index`."""
+    seal: int = 0
+    """What sealed the micro-batch (microseconds): in another life of the pipeline the same number has another. 0 where
+    the rows are not part of one: records that are redriven, or written outside of a pipeline."""
+    epoch: int = 0
+    """Above 0 where a confirmed part of the micro-batch is delivered again because somebody asked for it."""
 
     def records(self) -> list[Record]:
         from conduit_tasks.record.schema import to_records

@@ -1,9 +1,9 @@
-"""Writes records as objects, each write one: what was not confirmed is removed before the next."""
+"""Objects written to a bucket, one for each write, named after what is in it: written again, it replaces itself."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +13,20 @@ from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 
 class S3Destination(BatchDestination):
-    """State: {"n": number of the last confirmed write}. Keys are `<prefix><pipeline>.<destination>/<n>-<chance>.<end>`:
-    chance keeps a writer that lost its lease from overwriting what its successor wrote.
+    """Keys are `<prefix><pipeline>/<destination>/<seal>-<micro-batch>-<first>-<last>.<end>`: its seal
+    (16 digits, microseconds) and number (10), the places of the outermost records in it (9 each). The same piece
+    delivered again is the same object.
 
-    `open` removes the objects behind `n`; before anything was confirmed it removes nothing, so that a crash in the
-    first write leaves its records twice. A writer that stands still between its last look at the lease and its PUT may
-    leave one there after that. What is there twice has the same ids (SEMANTICS C10).
+    A crash may be followed by pieces cut elsewhere (smaller ones, after several crashes; another `records-per-object`).
+    So before its first write into a micro-batch a writer removes the objects of just this micro-batch that lie behind
+    what is confirmed. State: {"batch": `<seal>-<micro-batch>`, "last": place of the last record confirmed}; a
+    micro-batch that it does not name has nothing confirmed. Objects of other micro-batches, and so of another life of
+    the pipeline, are never touched.
+
+    Records sent again by themselves (a redrive) are named after their ids: `<16 zeros>-<digest>-<first>.<end>`.
     """
+
+    effectively_once = True
 
     spec = Spec(
         "s3",
@@ -50,55 +57,69 @@ class S3Destination(BatchDestination):
         self._bucket = self.settings["bucket"]
         self.chunk = options.integer(self.settings, "records-per-object", least=1)  # type: ignore[misc]  # its own
         self._client: Any = None
-        self._n = 0
+        self._state: dict[str, Any] = {}
+        self._batch = ""
+        """The micro-batch written into last."""
+        self._tidy = False
+        """Whether nothing of it lies behind what is confirmed."""
+
+    @classmethod
+    def idempotent(cls, settings: Mapping[str, str]) -> bool:
+        return True
 
     @property
     def _folder(self) -> str:
-        owner = f"{self.pipeline}.{self.connector}" if self.pipeline else "part"
-        return f"{self.settings['prefix']}{re.sub(r'[^A-Za-z0-9_.-]', '_', owner)}/"
+        owner = f"{self.pipeline}/{self.connector}" if self.pipeline else "part"
+        return f"{self.settings['prefix']}{owner}/"
 
     def open(self, state: dict[str, Any] | None) -> None:
         self.close()
         self._client = aws.client("s3", self.settings)
-        self._n = 0 if state is None else int(state["n"])
-        if state is None:
-            # Nothing was confirmed yet: what is there may be another life's, and is not ours to remove.
-            self._n = self._newest()
-            return
+        self._state, self._tidy = state or {}, False
+        if self._batch:
+            # The write that failed may have arrived all the same.
+            self._remove_unconfirmed()
+
+    def _remove_unconfirmed(self) -> None:
+        """What lies in the current micro-batch behind the state. Raises Fenced, Unavailable."""
         # Invariant 4: one that stood still until its successor was done must not take that one's objects away.
         self.still_ours()
-        for key in self._behind(self._n):
-            with aws.Failing(Unavailable, f"s3: {self._bucket}/{key} cannot be removed"):
-                self._client.delete_object(Bucket=self._bucket, Key=key)
-
-    def _newest(self) -> int:
-        numbers = [int(found[1]) for key in self._behind(0) if (found := re.match(r"(\d{10})-", self._name(key)))]
-        return max(numbers, default=0)
-
-    def _name(self, key: str) -> str:
-        return key.removeprefix(self._folder)
-
-    def _behind(self, n: int) -> list[str]:
-        """Keys of what was written after the `n`-th write."""
-        # "~" comes after all that follows the dash.
-        after = f"{self._folder}{n:010d}-~" if n else self._folder
-        with aws.Failing(Unavailable, f"s3: {self._bucket}/{self._folder} cannot be looked at"):
+        confirmed = int(self._state["last"]) if self._state.get("batch") == self._batch else -1
+        with aws.Failing(Unavailable, f"s3: {self._bucket}/{self._folder} cannot be tidied"):
             pages = self._client.get_paginator("list_objects_v2")
-            found = pages.paginate(Bucket=self._bucket, Prefix=self._folder, StartAfter=after)
-            return [each["Key"] for page in found for each in page.get("Contents", ())]
+            found = pages.paginate(Bucket=self._bucket, Prefix=f"{self._folder}{self._batch}-")
+            for key in [each["Key"] for page in found for each in page.get("Contents", ())]:
+                place = re.match(r"-(\d{9,})-", key.removeprefix(self._folder + self._batch))
+                if place and int(place[1]) > confirmed:
+                    self._client.delete_object(Bucket=self._bucket, Key=key)
+        self._tidy = True
 
-    def write(self, rows: Rows) -> dict[str, Any]:
+    def write(self, rows: Rows) -> dict[str, Any] | None:
         """One object, whole when it is seen. Raises Refused, Unavailable."""
         if self._client is None:
             raise ConfigError("s3: write before open")
         data, end = self._encoded(rows)
-        n = self._n + 1
-        key = f"{self._folder}{n:010d}-{secrets.token_hex(8)}.{end}"
+        if not rows.seal:
+            self._put(f"{0:016d}-{_digest(rows)}-{rows.first:09d}.{end}", data)
+            return None
+        batch = f"{rows.seal:016d}-{rows.micro_batch:010d}"
+        name = f"{batch}-{rows.first:09d}-{rows.last:09d}.{end}"
+        if rows.epoch:
+            # All of it is confirmed: nothing is to be removed, and the state is that of the live delivery.
+            self._put(name, data)
+            return None
+        if batch != self._batch or not self._tidy:
+            self._batch = batch
+            self._remove_unconfirmed()
+        self._put(name, data)
+        self._state = {"batch": batch, "last": rows.last}
+        return self._state
+
+    def _put(self, name: str, data: bytes) -> None:
+        key = self._folder + name
         self.still_ours()
         with aws.Failing(Unavailable, f"s3: {self._bucket}/{key} cannot be written"):
             self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
-        self._n = n
-        return {"n": n}
 
     def _encoded(self, rows: Rows) -> tuple[bytes, str]:
         if self.settings["format"] != "parquet":
@@ -121,3 +142,11 @@ class S3Destination(BatchDestination):
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+def _digest(rows: Rows) -> str:
+    """Of the ids of these records, in order."""
+    ids = hashlib.sha256()
+    for record in rows.records():
+        ids.update(f"{record.id}\n".encode())
+    return ids.hexdigest()[:32]

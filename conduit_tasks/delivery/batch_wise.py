@@ -125,7 +125,8 @@ class BatchWise:
         """The state that a write of these rows returned, and the attempts it took. Raises Refused, Unavailable."""
         numbers = self._numbering.rows(chunk.ordinals) if self._numbering is not None else None
         first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])
-        rows = Rows(chunk.batch, self._work.origins, self._work.micro_batch, first, last, numbers)
+        work = self._work
+        rows = Rows(chunk.batch, work.origins, work.micro_batch, first, last, numbers, work.seal, work.epoch)
         if self._bucket is not None:
             self._keeper.pause(self._bucket.reserve(chunk.rows))
 

@@ -48,7 +48,7 @@ class Work:
     `culprits`: seqs that are not sent but nacked, because they kill their worker. `index`: a seq's number in its
     source partition, where the caller knows it. `numbering`: what gives the records their numbers, where the pipe or
     the guarantee wants them. `begun`: seqs up to this one may have been sent by an earlier attempt (at-most-once).
-    `parking`: says which records wait behind a dead letter of their key.
+    `parking`: says which records wait behind a dead letter of their key. `seal`: token that sealed the micro-batch.
     """
 
     pipeline: str
@@ -68,6 +68,7 @@ class Work:
     numbering: Numbering | None = None
     begun: int = -1
     parking: Parking | None = None
+    seal: int = 0
 
     @property
     def node(self) -> str:

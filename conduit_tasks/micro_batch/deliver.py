@@ -236,6 +236,7 @@ class DeliverTask:
                 numbering=numbering,
                 begun=broker.begun(destination.id, self.number, epoch=self.epoch),
                 parking=parking,
+                seal=manifest.token,
             )
             changes = Changes(Handlers(pipeline.id, pipeline.handlers), work) if pipeline.handlers else None
             try:

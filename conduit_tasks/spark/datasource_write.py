@@ -58,7 +58,8 @@ class RecordWriter(DataSourceArrowWriter):
         if isinstance(destination, RecordDestination):
             asyncio.run(_send_all(destination, batches))
             return Message()
-        if partition and destination.effectively_once and not destination.keeps_index:
+        goes_back = destination.effectively_once and not destination.keeps_index
+        if partition and goes_back and not destination.idempotent(self.options):
             # It goes back to its state: a second writer would cut away what the first one wrote.
             raise ConfigError(f"conduit_{self.connector} is written by one task: use frame.coalesce(1)")
         _write_all(destination, batches)

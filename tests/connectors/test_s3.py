@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conduit_tasks.connectors.acceptance import accept
-from conduit_tasks.connectors.base import Limit, Slice
+from conduit_tasks.connectors.base import Limit, Rows, Slice
 from conduit_tasks.connectors.s3 import S3Destination, S3Source
 from conduit_tasks.connectors.s3_read import unpacked
 from conduit_tasks.errors import ConfigError, Fenced, SourceError, Unavailable
@@ -129,39 +130,86 @@ def destination(moto: MotoServer, **more: str) -> S3Destination:
 
 
 def written(client: Any) -> list[int]:
-    found = client.list_objects_v2(Bucket="lake", Prefix="out/").get("Contents", ())
-    data = b"".join(client.get_object(Bucket="lake", Key=each["Key"])["Body"].read() for each in found)
+    data = b"".join(client.get_object(Bucket="lake", Key=key)["Body"].read() for key in keys(client))
     return [json.loads(line)["n"] for line in data.splitlines()]
 
 
-@pytest.mark.proves("C10", "I4")
-def test_what_was_not_confirmed_is_removed_and_what_was_stays(moto: MotoServer, bucket: Any) -> None:
+def piece(first: int, count: int, *, seal: int = 1_000, epoch: int = 0) -> Rows:
+    """Records whose payload is their place in micro-batch 1."""
+    made = rows(*({"n": n} for n in range(first, first + count)), first=first)
+    return replace(made, seal=seal, epoch=epoch)
+
+
+@pytest.mark.proves("C10", "B8", "I4")
+def test_a_piece_written_again_is_the_same_object_and_one_cut_elsewhere_takes_its_place(
+    moto: MotoServer, bucket: Any
+) -> None:
+    # Given a writer that died before its first confirmation
     one = destination(moto)
     one.open(None)
-    state = one.write(rows({"n": 1}, {"n": 2}))
-    one.write(rows({"n": 3}, first=3))  # confirmed by nobody
+    one.write(piece(0, 4))
+    # When the same piece is written again, and then, after another death, in smaller ones
     two = destination(moto)
-    two.open(state)
-    assert written(bucket) == [1, 2]
-    assert two.write(rows({"n": 3}, {"n": 4}, first=3)) == {"n": 2}
-    assert written(bucket) == [1, 2, 3, 4]
-
-    # A writer that lost its lease removes and writes nothing
-    def lost() -> None:
-        raise Fenced("lost")
-
-    one.still_ours = lost
-    with pytest.raises(Fenced):
-        one.write(rows({"n": 9}))
-    with pytest.raises(Fenced):
-        one.open(state)
-    # Another life of the pipeline, without a state, harms nothing that is there
+    two.open(None)
+    two.write(piece(0, 4))
+    assert keys(bucket) == ["out/p/lake/0000000000001000-0000000001-000000000-000000003.jsonl"]
+    two.write(piece(4, 4))
     three = destination(moto)
     three.open(None)
-    three.write(rows({"n": 5}))
-    assert written(bucket) == [1, 2, 3, 4, 5]
-    for each in (one, two, three):
+    state = three.write(piece(0, 3))
+    three.write(piece(3, 3))
+    assert written(bucket) == list(range(6))
+    # And what is behind a confirmation is written anew, also by one that saw only its failure
+    three.open(json.loads(json.dumps(state)))
+    assert written(bucket) == [0, 1, 2]
+    four = destination(moto)
+    four.open(state)
+    assert four.write(piece(3, 5)) == {"batch": "0000000000001000-0000000001", "last": 7}
+    assert written(bucket) == list(range(8))
+    # Then a writer that lost its lease removes and writes nothing
+    one.still_ours = lost
+    with pytest.raises(Fenced):
+        one.write(piece(0, 9))
+    with pytest.raises(Fenced):
+        one.open(state)
+    assert written(bucket) == list(range(8))
+    for each in (one, two, three, four):
         each.close()
+
+
+@pytest.mark.proves("C10")
+def test_nothing_of_other_micro_batches_is_touched(moto: MotoServer, bucket: Any) -> None:
+    # Given what an earlier life of the pipeline wrote under the same number, and a neighbour of a similar name
+    earlier = destination(moto)
+    earlier.open(None)
+    earlier.write(piece(0, 3))
+    neighbour = destination(moto)
+    neighbour.connector = "lake.2"
+    neighbour.open(None)
+    neighbour.write(piece(100, 1, seal=2_000))
+    out = destination(moto)
+    out.open(None)
+    state = out.write(piece(50, 2, seal=2_000))
+    # When what was confirmed is delivered again on demand, or records are redriven, each twice
+    out.open(state)
+    for _ in range(2):
+        assert out.write(piece(50, 2, seal=2_000, epoch=7)) is None
+        assert out.write(piece(60, 2, seal=0)) is None
+    out.open(state)
+    assert sorted(written(bucket)) == [0, 1, 2, 50, 51, 60, 61, 100]
+    # Then what follows is behind them in the order of keys, as a source reads them
+    out.write(piece(52, 1, seal=3_000))
+    assert keys(bucket)[-1].startswith("out/p/lake/0000000000003000-")
+    for each in (earlier, neighbour, out):
+        each.close()
+
+
+def lost() -> None:
+    raise Fenced("lost")
+
+
+def keys(client: Any) -> list[str]:
+    return [each["Key"] for each in client.list_objects_v2(Bucket="lake", Prefix="out/").get("Contents", ())]
 
 
 @pytest.mark.proves("T6")
@@ -172,16 +220,16 @@ def test_a_server_that_goes_away_and_comes_back(moto: MotoServer, bucket: Any, m
     out = destination(moto)
     out.open(None)
     moto.stop()
-    with pytest.raises(Unavailable, match="cannot be written"):
-        out.write(rows({"n": 1}))
+    with pytest.raises(Unavailable, match="cannot be tidied"):
+        out.write(piece(1, 1))
     with pytest.raises(Unavailable):
-        out.open({"n": 0})
+        out.write(piece(1, 1))
     reading = source(moto)
     with pytest.raises(SourceError):
         reading.plan({}, Limit())
     moto.start()
     out.open(None)
-    out.write(rows({"n": 1}))
+    out.write(piece(1, 1))
     assert written(bucket) == [1]
     out.close()
     reading.close()

@@ -1,0 +1,147 @@
+"""A pipeline into a bucket, killed at every point of its way: each record is there once (C10, B8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.connectors.s3 import S3Destination
+from conduit_tasks.micro_batch.isolated import ChildDied, in_child
+from conduit_tasks.settings import forget
+from tests.connectors.moto_server import MotoServer
+from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
+from tests.micro_batch.test_whole import events
+
+pytestmark = pytest.mark.xdist_group("moto")
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    micro-batch: {max-records: 12}
+    error-recovery: {min-delay: 1ms, max-delay: 1ms}
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s}}
+      - id: out
+        type: destination
+        plugin: s3
+        settings: {bucket: killed, format: payload, records-per-object: "5", %s}
+        delivery: {timeout: 50ms, max-redeliveries: 100, guarantee: effectively-once}
+"""
+OPERATIONS: list[tuple[type, str]] = [
+    (S3Destination, "_remove_unconfirmed"),
+    (S3Destination, "_put"),
+    (Broker, "confirm"),
+]
+
+
+class Bucket:
+    """What is in it, under a prefix for each try."""
+
+    def __init__(self, server: MotoServer) -> None:
+        self.client, self._settings, self.prefix = server.client("s3"), server.settings, ""
+        self.client.create_bucket(Bucket="killed", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+
+    def pipeline(self) -> str:
+        settings = {**self._settings, "prefix": self.prefix}
+        return PIPELINE % ", ".join(f'{name}: "{value}"' for name, value in settings.items())
+
+    def objects(self) -> list[list[int]]:
+        found = self.client.list_objects_v2(Bucket="killed", Prefix=self.prefix).get("Contents", ())
+        data = [self.client.get_object(Bucket="killed", Key=each["Key"])["Body"].read() for each in found]
+        return [[json.loads(line)["n"] for line in each.splitlines()] for each in data]
+
+    def records(self) -> list[int]:
+        return [n for each in self.objects() for n in each]
+
+
+@pytest.fixture
+def bucket(moto: MotoServer) -> Iterator[Bucket]:
+    made = Bucket(moto)
+    yield made
+    for each in made.client.list_objects_v2(Bucket="killed").get("Contents", ()):
+        made.client.delete_object(Bucket="killed", Key=each["Key"])
+    made.client.delete_bucket(Bucket="killed")
+    made.client.close()
+
+
+def run_and_die(runs: int, at: int) -> None:
+    """Runs in which this process is killed before operation number `at`."""
+    count = 0
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*args, **kwargs)
+
+        return operation
+
+    for owner, name in OPERATIONS:
+        setattr(owner, name, wrap(getattr(owner, name)))
+    for number in range(runs):
+        run_once("p", f"killed-{number}")
+
+
+@pytest.fixture
+def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home where what a dead process held lapses at once."""
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.1")
+    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.02")
+    forget()
+    return home
+
+
+@pytest.mark.proves("C10", "B8", "I4")
+def test_a_kill_at_any_point_leaves_every_record_once(
+    quick: Path, redis_server: Any, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
+) -> None:
+    number = 0
+    while True:
+        number += 1
+        redis_server.flush()
+        this = quick / str(number)
+        (this / "include/pipelines").mkdir(parents=True)
+        monkeypatch.setenv("CONDUIT_HOME", str(this))
+        forget()
+        bucket.prefix = f"{number}/"
+        write_pipeline(this, "p", bucket.pipeline())
+        events(this / "data", "a.jsonl", 0, 14)
+        try:
+            in_child(run_and_die, 2, number)
+            break
+        except ChildDied:
+            run_until_quiet("p")
+            assert bucket.records() == list(range(14)), f"operation {number}"
+    assert number > 9, "the kills cover the whole life of a micro-batch"
+
+
+@pytest.mark.proves("C10", "B8")
+def test_after_kills_in_the_first_write_pieces_of_other_sizes_take_the_place_of_what_is_there(
+    quick: Path, bucket: Bucket
+) -> None:
+    # Given a first piece that was written, and confirmed by nobody
+    bucket.prefix = "first/"
+    write_pipeline(quick, "p", bucket.pipeline())
+    events(quick / "data", "a.jsonl", 0, 14)
+    with pytest.raises(ChildDied):
+        in_child(run_and_die, 1, 3)  # before it confirms
+    assert bucket.objects() == [[0, 1, 2, 3, 4]]
+    # When larger pieces are written, and killed between two of them, and then smaller ones
+    write_pipeline(quick, "p", bucket.pipeline().replace('records-per-object: "5"', 'records-per-object: "7"'))
+    with pytest.raises(ChildDied):
+        in_child(run_and_die, 1, 5)  # before the second piece is confirmed
+    assert bucket.objects() == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]
+    write_pipeline(quick, "p", bucket.pipeline().replace('records-per-object: "5"', 'records-per-object: "2"'))
+    run_until_quiet("p")
+    # Then only what was confirmed before has its size
+    assert bucket.objects() == [[0, 1, 2, 3, 4, 5, 6], [7, 8], [9, 10], [11], [12, 13]]
