@@ -28,10 +28,11 @@ test:     ## all tests
 	@scripts/env.sh --tests
 	@$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 
-check: env ## format, lint and types
+check: env ## format, lint, types and known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python scripts/audit.py
 
 format: env ## put the code in form
 	@$(BIN)/ruff format .
