@@ -16,7 +16,6 @@ from airflow.sdk import DAG, Param, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from conduit_tasks.airflow.factory import RETRIES, RETRY_DELAY
-from conduit_tasks.airflow.operator import was_cleared
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetable
 from conduit_tasks.pipeline.names import replay_dag_id, safe_name
@@ -26,8 +25,11 @@ from conduit_tasks.pipeline.topology import Pipeline
 log = logging.getLogger(__name__)
 
 WAIT = 600.0
-"""Seconds to wait for a live delivery, or a replay of an earlier interval; Airflow's retries wait on."""
+"""Seconds to wait for a live delivery to hand over; Airflow's retries wait on."""
 TIMEOUT = timedelta(hours=12)
+"""Of a task. So long a run waits for those of earlier intervals, as long as they are alive."""
+BETWEEN = 600.0
+"""Seconds for which a run keeps its place while it waits for a worker, between `plan` and its destinations."""
 
 
 def build_replay_dag(pipeline: Pipeline) -> DAG:
@@ -70,22 +72,18 @@ def replay_timetable(interval: str) -> ReplayTimetable | ReplayDeltaTimetable:
 
 
 def prepare_run(
-    *, pipeline_id: str, params: Mapping[str, Any], run_id: str, ti: Any, task: Any, dag_run: Any, **_: Any
+    *, pipeline_id: str, params: Mapping[str, Any], run_id: str, ti: Any, dag_run: Any, **_: Any
 ) -> dict[str, int]:
     """How many records were read and chosen. Announces the interval, so that later ones wait for it."""
     from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.replay.deliver import TURN
+    from conduit_tasks.replay.deliver import announced
     from conduit_tasks.replay.interval import ask
     from conduit_tasks.replay.prepare import prepare
 
     with fail_without_retry(), opened(pipeline_id, run_id) as context:
         wanted = ask(context.pipeline, *_interval(params, dag_run), params["destinations"], params["what"])
-        for id in wanted.destinations:
-            context.broker.turn(id, run_id, wanted.start, TURN)
-        again = was_cleared(ti, task.retries)
-        made = prepare(context, wanted, run_id, again=again, wait=WAIT)
-        for id in wanted.destinations:
-            context.broker.turn(id, run_id, wanted.start, TURN)
+        with announced(context, wanted, wanted.destinations, run_id, BETWEEN):
+            made = prepare(context, wanted, run_id, generation=_generation(ti), wait=WAIT)
     log.info("%s", made.counts)
     return made.counts
 
@@ -97,7 +95,6 @@ def deliver_run(
     params: Mapping[str, Any],
     run_id: str,
     ti: Any,
-    task: Any,
     dag_run: Any,
     **_: Any,
 ) -> dict[str, Any]:
@@ -113,12 +110,25 @@ def deliver_run(
         wanted = ask(context.pipeline, *_interval(params, dag_run), params["destinations"], params["what"])
         if destination not in wanted.destinations:
             raise AirflowSkipException(f"{destination} is not among the destinations chosen for this run")
-        again = was_cleared(ti, task.retries)
-        made = prepare(context, wanted, run_id, again=False, wait=WAIT)
-        outcome = deliver_replay(context, wanted, made, destination, run_id, again=again, wait=WAIT)
+        made = prepare(context, wanted, run_id, generation=None, wait=WAIT)
+        outcome = deliver_replay(
+            context,
+            wanted,
+            made,
+            destination,
+            run_id,
+            generation=_generation(ti),
+            wait=WAIT,
+            turn_wait=TIMEOUT.total_seconds(),
+        )
     if outcome.dead:
         log.warning("%d records are dead letters now", outcome.dead)
     return asdict(outcome)
+
+
+def _generation(ti: Any) -> str:
+    """Clearing a task raises `max_tries`, a retry leaves it, and so do two copies of one try."""
+    return str(ti.max_tries)
 
 
 def _interval(params: Mapping[str, Any], dag_run: Any) -> tuple[str, str]:

@@ -142,5 +142,6 @@ class Keys:
         return f"{self._tag}replay:{destination}|{run}"
 
     def turns(self, destination: str) -> str:
-        """hash: run → where its interval begins, of replays under way. Each until it ends or lapses."""
+        """hash: run → where its interval begins, and who has the turn, of replays under way. Each until it ends or
+        lapses."""
         return f"{self._tag}turns:{destination}"

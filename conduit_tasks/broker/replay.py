@@ -33,11 +33,17 @@ class Joined:
 
 @dataclass(frozen=True)
 class Share:
-    """A destination's progress in a replay: `done` per portion; `prepared` names what it is a share of."""
+    """A destination's progress in a replay: `done` per portion; `prepared` names what it is a share of. `epoch` numbers
+    what it sends, the same at every attempt."""
 
     prepared: str
+    epoch: int
     finished: bool
     done: Mapping[int, RangeSet]
+
+    def of(self, token: str) -> bool:
+        """Whether it is a share of what was prepared under this token."""
+        return self.prepared.startswith(f"{token}-")
 
 
 class Replays(BrokerBase):
@@ -56,26 +62,29 @@ class Replays(BrokerBase):
         """Event times (µs since the epoch) of which replays have delivered all that the destination had missed."""
         return RangeSet.parse(self.field(self.keys.destination(destination), "replayed"))
 
-    def turn(self, destination: str, run: str, start: int, ttl: float) -> str:
+    def turn(self, destination: str, run: str, start: int, ttl: float, *, take: bool = False) -> str:
         """Announces a replay whose interval begins at `start` (µs) for `ttl` seconds (0: it has ended); returns the run
-        with the earliest interval of all under way."""
+        that has the turn, else the one with the earliest interval of all under way. `take`: this one takes it, where
+        it is that, and keeps it until its end."""
         keys = {"turns": self.keys.turns(destination)}
-        return str(self.run(scripts.TURN, keys, run=run, **{"from": start}, ttl=int(ttl * MICRO))[0])
+        given = {"from": start, "ttl": int(ttl * MICRO), "take": take}
+        return str(self.run(scripts.TURN, keys, run=run, **given)[0])
 
     def replay_share(self, destination: str, run: str) -> Share | None:
         """A destination's progress; None where it has none (any more)."""
         return _share(self.hash(self.keys.replay(destination, run)))
 
     def replay_begin(
-        self, destination: str, run: str, token: int, prepared: str, *, again: bool, retention: float
+        self, destination: str, run: str, token: int, prepared: str, *, generation: str, retention: float
     ) -> Share:
-        """Begins, or goes on. `again`: one that has finished begins anew. `retention`: of the spool, seconds."""
+        """Begins, or goes on. One that has finished in another `generation` begins anew. `retention`: of the spool,
+        seconds."""
         flat = self.run(
             scripts.REPLAY_BEGIN,
             self._share_keys(destination, run, "pipeline", "destination", "lease", "replay"),
             token=token,
             prepared=prepared,
-            again=again,
+            generation=generation,
             remember=int(max(retention, 86_400.0) * 7_000),
         )
         share = _share(dict(zip(flat[::2], flat[1::2])))
@@ -131,4 +140,4 @@ def _share(data: Mapping[str, str]) -> Share | None:
     if "prepared" not in data:
         return None
     done = {int(name): RangeSet.parse(ranges) for name, ranges in data.items() if name.isdigit()}
-    return Share(data["prepared"], "finished" in data, done)
+    return Share(data["prepared"], int(data["epoch"]), "finished" in data, done)

@@ -45,7 +45,6 @@ def replay(
         chosen,
         what,
         run=run or f"replay__{start}__{end}__{what}",
-        again=True,
         wait=wait,
         progress=lambda made: _say(made.counts),
     )

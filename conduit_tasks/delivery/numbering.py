@@ -141,6 +141,18 @@ class RowNumbering:
         return RowNumbers(*self._of, self._epoch, ordinals + self._first)
 
 
+class SeqNumbering(RowNumbering):
+    """Numbers by seq, for rows of which every attempt may leave out others. `seqs`: of those that are not left out."""
+
+    def __init__(self, epoch: int, pipeline: str, destination: str, seqs: Sequence[int]) -> None:
+        self._epoch, self._of = epoch, (pipeline, destination)
+        self._seqs = np.array(seqs, np.int64)
+
+    def rows(self, ordinals: Seqs) -> RowNumbers:
+        """See `RowNumbering`."""
+        return RowNumbers(*self._of, self._epoch, self._seqs[ordinals] + 1)
+
+
 Numbering = LaneNumbers | RowNumbering
 """Of either kind of delivery."""
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from conduit_tasks.broker.sending import Numbered
 from conduit_tasks.connectors.base import BatchDestination
-from conduit_tasks.delivery.numbering import LaneNumbers, LaneOf, Numbering, RowNumbering, count_lanes
+from conduit_tasks.delivery.numbering import LaneNumbers, LaneOf, Numbering, RowNumbering, SeqNumbering, count_lanes
 from conduit_tasks.pipeline.topology import INDEX_PIPES, Destination
 
 if TYPE_CHECKING:
@@ -58,6 +58,23 @@ def numbering_anew(
     if isinstance(connector, BatchDestination):
         return RowNumbering(Numbered(epoch, {}), pipeline, destination.id)
     return LaneNumbers(Numbered(epoch, {}), LaneOf(destination.delivery.order_by, origins), destination.node)
+
+
+def numbering_again(
+    pipeline: str,
+    destination: Destination,
+    connector: Any,
+    origins: Sequence[Origin],
+    *,
+    epoch: int,
+    seqs: Sequence[int],
+) -> Numbering | None:
+    """As `numbering_anew`, but the same at every attempt, though each chooses anew which rows to send: a row's number
+    is its place among all there are. `seqs`: those chosen, ascending; lane numbers watch all rows."""
+    numbering = numbering_anew(pipeline, destination, connector, origins, epoch)
+    if isinstance(numbering, RowNumbering):
+        return SeqNumbering(epoch, pipeline, destination.id, seqs)
+    return numbering
 
 
 def _wanted(destination: Destination, connector: Any) -> bool:

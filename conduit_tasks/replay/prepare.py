@@ -69,6 +69,7 @@ class Prepared:
     at: float
     portions: tuple[Portion, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
+    generation: str = ""
 
 
 def spool_of(context: Context, run: str) -> Spool:
@@ -95,24 +96,24 @@ def prepared(context: Context, run: str) -> Prepared | None:
     return Prepared(**data, portions=tuple(portions))
 
 
-def prepare(context: Context, ask: Ask, run: str, *, again: bool, wait: float) -> Prepared:
-    """Reads, or finds what an earlier attempt of this run has read. `again`: read anew, unless a destination is under
-    way with what there is. Raises ConfigError, SourceError, SpoolError, LeaseHeld."""
+def prepare(context: Context, ask: Ask, run: str, *, generation: str | None, wait: float) -> Prepared:
+    """Reads, or finds what an earlier attempt of this run has read. What was read in another `generation` is read anew
+    (None: never), unless a destination is under way with it. Raises ConfigError, SourceError, SpoolError, LeaseHeld."""
     broker = context.broker
     with broker.acquire("replay", context.owner, wait=wait) as lease, keeping(lease):
         found = prepared(context, run)
         if found is not None and (found.start, found.end) != (ask.start, ask.end):
             raise ConfigError(f"run {run} replays another interval already; give this one a --run of its own")
-        if found is not None and (not again or _under_way(context, ask, run, found)):
+        if found is not None and (generation in (None, found.generation) or _under_way(context, run, found)):
             return found
         _collect(context)
         spool = spool_of(context, run)
-        made = read(context, spool, ask, lease.token)
+        made = read(context, spool, ask, lease.token, generation or "")
         spool.put(MANIFEST, orjson.dumps(asdict(made)))
         return made
 
 
-def read(context: Context, spool: Spool, ask: Ask, token: int) -> Prepared:
+def read(context: Context, spool: Spool, ask: Ask, token: int, generation: str = "") -> Prepared:
     """The records of the interval, written into `spool`; nothing else changes."""
     counts: Counter[str] = Counter()
     portions: list[Portion] = []
@@ -131,7 +132,7 @@ def read(context: Context, spool: Spool, ask: Ask, token: int) -> Prepared:
             f"pipeline {context.pipeline.id}: none of its records says when it happened; name the field with "
             "`event-time`, such as .Payload.After.time"
         )
-    return Prepared(str(token), ask.start, ask.end, time.time(), tuple(portions), dict(counts))
+    return Prepared(str(token), ask.start, ask.end, time.time(), tuple(portions), dict(counts), generation)
 
 
 Batch = tuple[tuple[Origin, ...], list[PartFile], Spool, int | None]
@@ -271,9 +272,9 @@ class Before:
         return None if place is None else place[1] < self._ends.get(place[0], -1)
 
 
-def _under_way(context: Context, ask: Ask, run: str, found: Prepared) -> bool:
-    shares = [context.broker.replay_share(id, run) for id in ask.destinations]
-    return any(s is not None and s.prepared == found.token and not s.finished for s in shares)
+def _under_way(context: Context, run: str, found: Prepared) -> bool:
+    shares = [context.broker.replay_share(d.id, run) for d in context.pipeline.destinations]
+    return any(s is not None and s.of(found.token) and not s.finished for s in shares)
 
 
 def _collect(context: Context) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 
-from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.replay.deliver import Outcome, count, deliver_replay
-from conduit_tasks.replay.interval import ask
-from conduit_tasks.replay.prepare import Prepared, prepare, read
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.replay.deliver import Outcome, deliver_replay
+from conduit_tasks.replay.interval import Ask, ask
+from conduit_tasks.replay.prepare import Prepared, prepare, prepared, read
+from conduit_tasks.replay.select import count
 from conduit_tasks.spool.spool import Spool
 
 
@@ -20,17 +21,30 @@ def replay(
     what: str,
     *,
     run: str,
-    again: bool,
     wait: float,
     progress: Callable[[Prepared], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Prepares, and delivers to one destination after the other. A second call with the same `run` goes on; `again`:
-    destinations that have ended begin anew. Raises what the two steps raise."""
+    """Prepares, and delivers to one destination after the other. A second call with the same `run` goes on; one that
+    comes after everything it asks for has ended begins anew. Raises what the two steps raise."""
     with opened(pipeline, run) as context:
         wanted = ask(context.pipeline, start, end, tuple(destinations), what)
-        made = prepare(context, wanted, run, again=again, wait=wait)
+        # Looked at before anything is waited for: of two operators at once, the second does not repeat the first.
+        generation = _generation(context, wanted, run)
+        made = prepare(context, wanted, run, generation=generation, wait=wait)
         progress(made)
-        return [deliver_replay(context, wanted, made, id, run, again=again, wait=wait) for id in wanted.destinations]
+        return [
+            deliver_replay(context, wanted, made, id, run, generation=generation, wait=wait, turn_wait=wait)
+            for id in wanted.destinations
+        ]
+
+
+def _generation(context: Context, wanted: Ask, run: str) -> str:
+    found = prepared(context, run)
+    if found is None:
+        return "1"
+    shares = [context.broker.replay_share(id, run) for id in wanted.destinations]
+    ended = all(s is not None and s.finished and s.prepared == f"{found.token}-{wanted.what}" for s in shares)
+    return str(int(found.generation or 0) + 1) if ended else found.generation
 
 
 def look(

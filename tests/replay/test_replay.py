@@ -34,8 +34,8 @@ pipelines:
 class Place:
     """Pipeline `p`: a record an hour from 2013-03-01 on, with n = 0, 1, …"""
 
-    def __init__(self, home: Path, plugin: str = "shelf") -> None:
-        self.home, self.plugin, self.fed = home, plugin, 0
+    def __init__(self, home: Path, plugin: str = "shelf", more: str = "") -> None:
+        self.home, self.plugin, self.more, self.fed = home, plugin, more and f", {more}", 0
         self.names: list[str] = []
         self.add("a")
 
@@ -44,12 +44,11 @@ class Place:
         self.names.append(name)
         self.write(self.names)
 
-    def write(self, names: list[str]) -> None:
-        text = "".join(
-            f"      - {{id: {n}, type: destination, plugin: {self.plugin}, settings: {{path: out/{n}.jsonl}}}}\n"
-            for n in names
-        )
-        write_pipeline(self.home, "p", HEAD + text)
+    def write(self, names: list[str], further: str = "") -> None:
+        """The pipeline's file, with these destinations and `further` lines."""
+        kind = f"type: destination, plugin: {self.plugin}"
+        text = "".join(f"      - {{id: {n}, {kind}, settings: {{path: out/{n}.jsonl}}{self.more}}}\n" for n in names)
+        write_pipeline(self.home, "p", HEAD + text + further)
 
     def feed(self, count: int) -> None:
         file = self.home / "data" / "in.jsonl"
@@ -74,10 +73,8 @@ class Place:
             )
 
 
-def again(
-    start: str, end: str, *names: str, what: str = "missing", run: str = "r", fresh: bool = False
-) -> list[Outcome]:
-    return replay("p", start, end, names, what, run=run, again=fresh, wait=5.0)
+def again(start: str, end: str, *names: str, what: str = "missing", run: str = "r") -> list[Outcome]:
+    return replay("p", start, end, names, what, run=run, wait=5.0)
 
 
 @pytest.fixture(params=["shelf", "binder"])
@@ -140,13 +137,12 @@ def test_failed_sends_what_is_a_dead_letter_and_closes_it(home: Path) -> None:
 
 
 @pytest.mark.proves("X3")
-def test_a_replay_that_ended_sends_again_only_when_told_to(place: Place) -> None:
+def test_a_replay_that_ended_begins_anew_when_it_is_called_again(place: Place) -> None:
     place.feed(5)
     run_until_quiet("p")
     again("2013-03-01", "2013-03-02", what="all")
-    again("2013-03-01", "2013-03-02", what="all")
     assert place.got("a") == [*range(5)] * 2
-    again("2013-03-01", "2013-03-02", what="all", fresh=True)
+    again("2013-03-01", "2013-03-02", what="all")
     assert place.got("a") == [*range(5)] * 3
 
 
@@ -204,10 +200,10 @@ def test_a_later_interval_waits_for_an_earlier_one_under_way(home: Path) -> None
     run_until_quiet("p")
     with opened("p", "other") as context:
         context.broker.turn("a", "first", 0, 60.0)
-        with pytest.raises(LeaseHeld, match="run first, of an earlier interval"):
-            replay("p", "2013-03-02", "2013-03-03", (), "all", run="second", again=False, wait=0.0)
+        with pytest.raises(LeaseHeld, match="run first, which is before"):
+            replay("p", "2013-03-02", "2013-03-03", (), "all", run="second", wait=0.0)
         context.broker.turn("a", "first", 0, 0)
-    assert replay("p", "2013-03-02", "2013-03-03", (), "all", run="second", again=False, wait=0.0)[0].delivered == 24
+    assert replay("p", "2013-03-02", "2013-03-03", (), "all", run="second", wait=0.0)[0].delivered == 24
 
 
 @pytest.mark.proves("X3")

@@ -1,26 +1,38 @@
--- turn: replays to one destination deliver in the order of their intervals: who is next of those under way.
+-- turn: one replay at a time delivers to a destination; of those that wait, the one with the earliest interval is next.
 --
--- @key turns  hash  run -> <from> <until>: where its interval begins, and until when it counts without a word (both
---                   microseconds); each until its replay ends or lapses
+-- @key turns  hash  run -> <from> <until> <has>: where its interval begins, until when it counts without a word (both
+--                   microseconds), 1 where it has the turn; each until its replay ends or lapses
 -- @arg run    text  who asks
 -- @arg from   int   where its interval begins, microseconds since the epoch
 -- @arg ttl    int   microseconds it counts from now on; 0: it has ended
--- @returns ok RUN (whose interval is the earliest; empty where none is under way)
+-- @arg take   int   1: it takes the turn where nobody has it and it is next; it keeps it until it ends or lapses
+-- @returns ok RUN (who has the turn, or is next; empty where none is under way)
 
 local now = now_us()
+local function read(value)
+  local from, till, has = string.match(value, '^(%S+) (%S+) (%S+)$')
+  return tonumber(from), tonumber(till), has == '1'
+end
+local mine = redis.call('HGET', K.turns, A.run)
 if A.ttl == '0' then
   redis.call('HDEL', K.turns, A.run)
 else
-  redis.call('HSET', K.turns, A.run, A.from .. ' ' .. text(now + tonumber(A.ttl)))
+  local _, _, has = read(mine or '0 0 0')
+  redis.call('HSET', K.turns, A.run, A.from .. ' ' .. text(now + tonumber(A.ttl)) .. (has and ' 1' or ' 0'))
 end
-local all, first, earliest = redis.call('HGETALL', K.turns), '', nil
+local all, first, earliest, taken = redis.call('HGETALL', K.turns), '', nil, nil
 for i = 1, #all, 2 do
-  local from, till = string.match(all[i + 1], '^(%S+) (%S+)$')
-  from = tonumber(from)
-  if tonumber(till) < now then
+  local from, till, has = read(all[i + 1])
+  if till < now then
     redis.call('HDEL', K.turns, all[i])
-  elseif not earliest or from < earliest or (from == earliest and all[i] < first) then
-    first, earliest = all[i], from
+  else
+    if has then taken = all[i] end
+    if not earliest or from < earliest or (from == earliest and all[i] < first) then
+      first, earliest = all[i], from
+    end
   end
 end
-return {'ok', first}
+if not taken and A.take == '1' and first == A.run then
+  redis.call('HSET', K.turns, A.run, A.from .. ' ' .. text(now + tonumber(A.ttl)) .. ' 1')
+end
+return {'ok', taken or first}

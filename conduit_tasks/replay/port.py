@@ -1,0 +1,138 @@
+"""One portion of a replay on its way to one destination: what the engines are given, and what they tell the broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.broker.port import BrokerPort
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Letter
+from conduit_tasks.replay.prepare import MARK
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.delivery.port import Counts, DeadLetter
+    from conduit_tasks.delivery.work import Report
+    from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.pipeline.topology import Destination
+    from conduit_tasks.replay.select import Selected
+
+
+@dataclass(frozen=True)
+class PortionTask:
+    """One portion at work, maybe in a child: `send` opens a connection of its own."""
+
+    run: str
+    destination: Destination
+    number: int
+    selected: Selected
+    seqs: dict[int, list[str]]
+    token: int
+    epoch: int
+    """Of the claim, for dead letters and the ledger."""
+    stream: int
+    """Of the numbers, the same at every attempt."""
+    letters: dict[Letter, int]
+
+    def confirmed(self) -> Sequence[tuple[int, int]]:
+        """What is done by now."""
+        from conduit_tasks.micro_batch.context import opened
+
+        with opened(self.selected.context.pipeline, self.run) as own:
+            return self._confirmed(own)
+
+    def _confirmed(self, context: Context) -> Sequence[tuple[int, int]]:
+        share = context.broker.replay_share(self.destination.id, self.run)
+        return share.done.get(self.number, RangeSet(())).ranges if share else ()
+
+    def send(self, span: tuple[int, int] | None, culprits: Collection[int]) -> Report:
+        """Sends what is not done. `span`: only of these seqs; `culprits`: not sent, because they kill their worker."""
+        from conduit_tasks.delivery.deliver import deliver
+        from conduit_tasks.delivery.handlers import Changes, Handlers
+        from conduit_tasks.delivery.numbering import watched
+        from conduit_tasks.delivery.work import Work
+        from conduit_tasks.micro_batch.context import opened
+        from conduit_tasks.micro_batch.deliver import connect
+        from conduit_tasks.micro_batch.numbering import numbering_again
+        from conduit_tasks.micro_batch.recorded import recording
+        from conduit_tasks.processors.chain import Chain
+
+        pipeline, destination, run = self.selected.context.pipeline, self.destination, self.run
+        with opened(pipeline, run) as own:
+            portion = self.selected.portion
+            origins = [replace(o, metadata={**o.metadata, MARK: run}) for o in portion.origins]
+            connector = connect(pipeline.id, destination)
+            numbering = numbering_again(
+                pipeline.id, destination, connector, origins, epoch=self.stream + self.number, seqs=list(self.seqs)
+            )
+            port = ReplayPort(own, own.broker.attach(destination.node, self.token), destination, self)
+            chain = Chain(destination.processors) if destination.processors else None
+            options = destination.delivery
+            if options.guarantee == "at-most-once":
+                # It goes again because somebody asks for it; its marks would overwrite those of live deliveries.
+                options = replace(options, guarantee="at-least-once")
+            work = Work(
+                pipeline=pipeline.id,
+                destination=destination.id,
+                micro_batch=0,
+                total=portion.total,
+                matched=len(self.seqs),
+                rows=lambda: self.selected.rows(watched(numbering, self.selected.wanted())),
+                origins=origins,
+                confirmed=self._confirmed(own),
+                state=own.broker.delivery(destination.id).state,
+                chain=chain,
+                epoch=self.epoch,
+                span=span,
+                culprits=culprits,
+                numbering=numbering,
+            )
+            changes = Changes(Handlers(pipeline.id, pipeline.handlers), work) if pipeline.handlers else None
+            try:
+                with recording(own, self, work) as tally:
+                    return deliver(work, connector, port, options, changes=changes, tally=tally)
+            finally:
+                if chain is not None:
+                    chain.close()
+
+
+class ReplayPort(BrokerPort):
+    """What the engine talks to. Replayed records do not vote, nothing that fails stops the pipeline, and no key is
+    parked: the records that would wait have been delivered."""
+
+    def __init__(self, context: Context, lease: Lease, destination: Destination, portion: PortionTask) -> None:
+        handler = context.dead_letters(destination.dead_letters, destination.id)
+        super().__init__(context.broker, lease, destination, 0, "", handler, epoch=portion.epoch)
+        self._portion = portion
+
+    def confirm(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        counts: Counts,
+        *,
+        state: dict[str, Any] | None = None,
+        dead: Sequence[DeadLetter] = (),
+    ) -> None:
+        """See DeliveryPort; one command."""
+        began = time.monotonic()
+        told, again = RangeSet.of(ranges), {letter.seq for letter in dead}
+        settled = {k: AGAIN if seq in again else REDRIVEN for k, seq in self._portion.letters.items() if seq in told}
+        numbers = asdict(counts)
+        self._broker.replay_confirm(
+            self._destination.id,
+            self._portion.run,
+            self._lease.token,
+            self._portion.number,
+            ranges,
+            {"redelivered": numbers["delivered"], "retried": numbers["retried"]},
+            state=state,
+            settled=settled,
+            dead=dead,
+        )
+        self._lease.renewed(began)
+
+    def fail(self, error: str, error_class: str) -> None:
+        """Told to the operator by what is raised; the pipeline goes on."""

@@ -1,0 +1,86 @@
+"""Replays that are killed, and replays at the same time: each record once, live positions where they were (X3)."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from conduit_tasks.micro_batch.context import opened
+from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
+from tests.micro_batch.harness import run_until_quiet
+from tests.replay.attempt import NOWHERE, attempt
+from tests.replay.test_replay import Place
+
+MARCH = ("2013-03-01", "2013-04-01")
+POINTS = (
+    ("late", ("before replay.json", "after replay.json", "before replay_confirm", "after replay_confirm")),
+    ("rows", ("before replay_confirm", "before replay_end")),
+)
+
+
+@pytest.fixture
+def brief(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Leases of the dead lapse soon."""
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.5")
+    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
+    return home
+
+
+@pytest.mark.proves("X3", "C10", "I4", "I5")
+def test_killed_at_every_step_a_replay_goes_on_and_stateful_destinations_have_each_record_once(brief: Path) -> None:
+    # Given history that a file and a table miss, and one portion in hand of several
+    place = Place(brief, "binder", more="delivery: {timeout: 300ms}")
+    place.feed(20)
+    run_until_quiet("p")
+    url = f"sqlite:///{brief}/table.db"
+    settings = f'url: "{url}", table: events, columns: "n:int=.Payload.After.n"'
+    exactly = "delivery: {guarantee: effectively-once, timeout: 300ms}"
+    place.names.append("late")
+    place.write(
+        place.names, f"      - {{id: rows, type: destination, plugin: sql, settings: {{{settings}}}, {exactly}}}\n"
+    )
+    with opened("p", "join"):
+        pass
+    before = place.live()
+    # When every process but the last is killed, each a step further
+    for name, points in POINTS:
+        for point in points:
+            process = attempt(*MARCH, "missing", name, point=point, destinations=(name,))
+            said, _ = process.communicate(timeout=60)
+            assert process.returncode == -signal.SIGKILL, (name, point, said)
+        process = attempt(*MARCH, "missing", name, point=NOWHERE, destinations=(name,))
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+    # Then each record is there once, in order, and live positions never moved
+    assert place.got("late") == list(range(20))
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        rows = [n for (n,) in connection.execute(sa.text("SELECT n FROM events"))]
+    engine.dispose()
+    assert rows == list(range(20))
+    assert place.live() == before
+
+
+@pytest.mark.proves("X3", "I4")
+@pytest.mark.parametrize(("what", "same"), [("all", True), ("missing", False)])
+def test_of_two_operators_at_once_one_sends_each_record(brief: Path, what: str, *, same: bool) -> None:
+    # Given a destination that is slow, and 30 records it misses
+    place = Place(brief, "shelf", more="delivery: {timeout: 500ms}")
+    place.feed(30)
+    run_until_quiet("p")
+    place.add("late")
+    with opened("p", "join"):
+        pass
+    tell(brief / "out" / "late.jsonl", "slow", 0.05)
+    before = place.live()
+    # When two replay it at once, under one name or two
+    both = [attempt(*MARCH, what, "r" if same else f"r{n}", destinations=("late",)) for n in range(2)]
+    said = [process.communicate(timeout=60)[0] for process in both]
+    # Then each record came once
+    assert [process.returncode for process in both] == [0, 0], said
+    assert place.got("late") == list(range(30))
+    assert sum(int(text.split()[-1]) for text in said) == 30
+    assert place.live() == before
