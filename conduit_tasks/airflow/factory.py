@@ -11,25 +11,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
 from airflow.sdk import DAG, Param, TaskGroup, chain
-from airflow.timetables.simple import ContinuousTimetable
-from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable
 
 from conduit_tasks.airflow import tasks
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
+from conduit_tasks.airflow.schedule import active_runs, drain_limit, schedule_of
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import dag_id, redrive_dag_id, replay_dag_id, safe_name
-from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
-
-if TYPE_CHECKING:
-    from airflow.timetables.base import Timetable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 RETRIES, RETRY_DELAY = 2, timedelta(seconds=5)
@@ -57,15 +52,13 @@ def load_dags(only: str | None = None) -> list[DAG]:
 
 def build_dag(pipeline: Pipeline) -> DAG:
     """The live DAG of one pipeline. No task of it reads the data interval."""
-    when = parse_schedule(pipeline.schedule)
     with DAG(
         dag_id(pipeline.id),
         description=pipeline.description or pipeline.name or f"Conduit pipeline {pipeline.id}",
-        schedule=timetable(pipeline.schedule),
+        schedule=schedule_of(pipeline),
         start_date=START,
         catchup=False,
-        # Two, so that a slow destination does not keep the next micro-batch from being read.
-        max_active_runs=1 if when.kind == "continuous" else 2,
+        max_active_runs=active_runs(pipeline),
         is_paused_upon_creation=pipeline.status != "running",
         default_args={"owner": "conduit", "retries": RETRIES, "retry_delay": RETRY_DELAY},
         params=_params(pipeline),
@@ -97,21 +90,6 @@ def build_dag(pipeline: Pipeline) -> DAG:
         chain(fan_out, destinations, acks, end)
         chain(destinations, end)
     return dag
-
-
-def timetable(schedule: str) -> Timetable:
-    """The timetable of a `schedule`. Raises ConfigError for what is none."""
-    when = parse_schedule(schedule)
-    if when.kind == "continuous":
-        return ContinuousTimetable()
-    if when.cron:
-        return CronTriggerTimetable(when.cron, timezone="UTC")
-    return DeltaTriggerTimetable(timedelta(seconds=when.seconds))
-
-
-def drain_limit(pipeline: Pipeline) -> float:
-    """Seconds a destination drains before it hands over: its own, or one schedule interval."""
-    return pipeline.drain_limit if pipeline.drain_limit is not None else parse_schedule(pipeline.schedule).seconds
 
 
 def _group(name: str, connectors: Iterable[tuple[str, Any, str]], pipeline: Pipeline, rule: str) -> TaskGroup:

@@ -142,6 +142,16 @@ class Source:
         """Metadata that every record of the slice shares."""
         return {}
 
+    def news(self, position: Position) -> bool:
+        """Whether there is something past `position`: a look that is cheap and changes nothing, asked every few seconds
+        of one object (by one thread at a time) where the pipeline is woken by this source. Raises as `plan` does."""
+        raise NotImplementedError
+
+    @classmethod
+    def watchable(cls) -> bool:
+        """Whether it has `news`."""
+        return cls.news is not Source.news
+
     def ack(self, position: Position) -> None:
         """Told how far everything is confirmed; the same position may be given again after a crash (C12)."""
 

@@ -77,15 +77,26 @@ class FileSource(Source):
         delimiter = self.settings["delimiter"].replace("\\t", "\t")
         return CsvFraming(delimiter.encode(), self.settings["quote"].encode())
 
+    def news(self, position: Position) -> bool:
+        from conduit_tasks.connectors.file_open import grown, parts_of
+
+        parts = [part for part in parts_of(self.settings["path"]) if grown(part, position.get(part))]
+        # What has grown may hold no whole record yet, or a header alone.
+        return bool(parts and self._plan(parts, position, Limit(records=1)))
+
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
-        from conduit_tasks.connectors.file_open import SourceFile, parts_of
+        from conduit_tasks.connectors.file_open import parts_of
+
+        return self._plan(parts_of(self.settings["path"]), position, limit)
+
+    def _plan(self, parts: list[str], position: Position, limit: Limit) -> list[Slice]:
+        from conduit_tasks.connectors.file_open import SourceFile
         from conduit_tasks.connectors.file_plan import Planner, Room
 
         by_file = self.settings.get("partition-by") == "file"
         planner = Planner(self._framing(), self.slice_bytes, self.settle, (lambda p: p) if by_file else (lambda _: ""))
         room = Room.of(limit)
         slices: list[Slice] = []
-        parts = parts_of(self.settings["path"])
         only = parts[0] if len(parts) == 1 else None
         for part in parts:
             if room.full:

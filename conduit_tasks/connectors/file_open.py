@@ -41,6 +41,19 @@ def parts_of(pattern: str) -> list[str]:
     return sorted(names)
 
 
+def grown(part: str, token: Any | None) -> bool:
+    """Whether the file may hold more than a position says, by its size alone; not where it is gone."""
+    try:
+        size = os.stat(settings().path(part)).st_size
+    except OSError:
+        return False
+    if token is None:
+        return size > 0
+    if "rows" in token:
+        return bool(token["row"] < token["rows"] or size != token["size"])
+    return size > int(token["offset"])
+
+
 class SourceFile:
     """An open file. Raises SourceError naming it, also where it is not what a position says."""
 

@@ -73,6 +73,7 @@ class GatewaySource(Source):
         anyone = self.settings["pipe.first"] == "any"
         self.pipe_first = None if anyone else options.integer(self.settings, "pipe.first")
         self.pipe_wait = options.duration(self.settings, "pipe.wait")
+        self._watched: IngestStore | None = None
         if self.pipe is not None and self.take_webhooks and "webhooks" in settings:
             raise ConfigError(
                 "gateway: option 'webhooks': a webhook has no sequence, which the pipe asks for; remove it"
@@ -108,6 +109,12 @@ class GatewaySource(Source):
         # No queue of its own: what is not the next waits unanswered in the gateway, so nothing unconfirmed is kept.
         more = {"queue": 0} if str(self.pipe).startswith("continuous") else {}
         return lambda: made(first=self.pipe_first, **more)
+
+    def news(self, position: Position) -> bool:
+        if self._watched is None:
+            self._watched = self._store()
+        state = self._watched.state()
+        return int(state.get("last", 0)) > max(int(state.get("acked", 0)), int(position.get("", 0)))
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         store = self._store()
@@ -152,6 +159,11 @@ class GatewaySource(Source):
                 store.ack(position[""])
         finally:
             store.close()
+
+    def close(self) -> None:
+        if self._watched is not None:
+            self._watched.close()
+        self._watched = None
 
     def _store(self, *, raw: bool = False) -> IngestStore:
         from conduit_tasks.broker.connection import connect

@@ -42,6 +42,7 @@ class Group:
             "check.crcs": True,
         }
         self.consumer = client.made(lambda: kafka.Consumer(config))
+        self._admin: Any = None
 
     def cluster(self) -> str:
         """The id of the cluster."""
@@ -78,8 +79,9 @@ class Group:
         if not parts:
             return {}
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-        admin = AdminClient(client.configuration(self._settings))
-        asked = admin.list_offsets(
+        if self._admin is None:
+            self._admin = AdminClient(client.configuration(self._settings))
+        asked = self._admin.list_offsets(
             {TopicPartition(*p): spec for p in parts}, isolation_level=level, request_timeout=self._timeout
         )
         return {(tp.topic, tp.partition): future.result().offset for tp, future in asked.items()}
@@ -117,4 +119,5 @@ class Group:
 
     def close(self) -> None:
         """Leaves nothing open."""
+        self._admin = None
         self.consumer.close()

@@ -95,6 +95,21 @@ class KafkaSource(Source):
         """The consumer group."""
         return self.settings.get("groupID") or f"conduit.{self.pipeline}.{self.connector}"
 
+    def news(self, position: Position) -> bool:
+        """By the lag of the group. A partition that was never looked at is news where its place is still to be held."""
+        with client.reaching("looking at the lag"):
+            group = self._group()
+            parts = group.partitions(self._topics)
+            if (share := self._shared()) is not None:
+                parts = share.held(parts) or parts
+            committed, ends = group.committed(parts), group.ends(parts)
+            known = {p: max(committed.get(p, 0), int(position.get(part_of(*p), 0))) for p in parts}
+            fresh = [p for p in parts if p not in committed and part_of(*p) not in position]
+            if fresh and not self._from_beginning:
+                return True
+            low = group.beginnings(fresh)
+        return any(ends[p] > max(known[p], low.get(p, 0)) for p in parts)
+
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         with client.reaching("planning"):
             group = self._group()

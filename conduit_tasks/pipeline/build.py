@@ -22,6 +22,7 @@ from conduit_tasks.pipeline.topology import (
     Processor,
     Recovery,
     Source,
+    Wake,
 )
 from conduit_tasks.pipeline.validate import GATEWAY
 
@@ -45,6 +46,8 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
         destinations=tuple(_destination(c, queue) for c in keys.connectors if c.type == "destination"),
         processors=_processors(keys.processors, "processors"),
         schedule=keys.schedule.strip(),
+        data_intervals=keys.data_intervals,
+        wake=Wake(tuple(keys.wake.sources), keys.wake.look, keys.wake.pause) if keys.wake else None,
         micro_batch=Limits(records=keys.micro_batch.max_records, bytes=keys.micro_batch.max_bytes),
         lag_budget=_lag_budget(keys.lag_budget),
         isolate=keys.isolate,

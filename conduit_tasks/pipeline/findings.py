@@ -39,6 +39,7 @@ CODES = {
     "E211": "the guarantee cannot be given by this destination",
     "E212": "a field reference or a handler is written wrongly",
     "E214": "the spool cannot keep a gateway's journal",
+    "E215": "a source cannot wake the pipeline",
     "W101": "a deprecated name",
     "W102": "the version is missing or unknown",
     "W103": "a key is newer than the version of the file",

@@ -34,6 +34,7 @@ _MODELS: dict[str, type[model.Keys]] = {
     "spool": model.SpoolKeys,
     "handlers": model.HandlerKeys,
     "error-recovery": model.RecoveryKeys,
+    "wake": model.WakeKeys,
 }
 
 

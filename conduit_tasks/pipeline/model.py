@@ -9,8 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.units import parse_duration, parse_rate, parse_size
@@ -234,6 +243,26 @@ class RecoveryKeys(Keys):
     """Failures without progress in between; one more and the pipeline is degraded. -1 = no limit."""
 
 
+class WakeKeys(Keys):
+    """Looks at sources between the times of the schedule, and starts a run where there is something new."""
+
+    sources: list[Id] = Field(default_factory=list)
+    """Which are looked at; none = all that can be. A plain list of ids is the same."""
+    look: Duration = 2.0
+    """From one look to the next."""
+    pause: Duration = 10.0
+    """At least so long between two wake-ups; doubled, up to five minutes, while they achieve nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ids_alone(cls, value: Any) -> Any:
+        return {"sources": value} if isinstance(value, list) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "array", "items": {"type": "string"}}, handler(core)]}
+
+
 class PipelineKeys(Keys):
     """One pipeline: sources, processors, destinations (SEMANTICS C1)."""
 
@@ -247,6 +276,10 @@ class PipelineKeys(Keys):
     """Of every destination without its own, and of what fails before the fan-out."""
     schedule: str = "30s"
     """Cron, an interval such as 30s, or @continuous."""
+    data_intervals: bool = False
+    """Whether a scheduled run carries the interval from the time before to its own; otherwise only its own time."""
+    wake: WakeKeys | None = None
+    """Sources whose news start a run before its time."""
     micro_batch: MicroBatchKeys = MicroBatchKeys()
     lag_budget: LagBudgetKeys | None = None
     isolate: bool = False

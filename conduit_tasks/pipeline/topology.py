@@ -128,6 +128,16 @@ class Recovery:
 
 
 @dataclass(frozen=True)
+class Wake:
+    """Sources that are looked at between the times of the schedule (none = all that can be); seconds from one look to
+    the next, and at least between two wake-ups."""
+
+    sources: tuple[str, ...] = ()
+    look: float = 2.0
+    pause: float = 10.0
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """One pipeline: sources → processors → destinations (C1)."""
 
@@ -140,13 +150,16 @@ class Pipeline:
     status: Literal["running", "stopped"] = "running"
     schedule: str = "30s"
     """Cron, an interval such as `30s`, or `@continuous`."""
+    data_intervals: bool = False
+    wake: Wake | None = None
     micro_batch: Limits = Limits(records=500_000)
     lag_budget: Limits | None = None
     """None = one micro-batch in flight."""
     isolate: bool = False
     event_time: str | None = None
     drain_limit: float | None = None
-    """Seconds a destination task drains before it hands over; None = one schedule interval (60 under @continuous)."""
+    """Seconds a destination task drains before it hands over; None = one schedule interval (at most 60 where it is
+    woken, 60 under @continuous)."""
     replay_interval: str = "@daily"
     spool_path: str | None = None
     spool_retention: float = 86_400.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.findings import Path, Report, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.plugins import KINDS, parse_plugin
 from conduit_tasks.pipeline.schedule import parse_schedule
@@ -145,6 +145,9 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
         report.add("E208", (*base, "replay-interval"), "a replay needs an interval", "write @daily, @hourly or cron")
     else:
         check_with(parse_schedule, keys.replay_interval, "E208", report, (*base, "replay-interval"))
+    if keys.data_intervals and keys.schedule.strip() == "@continuous":
+        report.add("E208", (*base, "data-intervals"), "@continuous has no intervals", "remove it, or write @hourly")
+    _check_wake(keys, report, base)
     if keys.drain_limit is not None and keys.drain_limit <= 0:
         report.add("E103", (*base, "drain-limit"), "drain-limit must be above zero", "write for example 60s")
     recovery = keys.error_recovery
@@ -173,6 +176,23 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
                 f"the lag budget of {limit} {key} is below one micro-batch of {one}",
                 "raise the budget to at least one micro-batch, or lower micro-batch",
             )
+
+
+def _check_wake(keys: PipelineKeys, report: Report, base: Path) -> None:
+    wake, path = keys.wake, (*base, "wake")
+    if wake is None:
+        return
+    if keys.schedule.strip() == "@continuous":
+        hint = "remove wake, or write a schedule such as @hourly"
+        report.add("E215", path, "a pipeline that runs @continuous never sleeps", hint)
+    known = [c.id for c in keys.connectors if c.type == "source"]
+    for n, id in enumerate(wake.sources):
+        if id not in known:
+            place = (*path, n) if (*path, n) in report.values else (*path, "sources", n)
+            report.add("E215", place, f"there is no source '{id}' to be woken by", nearest(id, known))
+    for key, seconds in (("look", wake.look), ("pause", wake.pause)):
+        if seconds < 1:
+            report.add("E103", (*path, key), f"{key} must be a second at least", f"write for example {key}: 5s")
 
 
 def _check_dead_letters(queue: DeadLetterKeys, report: Report, path: Path) -> None:

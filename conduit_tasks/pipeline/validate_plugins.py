@@ -34,10 +34,13 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
         for n, processor in enumerate(section):
             _check_processor(processor, report, (*path, n), record_wise=path[-2:] == DEAD_LETTERS)
     queues = [((*base, "dead-letter-queue"), keys.dead_letter_queue)]
+    found: dict[str, Any] = {}
     for n, connector in enumerate(keys.connectors):
         path = (*base, "connectors", n)
         kind = sources if connector.type == "source" else destinations
         cls = _check_connector(kind, connector.plugin, connector.settings, report, path)
+        if cls and connector.type == "source":
+            found[connector.id] = cls
         if connector.trigger:
             for i, one in enumerate(connector.trigger.filters):
                 check_with(compile_filters, [one], "E206", report, (*path, "trigger", "filters", i))
@@ -48,10 +51,24 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
     for path, queue in queues:
         if queue.plugin and parse_plugin(queue.plugin).name != "log":
             _check_connector(destinations, queue.plugin, queue.settings, report, path)
+    _check_wake(keys, found, report, (*base, "wake"))
     for n, handler in enumerate(keys.handlers):
         path = (*base, "handlers", n, "call")
         if not report.wrong(path):
             check_with(lambda call: load_function(call, "handlers"), handler.call, "E212", report, path)
+
+
+def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Report, path: Path) -> None:
+    """Whether those that are to be looked at can be; `sources`: the classes that were found."""
+    if keys.wake is None or not sources:
+        return
+    hint = "among those that can are file, gateway and kafka; the schedule takes care of the rest"
+    if not keys.wake.sources and not any(cls.watchable() for cls in sources.values()):
+        report.add("E215", path, "none of the sources can be looked at between two runs", hint)
+    for id in keys.wake.sources:
+        if id in sources and not sources[id].watchable():
+            name = sources[id].spec.name
+            report.add("E215", path, f"'{id}' ({name}) cannot be looked at between two runs", hint)
 
 
 def _check_processor(processor: ProcessorKeys, report: Report, path: Path, *, record_wise: bool) -> None:

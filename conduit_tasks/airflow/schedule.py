@@ -1,0 +1,65 @@
+"""When Airflow starts a pipeline's runs: its timetable, joined with what wakes it (docs/schedules.md)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow.sdk import (
+    Asset,
+    AssetOrTimeSchedule,
+    AssetWatcher,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
+)
+from airflow.timetables.simple import ContinuousTimetable
+
+from conduit_tasks.airflow.wake import WakeTrigger
+from conduit_tasks.pipeline.names import dag_id
+from conduit_tasks.pipeline.schedule import Schedule, parse_schedule
+from conduit_tasks.pipeline.topology import Pipeline
+
+if TYPE_CHECKING:
+    from airflow.sdk.bases.timetable import BaseTimetable
+    from airflow.timetables.base import Timetable
+
+WOKEN_DRAIN = 60.0
+"""Seconds; a pipeline that is woken is woken again for what is left, long before a daily schedule would."""
+
+
+def schedule_of(pipeline: Pipeline) -> BaseTimetable | Timetable:
+    """The timetable alone, or joined with the asset whose watcher wakes the pipeline. Raises ConfigError."""
+    when = parse_schedule(pipeline.schedule)
+    if when.kind == "continuous":
+        return ContinuousTimetable()
+    timetable = _timetable(when, pipeline.data_intervals)
+    if pipeline.wake is None:
+        return timetable
+    name = f"{dag_id(pipeline.id)}.wake"
+    watcher = AssetWatcher(name=name, trigger=WakeTrigger(pipeline.id, pipeline.digest()))
+    return AssetOrTimeSchedule(timetable=timetable, assets=[Asset(name, watchers=[watcher])])
+
+
+def active_runs(pipeline: Pipeline) -> int:
+    """How many runs there may be at once. Two, so that a slow destination does not keep the next micro-batch from being
+    read; one where a run follows as soon as there is need, so that a storm of wake-ups is one run and one to come."""
+    alone = pipeline.wake is not None or parse_schedule(pipeline.schedule).kind == "continuous"
+    return 1 if alone else 2
+
+
+def drain_limit(pipeline: Pipeline) -> float:
+    """Seconds a destination drains before it hands over: its own, or one schedule interval."""
+    if pipeline.drain_limit is not None:
+        return pipeline.drain_limit
+    interval = parse_schedule(pipeline.schedule).seconds
+    return interval if pipeline.wake is None else min(interval, WOKEN_DRAIN)
+
+
+def _timetable(when: Schedule, data_intervals: bool) -> BaseTimetable:
+    if when.cron:
+        kind = CronDataIntervalTimetable if data_intervals else CronTriggerTimetable
+        return kind(when.cron, timezone="UTC")
+    every = timedelta(seconds=when.seconds)
+    return DeltaDataIntervalTimetable(every) if data_intervals else DeltaTriggerTimetable(every)

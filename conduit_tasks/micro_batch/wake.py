@@ -1,0 +1,124 @@
+"""Whether a pipeline has something to do between two times of its schedule: a cheap look, and how often it wakes.
+
+A look sees a level, not an event: what is past the planned positions, and what is read and not delivered. So a wake-up
+that got lost comes again, and one that comes twice finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from conduit_tasks.connectors.base import Position, Source
+from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.pipeline.topology import Pipeline, Wake
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+LONGEST = 300.0
+"""Seconds between two wake-ups that achieve nothing."""
+LEFT = 60.0
+"""Seconds without progress after which what is left over from a run is worth another one."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look saw. `news`: sources with something to read; `left`: something that was read is not delivered
+    everywhere; `progress`: differs from an earlier one where a run did something meanwhile."""
+
+    news: tuple[str, ...] = ()
+    left: bool = False
+    progress: tuple[int, ...] = ()
+
+
+class Pace:
+    """When a pipeline is woken: at once where there is news, but `pause` seconds after the last time; while nothing
+    comes of it (a destination is down, the lag budget is used up) twice as long each time, up to LONGEST."""
+
+    def __init__(self, pause: float) -> None:
+        self._pause = self._delay = pause
+        self._woken = float("-inf")
+        self._moved = float("-inf")
+        self._progress: tuple[int, ...] | None = None
+
+    def wake(self, look: Look, now: float) -> str:
+        """Why the pipeline is to be woken now, in words; empty where it is not. `now`: seconds of a clock that only
+        goes on."""
+        if look.progress != self._progress:
+            self._progress, self._moved, self._delay = look.progress, now, self._pause
+        if not look.news and not look.left:
+            self._delay = self._pause
+            return ""
+        due = self._woken + self._delay
+        if not look.news:
+            due = max(due, self._moved + max(LEFT, self._delay))
+        if now < due:
+            return ""
+        self._woken, self._delay = now, max(self._pause, min(2 * self._delay, LONGEST))
+        return f"new in {', '.join(look.news)}" if look.news else "something is not delivered yet"
+
+
+class Watch:
+    """Looks at one pipeline's sources and state. Both methods may block for as long as a server lets them wait; several
+    threads may call them."""
+
+    def __init__(self, pipeline: Pipeline, broker: Broker, sources: Mapping[str, Source]) -> None:
+        self.wake = pipeline.wake or Wake()
+        self._pipeline, self._broker, self._sources = pipeline, broker, sources
+        self._positions: dict[str, Position] = {}
+        self._read: tuple[int, ...] | None = None
+        self._alone = threading.Lock()
+
+    @classmethod
+    def open(cls, pipeline_id: str) -> Self:
+        """By the pipeline's file as it is now. Raises ConfigError, BrokerUnavailable."""
+        from conduit_tasks.broker.broker import Broker
+        from conduit_tasks.broker.connection import connect
+        from conduit_tasks.connectors.registry import source_class
+        from conduit_tasks.micro_batch.plan import source_connector
+        from conduit_tasks.settings import settings
+
+        pipeline = get_pipeline(pipeline_id)
+        wanted = pipeline.wake.sources if pipeline.wake else ()
+        ids = [s.id for s in pipeline.sources if source_class(s.plugin).watchable() and (not wanted or s.id in wanted)]
+        sources = {id: source_connector(pipeline, id) for id in ids}
+        return cls(pipeline, Broker(pipeline.id, connect(settings())), sources)
+
+    def look(self) -> Look:
+        """What there is to do. One question to Redis, one to each source; changes nothing.
+
+        Raises ConduitError where either cannot be asked.
+        """
+        with self._alone:
+            return self._look()
+
+    def _look(self) -> Look:
+        keys, ids = self._broker.keys, [d.id for d in self._pipeline.destinations]
+        (status, last, unsealed, sealed), *states = self._broker.read(
+            ("HMGET", keys.pipeline, "status", "last", "unsealed", "sealed"),
+            *(("HMGET", keys.destination(id), "cursor", "status") for id in ids),
+        )
+        if status not in (None, "running"):
+            return Look()
+        cursors = [int(cursor or 0) for cursor, _ in states]
+        read = (int(last or 0), int(unsealed or 0), int(sealed or 0))
+        if read != self._read:
+            # Planned positions move with these; a source of many files has many of them.
+            self._positions = {id: self._broker.position(id) for id in self._sources}
+            self._read = read
+        news = tuple(id for id, source in self._sources.items() if source.news(self._positions[id]))
+        behind = any(cursor < read[2] for cursor, (_, state) in zip(cursors, states, strict=True) if state != "stopped")
+        return Look(news, behind or bool(read[1]), (*read, *cursors))
+
+    def close(self) -> None:
+        """Leaves nothing open, once a look under way has ended."""
+        with self._alone:
+            for source in self._sources.values():
+                source.close()
+            self._broker.close()
