@@ -23,7 +23,7 @@ def explain(pipeline: Pipeline, *, connectors: bool = True) -> dict[str, Any]:
         "dag": dag_id(pipeline.id),
         "replay_dag": replay_dag_id(pipeline.id),
         "status": pipeline.status,
-        "schedule": pipeline.schedule,
+        "schedule": schedule_text(pipeline),
         "nodes": _nodes(pipeline, classes),
         "edges": [
             *(asdict(source_edge(s, _source(s.plugin) if connectors else None)) for s in pipeline.sources),
@@ -47,7 +47,7 @@ def explain_text(pipeline: Pipeline, *, connectors: bool = True) -> str:
     """The same for people."""
     about = explain(pipeline, connectors=connectors)
     lines = [
-        f"pipeline {pipeline.id} ({pipeline.status}), schedule {pipeline.schedule}, DAG {about['dag']}",
+        f"pipeline {pipeline.id} ({pipeline.status}), schedule {about['schedule']}, DAG {about['dag']}",
         "",
         "Nodes",
     ]
@@ -100,6 +100,16 @@ def mermaid(pipeline: Pipeline) -> str:
         wanted = f"|{_quoted('filtered')}|" if destination.filters else ""
         lines.append(f"  {hub} -->{wanted} d{n}")
     return "\n".join(lines)
+
+
+def schedule_text(pipeline: Pipeline) -> str:
+    """`@daily, and woken by web (looked at every 2s, at most every 10s)`."""
+    wake = pipeline.wake
+    if wake is None:
+        return pipeline.schedule
+    by = ", ".join(wake.sources) or "every source that can be looked at"
+    often = f"looked at every {format_duration(wake.look)}, at most every {format_duration(wake.pause)}"
+    return f"{pipeline.schedule}, and woken by {by} ({often})"
 
 
 def limits_text(limits: Limits) -> str:

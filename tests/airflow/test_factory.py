@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from airflow.timetables.simple import ContinuousTimetable
-from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable
 
 from conduit_tasks.airflow.errors import raise_findings
 from conduit_tasks.airflow.factory import POOL_VARIABLE, load_dags
@@ -78,24 +76,6 @@ def test_acks_run_whatever_happened_and_the_rest_unless_something_failed(home: P
         "end": "none_failed",
     }
     assert dag.get_task("plan").ignore_downstream_trigger_rules  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "kind", "runs"),
-    [
-        ("*/5 * * * *", CronTriggerTimetable, 2),
-        ("@hourly", CronTriggerTimetable, 2),
-        ("30s", DeltaTriggerTimetable, 2),
-        ("@continuous", ContinuousTimetable, 1),
-    ],
-)
-def test_a_schedule_becomes_a_timetable_that_never_catches_up(home: Path, schedule: str, kind: type, runs: int) -> None:
-    write_pipeline(home, schedule=schedule)
-
-    dag, *_ = load_dags()
-
-    assert type(dag.timetable) is kind
-    assert (dag.max_active_runs, dag.catchup) == (runs, False)
 
 
 def test_submits_are_bounded_by_pool_and_time_and_retried_for_the_machinery(

@@ -89,6 +89,7 @@ class GrowingFiles(RuleBasedStateMachine):
     def plan(self, records: int | None, size: int | None, dies: str) -> None:
         """One micro-batch. Planned boundaries are durable before reading; what dies later is read again from them."""
         slices = self.source.plan(self.position, Limit(records, size))
+        assert self.source.news(self.position) == bool(slices)
         if dies == "before it is durable":
             return
         assert records is None or sum(s.records or 0 for s in slices) <= records

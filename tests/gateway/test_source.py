@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,23 @@ def test_events_go_through_a_pipeline_in_order_and_are_removed_when_they_are_in_
     # And Redis holds none of them any more
     assert stored() == []
     assert state("p").acked_position("web") == state("p").position("web")
+
+
+def test_an_event_is_news_until_it_is_planned(gateway_home: Path, serving: Serving) -> None:
+    write_text(gateway_home, "p", PIPELINE)
+    gateway = serving()
+    source = source_connector(get_pipeline("p"), "web")
+    assert source.news({}) is False
+    for n in range(9):
+        gateway.post(event(n), type="application/cloudevents+json")
+    gateway.stop()
+    assert source.news({}) is True
+    run_once("p", "first")
+    with closing(state("p")) as broker:
+        assert source.news(broker.position("web")) is True, "there are more than one micro-batch holds"
+        run_until_quiet("p")
+        assert source.news(broker.position("web")) is False
+    source.close()
 
 
 @pytest.mark.proves("T2", "C16")

@@ -10,7 +10,7 @@ import pytest
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.load import get_pipeline, load_file, load_folder
-from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Limits
+from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Limits, Wake
 from conduit_tasks.settings import settings
 from tests.pipeline.conftest import FILES, Files
 
@@ -74,6 +74,7 @@ def test_every_key_of_ours_reaches_the_topology() -> None:
     flights = result.pipelines[0]
     assert flights.micro_batch == Limits(500_000, 256 * 1024**2)
     assert flights.lag_budget == Limits(records=5_000_000, age=21_600)
+    assert (flights.data_intervals, flights.wake) == (True, Wake(("departures",), 5, 60))
     assert (flights.drain_limit, flights.replay_interval) == (90, "@hourly")
     assert (flights.spool_path, flights.spool_retention) == ("spool", 172_800)
     assert flights.handlers == ({"on": "nacked", "call": "include.handlers:notify"},)

@@ -52,6 +52,14 @@ def test_one_end_alone_is_not_enough(only: Only, files: Files) -> None:
         ),
         ("schedule: now and then", "E208", (13, 5), "five fields"),
         ("replay-interval: '@continuous'", "E208", (13, 5), "a replay needs an interval"),
+        ("schedule: '@continuous'\ndata-intervals: true", "E208", (14, 5), "has no intervals"),
+        ("schedule: '@continuous'\nwake: [in]", "E215", (14, 5), "never sleeps"),
+        ("wake: [inn]", "E215", (13, 12), "did you mean 'in'?"),
+        ("wake: {sources: [out]}", "E215", (13, 22), "no source 'out'"),
+        ("wake: {look: 200ms}", "E103", (13, 12), "a second at least"),
+        ("wake: {pause: 0}", "E103", (13, 12), "write for example pause: 5s"),
+        ("wake: {every: 5s}", "E101", (13, 12), "known are: look, pause, sources"),
+        ("wake: true", "E103", (13, 5), "write a map"),
         ("drain-limit: 0", "E103", (13, 5), "above zero"),
         ("event-time: time_hour", "E212", (13, 5), "time_hour"),
         ("handlers: [{on: nacked, call: notify}]", "E212", (13, 29), "include.handlers:notify"),
@@ -249,6 +257,18 @@ def test_of_several_filters_the_wrong_one_is_found(only: Only, files: Files) -> 
     filters = "trigger:\n  filters:\n    - {exact: {type: x}}\n    - {sql: 'type ='}"
     line, _, code, _, _ = only(files.with_pipeline(destination=filters), plugins=True)
     assert (line, code) == (16, "E206")
+
+
+@pytest.mark.parametrize(("wake", "says"), [("[in]", "'in' (http) cannot be looked at"), ("{}", "none of the sources")])
+def test_a_source_that_cannot_be_looked_at_between_two_runs_wakes_nobody(
+    only: Only, files: Files, wake: str, says: str
+) -> None:
+    text = files.with_pipeline(f"wake: {wake}").replace("plugin: file", "plugin: http", 1)
+    text = text.replace("{path: in.txt}", "{url: 'http://localhost:1/', cursor.next: etag}")
+    _, _, code, message, hint = only(text, plugins=True)
+    assert (code, says in message) == ("E215", True)
+    assert "file, gateway and kafka" in hint
+    assert files.load(files.with_pipeline(f"wake: {wake}"), plugins=True).findings == []
 
 
 def test_every_code_is_documented() -> None:
