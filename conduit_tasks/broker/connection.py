@@ -161,6 +161,10 @@ def check_durability(client: Client, mode: str = "check") -> Durability:
         raise ConfigError(f"CONDUIT_REDIS_DURABILITY is {mode!r}; it takes check, declared or unsafe")
     with reaching(client):
         info = _info(client)
+        if int(info.get("loading", 0)):
+            # It says that it keeps no append-only file while it reads that very file. PING is refused until then.
+            client.ping()
+            info = _info(client)
     version, policy = str(info["redis_version"]), str(info.get("maxmemory_policy", "noeviction"))
     problems = []
     if tuple(int(n) for n in version.split(".")[:2]) < FLOOR:

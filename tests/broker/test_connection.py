@@ -22,6 +22,7 @@ from conduit_tasks.errors import BrokerUnavailable, ConfigError, NotDurable
 from conduit_tasks.settings import Settings
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed
 from tests.conftest import RedisServer
+from tests.delivery.fakes import wait_for
 
 Start = Callable[..., RedisServer]
 
@@ -167,6 +168,32 @@ def test_a_declaration_does_not_cover_what_info_tells(own_redis: Start) -> None:
     with pytest.raises(ConfigError, match="check, declared or unsafe"):
         check_durability(c, "perhaps")
     c.close()
+
+
+@pytest.mark.proves("T1")
+def test_a_server_that_is_reading_its_file_is_waited_for(own_redis: Start) -> None:
+    # Given a server with an append-only file that takes it a while to read
+    server = own_redis()
+    c = client(server)
+    # While it reads, it answers after every 2 MiB
+    c.mset({f"key{n}": os.urandom(200_000).hex() for n in range(40)})
+    c.bgrewriteaof()
+    wait_for(lambda: c.info("persistence")["aof_last_rewrite_time_sec"] >= 0)
+    server.kill()
+    # When it is asked right after its restart
+    server.launch("--key-load-delay", "50000")
+    wait_for(lambda: _loading(c))
+    # Then it is not taken for one without
+    assert check_durability(c, "check").append_only
+    assert c.get("key39")
+    c.close()
+
+
+def _loading(c: Any) -> bool:
+    try:
+        return bool(c.info("persistence")["loading"])
+    except redis.ConnectionError:
+        return False
 
 
 def test_a_script_the_server_forgot_is_sent_again(broker: Broker) -> None:
