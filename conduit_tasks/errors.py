@@ -51,6 +51,10 @@ class PipelineStopped(ConduitError):
     """The pipeline is stopped or degraded; the first error is in the message."""
 
 
+class NotStopped(ConduitError):
+    """What is asked for needs the pipeline to stand still, with nothing in flight."""
+
+
 class SpoolError(ConduitError):
     """A spool file is missing, changed or cannot be written; the message names it."""
 

@@ -12,7 +12,7 @@ from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import BrokerBase, seconds
 from conduit_tasks.broker.dead_index import index_entries
 from conduit_tasks.broker.state import Backlog, MicroBatch, Stage
-from conduit_tasks.errors import ConduitError, Fenced
+from conduit_tasks.errors import ConduitError, Fenced, NotStopped
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position, Slice
@@ -56,6 +56,34 @@ class MicroBatches(BrokerBase):
         if kind == "taken":
             raise Fenced(f"pipeline {self.pipeline}: another run opened micro-batch {expect}; plan again")
         return int(kind)
+
+    def place(self, source: str, before: Position, after: Position) -> None:
+        """Moves the planned position of a source from `before` to `after`: what lies between is read again, or never.
+
+        Only while the pipeline is stopped or degraded and everything sealed is acked. Parts that are missing in `after`
+        go. Raises NotStopped, Fenced where the position is not `before` (nor `after`) any more.
+        """
+        parts = [part for part in {**before, **after} if before.get(part) != after.get(part)]
+        rest = [text for part in parts for text in (part, _text(before, part), _text(after, part))]
+        keys = {
+            "pipeline": self.keys.pipeline,
+            "ack": self.keys.ack(source),
+            "planned": self.keys.planned(source),
+        }
+        said = self.run(scripts.PLACE, keys, rest=rest)
+        match said:
+            case ["running", status]:
+                raise NotStopped(
+                    f"pipeline {self.pipeline} is {status or 'not initialised'}; positions are set while it stands "
+                    f"still: `conduit stop {self.pipeline}`"
+                )
+            case ["busy", sealed, acked]:
+                raise NotStopped(
+                    f"pipeline {self.pipeline} has something in flight: source {source} is acked up to micro-batch "
+                    f"{acked} of {sealed}. `conduit start {self.pipeline}`, and stop it without --force"
+                )
+            case ["moved", part]:
+                raise Fenced(f"source {source}: the position of {part} was moved meanwhile; look again")
 
     def latest_sealed(self) -> int:
         """The highest sealed number; 0 before the first."""
@@ -257,6 +285,10 @@ def _stage(data: Mapping[str, str], name: str) -> Stage:
         **orjson.loads(data[name]),
         first_index=None if first is None else tuple(int(n) for n in first.split(",") if n),
     )
+
+
+def _text(position: Position, part: str) -> str:
+    return orjson.dumps(position[part]).decode() if part in position else ""
 
 
 def _tokens(texts: Mapping[str, str]) -> Position:

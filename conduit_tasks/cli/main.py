@@ -40,6 +40,7 @@ COMMANDS = {
     "status": Lazy("status", "Show how far each destination is."),
     "start": Lazy("status", "Start a stopped or degraded pipeline again."),
     "stop": Lazy("status", "Stop a pipeline, gracefully unless told otherwise."),
+    "positions": Lazy("positions", "Show how far the sources are read, or set it while a pipeline is stopped."),
     "dead-letters": Lazy("dead_letters", "What could not be delivered: look, take out, send again, give up."),
     "ledger": Lazy("ledger", "Print what became of which records, where, when and in which attempt."),
     "metrics": Lazy("metrics", "Print or serve the metrics of all pipelines."),

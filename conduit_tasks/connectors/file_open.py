@@ -95,9 +95,9 @@ class SourceFile:
         return {"offset": offset, "crc": zlib.crc32(before)}
 
     def check(self, token: Any) -> int:
-        """The offset of a token that is (still) true of this file."""
+        """The offset of a token that is (still) true of this file. One that a user set may lack the checksum."""
         offset = int(token["offset"])
-        if self.size < offset or self.token(offset) != token:
+        if self.size < offset or self.token(offset) != {**self.token(offset), **token}:
             raise self.error(
                 f"was shortened or replaced after {offset} bytes of it were read, so that what is new in it cannot "
                 "be told. Put its former content back, or remove it and write new data to a file of a new name"

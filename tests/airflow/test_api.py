@@ -103,6 +103,34 @@ def test_a_pipeline_shows_status_cursors_lag_and_counts_and_no_settings(api: Any
     assert positions[0]["planned"] == positions[0]["acked"] != {}
 
 
+def test_destinations_and_first_errors_have_places_of_their_own(api: Any, delivered: None) -> None:
+    found = api.get("/v1/pipelines/p/destinations").json()
+    assert [(d["id"], d["cursor"]) for d in found["items"]] == [("file", 2), ("web", 2)]
+    assert api.get("/v1/pipelines/p/destinations/web").json()["lag"]["records"] == 0
+    unknown = api.get("/v1/pipelines/p/destinations/wob")
+    assert (unknown.status_code, unknown.json()["detail"]) == (404, "p has no destination wob; see …/destinations")
+    assert api.get("/v1/pipelines/p/error").json()["error"] is None
+    broker_of("p").fail("destinations.web", "it is full", "Unavailable")
+    told = api.get("/v1/pipelines/p/error").json()
+    assert (told["status"], told["error"]["error"], told["destinations"]) == ("degraded", "it is full", {})
+
+
+def test_positions_are_set_only_while_the_pipeline_stands_still(api: Any, delivered: None) -> None:
+    place = {"source": "in", "forget": ["data/a.jsonl"]}
+    (before,) = api.get("/v1/pipelines/p/positions").json()["sources"]
+    assert list(before["planned"]) == ["data/a.jsonl"]
+    refused = api.put("/v1/pipelines/p/positions", json=place, headers=ASK)
+    assert (refused.status_code, "conduit stop p" in refused.json()["detail"]) == (409, True)
+    broker_of("p").force_stop()
+    assert api.put("/v1/pipelines/p/positions", json=place).status_code == 403
+    assert api.put("/v1/pipelines/p/positions", json={**place, "source": "on"}, headers=ASK).status_code == 400
+    would = api.put("/v1/pipelines/p/positions", json={**place, "dry_run": True}, headers=ASK)
+    assert (would.json()["after"], broker_of("p").position("in")) == ({}, before["planned"])
+    done = api.put("/v1/pipelines/p/positions", json=place, headers=ASK)
+    assert (done.status_code, done.json()["before"], done.json()["after"]) == (200, before["planned"], {})
+    assert broker_of("p").position("in") == {}
+
+
 def test_lists_are_paged_and_filtered_on_the_server(api: Any, home: Path, airflow: Airflow) -> None:
     airflow.hidden = ("p7",)
     for n in range(12):
@@ -227,6 +255,7 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
     assert api.get("/v1/pipelines/p").status_code == 200
     for change in ("start", "stop", "dead-letters/redrive"):
         assert api.post(f"/v1/pipelines/p/{change}", json={}, headers=ASK).status_code == 403
+    assert api.put("/v1/pipelines/p/positions", json={"source": "in"}, headers=ASK).status_code == 403
     airflow.hidden = ("p",)
     for path in (
         "",
@@ -234,6 +263,9 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
         "/micro-batches",
         "/dead-letters",
         "/positions",
+        "/error",
+        "/destinations",
+        "/destinations/web",
         "/ledger",
         "/records/abcdef0123/history",
     ):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, HTTPException, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from conduit_tasks.airflow.api import overview
@@ -15,7 +15,7 @@ from conduit_tasks.airflow.api.access import Changed, Seen, same_site, visible
 from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.airflow.api.runs import see_to_a_run
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.micro_batch import control
+from conduit_tasks.micro_batch import control, positions
 from conduit_tasks.pipeline.names import dag_id
 
 router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"])
@@ -30,6 +30,16 @@ class Start(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     destination: str | None = Field(None, max_length=128)
+
+
+class Place(BaseModel):
+    """`tokens`: part → token, as shown. `forget`: parts that begin as new ones do."""
+
+    model_config = ConfigDict(extra="forbid")
+    source: str = Field(max_length=128)
+    tokens: dict[str, Any] = Field({}, max_length=10_000)
+    forget: list[str] = Field([], max_length=10_000)
+    dry_run: bool = False
 
 
 class Stop(BaseModel):
@@ -82,11 +92,40 @@ def show_topology(pipeline: Seen) -> dict[str, Any]:
 @router.get("/{pipeline_id}/positions")
 def show_positions(pipeline: Seen) -> dict[str, Any]:
     """Per source: how far it is planned, and how far acked."""
+    return {"pipeline": pipeline.id, "sources": positions.positions(pipeline.id)}
+
+
+@router.put("/{pipeline_id}/positions", dependencies=[Depends(same_site)])
+def set_positions(pipeline: Changed, body: Place) -> dict[str, Any]:
+    """Sets how far a source is planned: only while the pipeline is stopped and nothing is in flight (else 409)."""
+    before, after = positions.place(pipeline.id, body.source, body.tokens, body.forget, dry_run=body.dry_run)
+    return {"pipeline": pipeline.id, "source": body.source, "before": before, "after": after}
+
+
+@router.get("/{pipeline_id}/error")
+def show_error(pipeline: Seen) -> dict[str, Any]:
+    """Why the pipeline, or one of its destinations, is stopped: the first error of each; null where there is none."""
     found = overview.details(pipeline)
-    return {
-        "pipeline": pipeline.id,
-        "sources": [{name: s[name] for name in ("id", "planned", "acked")} for s in found["sources"]],
-    }
+    stopped = {d["id"]: d["error"] for d in found["destinations"] if d["error"]}
+    return {"pipeline": pipeline.id, "status": found["status"], "error": found["error"], "destinations": stopped}
+
+
+@router.get("/{pipeline_id}/destinations")
+def list_destinations(pipeline: Seen) -> dict[str, Any]:
+    """Each with status, cursor, lag (records, bytes, age in seconds), counts, first error and lease."""
+    found = overview.details(pipeline)["destinations"]
+    return page(found, len(found), 0, len(found))
+
+
+@router.get("/{pipeline_id}/destinations/{destination}")
+def show_destination(
+    pipeline: Seen, destination: Annotated[str, Path(max_length=128, description="The destination's id.")]
+) -> dict[str, Any]:
+    """One of them."""
+    for found in overview.details(pipeline)["destinations"]:
+        if found["id"] == destination:
+            return dict(found)
+    raise HTTPException(404, f"{pipeline.id} has no destination {destination}; see …/destinations")
 
 
 @router.get("/{pipeline_id}/micro-batches")

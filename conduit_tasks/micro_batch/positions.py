@@ -1,0 +1,67 @@
+"""Positions of a pipeline's sources: looking at them, and setting them while it is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.micro_batch.context import Context, opened
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import Position
+
+
+def positions(pipeline_id: str) -> list[dict[str, Any]]:
+    """Per source its `id`, `planned` and `acked`: part → token."""
+    with opened(pipeline_id, "status") as context:
+        broker = context.broker
+        return [
+            {"id": s.id, "planned": broker.position(s.id), "acked": broker.acked_position(s.id)}
+            for s in context.pipeline.sources
+        ]
+
+
+def place(
+    pipeline_id: str, source: str, tokens: Mapping[str, Any], forget: Collection[str] = (), *, dry_run: bool = False
+) -> tuple[Position, Position]:
+    """Sets the planned tokens of some parts of a source, and lets it forget others, which then begin as new ones do.
+
+    What lies behind the new position is read and delivered again, with the ids it had (T8); what is jumped over is
+    never read. The acked position stays: it is what the source was told. Returns the position before and after.
+
+    Raises NotStopped where the pipeline works or something of it is in flight, ConfigError where there is no such
+    source or part, or a token is of another kind than the part's.
+    """
+    with opened(pipeline_id, "positions") as context:
+        _check(context, source)
+        before = context.broker.position(source)
+        for part in [*tokens, *forget]:
+            if before and part not in before:
+                raise ConfigError(f"source {source} has no part '{part}'; it has {_some(before)}")
+        for part, token in tokens.items():
+            if part in before and type(token) is not type(before[part]):
+                raise ConfigError(
+                    f"source {source}: '{token}' cannot be the position of {part}, which is {before[part]!r} now; "
+                    "write one of that kind"
+                )
+        after = {part: token for part, token in {**before, **tokens}.items() if part not in forget}
+        if not dry_run:
+            context.broker.drop_unsealed()
+            context.broker.place(source, before, after)
+        return before, after
+
+
+def _check(context: Context, source: str) -> None:
+    from conduit_tasks.connectors.registry import source_class
+
+    found = {s.id: s for s in context.pipeline.sources}
+    if source not in found:
+        raise ConfigError(f"pipeline {context.pipeline.id} has no source {source}; it has {', '.join(found)}")
+    if source_class(found[source].plugin).settles:
+        raise ConfigError(f"source {source} is a queue: what was taken from it is deleted, its position is not yours")
+
+
+def _some(position: Mapping[str, Any], most: int = 5) -> str:
+    names = list(position)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
