@@ -80,6 +80,41 @@ class Acks(Deliveries):
                 ends[piece["part"]] = orjson.dumps(piece["end"]).decode()
         return ends
 
+    def unacked_ends(self, source: str) -> list[Position]:
+        """Where the slices of each micro-batch end that was staged and is not acked, in order."""
+        acked = int(self.hash(self.keys.ack(source)).get("m", 0))
+        return [ends for _, ends in self._each_end(source, acked + 1, self._newest())]
+
+    def ends_since(self, source: str, since: float) -> list[Position]:
+        """The same, and of micro-batches that were sealed after `since` (seconds since the epoch), acked or not."""
+        found: list[Position] = self.unacked_ends(source)
+        last = int(self.hash(self.keys.ack(source)).get("m", 0))
+        while last > 0:
+            first = max(1, last - 31)
+            there = self._each_end(source, first, last)
+            young = [ends for at, ends in there if at is None or at > since]
+            found = [*young, *found]
+            if len(young) < last - first + 1:
+                break
+            last = first - 1
+        return found
+
+    def _newest(self) -> int:
+        sealed, unsealed = self.numbers("sealed", "unsealed")
+        return max(sealed, unsealed)
+
+    def _each_end(self, source: str, first: int, last: int) -> list[tuple[float | None, Position]]:
+        """(sealed at, part → token) of each micro-batch that is there and has an end of the source's."""
+        out = []
+        commands = (
+            ("HMGET", self.keys.micro_batch(m), "sealed_at", f"slices:{source}") for m in range(first, last + 1)
+        )
+        for at, text in self.read(*commands):
+            ends = {s["part"]: s["end"] for s in orjson.loads(text or "[]") if s["end"] is not None}
+            if ends:
+                out.append((seconds(at), ends))
+        return out
+
     def commit_ack(self, source: str, ack: Ack, token: int | None = None) -> None:
         """The source has been told; given once (C12). Raises Fenced, InvariantBroken on an ack that was not begun."""
         keys = {

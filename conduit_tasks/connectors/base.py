@@ -112,7 +112,12 @@ class Source:
     connector: str = ""
     """Ids of the pipeline and of the connector it is there; set by who builds it to work, not to check settings."""
     receipts: Receipts
-    """Set for `read` of an open slice, and for `ack`."""
+    """Set for `read` of an open slice, for `hold` and for `ack`."""
+    unsettled: Sequence[Position] = ()
+    """Set for `read` of a source that settles: the ends of micro-batches whose messages may come again, because they
+    are not acked, or were sealed not long ago."""
+    hold_every: float = 0.0
+    """Seconds after which `hold` is due again; 0: nothing has to be held."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
@@ -151,6 +156,10 @@ class Source:
     def watchable(cls) -> bool:
         """Whether it has `news`."""
         return cls.news is not Source.news
+
+    def hold(self, positions: Sequence[Position], spare: float) -> None:
+        """Keeps what these slices received, which is not acked, from being handed out to others until the next call, or
+        for `spare` seconds more where nobody runs meanwhile. Raises Unavailable."""
 
     def ack(self, position: Position) -> None:
         """Told how far everything is confirmed; the same position may be given again after a crash (C12)."""

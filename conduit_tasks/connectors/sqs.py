@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from conduit_tasks.connectors import aws, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
 from conduit_tasks.connectors.sqs_destination import SqsDestination
-from conduit_tasks.connectors.sqs_hidden import Hidden
-from conduit_tasks.errors import ConfigError, SourceError, Unavailable
+from conduit_tasks.connectors.sqs_hidden import Hidden, change_all
+from conduit_tasks.errors import ConfigError, SourceError, SpoolError, Unavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +35,8 @@ DELETERS = 8
 """Requests at a time when messages are deleted."""
 LONGEST = 43_200
 """Seconds that SQS hides a message at most."""
+Held = tuple[str, str, int]
+"""Message id, receipt handle, when it was received (seconds since the epoch)."""
 
 
 class SqsSource(Source):
@@ -73,6 +75,7 @@ class SqsSource(Source):
         self._longest = options.duration(s, "max-time")
         self._wait = options.duration(s, "wait")
         self._visibility = options.duration(s, "visibility-timeout")
+        self.hold_every = self._visibility / 3
         if self._wait > 20:
             raise ConfigError("sqs: option 'wait' is at most 20s")
         if not 3 <= self._visibility <= LONGEST:
@@ -80,7 +83,7 @@ class SqsSource(Source):
         self._client: Any = None
         self._url = ""
         self._hidden: Hidden | None = None
-        self._handles: list[str] = []
+        self._held: list[Held] = []
         self._told = False
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
@@ -111,9 +114,10 @@ class SqsSource(Source):
         with self._failing(SourceError, "cannot be received from"):
             client, url = self._open()
         self._hidden = self._hidden or Hidden(client, url, self._visibility)
-        self._handles, self._told = [], False
+        self._held, self._told = [], False
         found: list[dict[str, Any]] = []
-        seen: set[str] = set()
+        # A message whose micro-batch is not acked yet, or of which SQS forgot that it was deleted: its record is there.
+        seen = {held[0] for position in self.unsettled for name in position.values() for held in self._kept(name)}
         came = used = 0
         while came < records and (size is None or used < size) and time.monotonic() < end:
             most = min(MESSAGES, records - came)
@@ -124,14 +128,17 @@ class SqsSource(Source):
             messages = self._request(most, 0.0 if came >= slice.hint["waiting"] else self._wait)
             if not messages:
                 break
-            handles = [m["ReceiptHandle"] for m in messages]
-            self._hidden.add(handles)
-            self._handles += handles
+            self._hidden.add([m["ReceiptHandle"] for m in messages])
+            now = int(time.time())
+            self._held += [(m["MessageId"], m["ReceiptHandle"], now) for m in messages]
             came += len(messages)
             used += sum(len(m["Body"].encode()) for m in messages)
-            # A standard queue may hand a message out twice; both handles delete it.
-            found += [m for m in messages if m["MessageId"] not in seen]
-            seen.update(m["MessageId"] for m in messages)
+            # Of a message that was handed out twice the newest handle deletes it: this one, with this micro-batch,
+            # whose ack comes after the one of its record.
+            for message in messages:
+                if message["MessageId"] not in seen:
+                    seen.add(message["MessageId"])
+                    found.append(message)
             if len(found) >= ROWS:
                 yield batch_of(found, json=json, key=key)
                 found = []
@@ -141,9 +148,33 @@ class SqsSource(Source):
     def reached(self, slice: Slice) -> Token:
         import orjson
 
-        name = self.receipts.put(orjson.dumps(self._handles))
+        if self._hidden is not None:
+            # Nobody of this worker looks after them from here on.
+            self._hidden.renew()
+        name = self.receipts.put(orjson.dumps(self._held))
         self._told = True
         return name
+
+    def _kept(self, name: str) -> list[Held]:
+        import orjson
+
+        try:
+            return list(orjson.loads(self.receipts.get(name)))
+        except SpoolError:
+            return []  # collected meanwhile: acked long ago
+
+    def hold(self, positions: Sequence[Position], spare: float) -> None:
+        # The newest handle is the one that works; SQS hides a message for 12 hours after it was received at most.
+        newest = {id: (handle, at) for p in positions for name in p.values() for id, handle, at in self._kept(name)}
+        now = time.time()
+        entries = []
+        for handle, at in newest.values():
+            seconds = min(self._visibility + spare, LONGEST - (now - at) - 60)
+            if seconds > 0:
+                entries.append((handle, round(seconds)))
+        with self._failing(Unavailable, "cannot be told to keep messages"):
+            client, url = self._open()
+            change_all(client, url, entries)
 
     def _request(self, most: int, wait: float) -> list[dict[str, Any]]:
         client, url = self._open()
@@ -175,7 +206,7 @@ class SqsSource(Source):
         import orjson
 
         for name in position.values():
-            self._settle(orjson.loads(self.receipts.get(name)))
+            self._settle([handle for _, handle, _ in orjson.loads(self.receipts.get(name))])
 
     def _settle(self, receipts: Sequence[str]) -> None:
         with self._failing(Unavailable, "cannot be deleted from"):

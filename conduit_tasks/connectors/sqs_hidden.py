@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from conduit_tasks.connectors import aws
@@ -15,6 +16,8 @@ log = logging.getLogger(__name__)
 
 MESSAGES = 10
 """In one request: SQS's own limit."""
+REQUESTS = 8
+"""At a time."""
 
 
 class Hidden:
@@ -37,9 +40,21 @@ class Hidden:
         """Visible again at once, as far as SQS can be reached; otherwise when their time is up."""
         try:
             while self._held:
-                self._change(self._held.popleft()[1], 0)
+                change(self._client, self._url, [(receipt, 0) for receipt in self._held.popleft()[1]])
         except aws.errors() as error:
             log.warning("messages of %s stay hidden for %s s: %s", self._url, self._seconds, error)
+
+    def renew(self) -> None:
+        """All hidden for their whole time from now on, as far as SQS can be reached."""
+        with self._lock:
+            held, self._held = [each for _, each in self._held], deque()
+        began = time.monotonic()
+        try:
+            change_all(self._client, self._url, [(receipt, round(self._seconds)) for each in held for receipt in each])
+        except aws.errors() as error:
+            log.warning("messages of %s may become visible while they are worked on: %s", self._url, error)
+        with self._lock:
+            self._held.extend((began, each) for each in held)
 
     def close(self) -> None:
         self._done.set()
@@ -50,7 +65,7 @@ class Hidden:
             try:
                 while (due := self._due()) and not self._done.is_set():
                     began = time.monotonic()
-                    self._change(due, round(self._seconds))
+                    change(self._client, self._url, [(receipt, round(self._seconds)) for receipt in due])
                     with self._lock:
                         self._held.append((began, due))
             except aws.errors() as error:
@@ -62,11 +77,23 @@ class Hidden:
                 return self._held.popleft()[1]
             return []
 
-    def _change(self, receipts: Sequence[str], seconds: int) -> None:
-        for at in range(0, len(receipts), MESSAGES):
-            entries = [
-                {"Id": str(n), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}
-                for n, receipt in enumerate(receipts[at : at + MESSAGES])
-            ]
-            # One that is visible already fails alone; it comes again.
-            self._client.change_message_visibility_batch(QueueUrl=self._url, Entries=entries)
+
+Entry = tuple[str, int]
+"""Receipt handle, seconds that its message is to be hidden for from now on."""
+
+
+def change_all(client: Any, url: str, entries: Sequence[Entry]) -> None:
+    """Several requests at a time. Raises what the client raises."""
+    pieces = [entries[at : at + MESSAGES] for at in range(0, len(entries), MESSAGES)]
+    with ThreadPoolExecutor(REQUESTS, "sqs visibility") as pool:
+        list(pool.map(lambda piece: change(client, url, piece), pieces))
+
+
+def change(client: Any, url: str, entries: Sequence[Entry]) -> None:
+    """One that was deleted, or has been handed out again, fails alone: there is nothing to be done for it."""
+    for at in range(0, len(entries), MESSAGES):
+        asked = [
+            {"Id": str(n), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}
+            for n, (receipt, seconds) in enumerate(entries[at : at + MESSAGES])
+        ]
+        client.change_message_visibility_batch(QueueUrl=url, Entries=asked)

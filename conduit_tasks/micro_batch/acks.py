@@ -13,6 +13,7 @@ from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.errors import AckFailed, PipelineStopped, Unavailable
 from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.plan import in_flight, source_connector
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recorded import collect_ledger
@@ -28,7 +29,7 @@ def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
         if failing := left_alone(context, f"acks.{source_id}"):
             log.info("recovering: %s", failing)
         else:
-            with counting(context, f"acks.{source_id}"):
+            with counting(context, f"acks.{source_id}"), holding(context, again=False):
                 acked = ack(context, source_id)
         collected = collect(context)
         if context.broker.status().status == "stopping":

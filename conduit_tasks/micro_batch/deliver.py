@@ -25,6 +25,7 @@ from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.numbering import numbering_of
 from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
@@ -65,7 +66,7 @@ def deliver_destination(
     ttl = context.settings.lease_ttl + destination.delivery.timeout
     lease = context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
     marker = Marker(context, destination.node, lease.token)
-    with lease, keeping(lease), marker.marking():
+    with lease, keeping(lease), marker.marking(), holding(context):
         drain = Drain(context, destination, lease, run_all, run, progress, marker)
         note_unrecorded(context, destination.id)
         if cleared and context.broker.finished(destination.id, run):

@@ -11,6 +11,7 @@ from conduit_tasks.connectors.base import Limit, Slice, Source
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.checkpoint import remember
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.recovery import counting, left_alone
 from conduit_tasks.pipeline.topology import Limits, Pipeline
 
@@ -40,7 +41,8 @@ def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = N
         remember(context)
         while True:
             try:
-                return plan(context, limits)
+                with holding(context, again=False):
+                    return plan(context, limits)
             except Fenced:
                 # Another run opened and sealed the next micro-batch meanwhile: what there is to do has changed.
                 continue

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, aligned, with_careful
 from conduit_tasks.micro_batch.seal import origins_of, seal_if_complete, staged
 from conduit_tasks.micro_batch.stage import RunAll, keeping, run_pass, stage, totals
@@ -34,7 +35,7 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
     waiting = [s.node for s in pipeline.sources if micro_batch.slices.get(s.id) and s.node not in micro_batch.stages]
     if waiting:
         return f"micro-batch {number} is not read yet: {', '.join(waiting)}"
-    with broker.acquire(NODE, context.owner, wait=wait) as lease:
+    with broker.acquire(NODE, context.owner, wait=wait) as lease, holding(context):
         micro_batch = broker.micro_batch(number)
         if NODE not in micro_batch.stages:
             manifests = staged(context, micro_batch, [s.node for s in pipeline.sources])

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from itertools import chain as chained
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.connectors.base import Slice
+from conduit_tasks.connectors.base import Position, Slice
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.holding import holding, unsettled
 from conduit_tasks.micro_batch.plan import source_connector
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, numbered, with_careful
@@ -49,7 +50,7 @@ def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) 
         return "nothing is unsealed"
     if not micro_batch.slices.get(source_id) or source.node in micro_batch.stages:
         return seal_if_complete(context, micro_batch.number) or f"nothing to read in micro-batch {micro_batch.number}"
-    with broker.acquire(source.node, context.owner, wait=wait) as lease:
+    with broker.acquire(source.node, context.owner, wait=wait) as lease, holding(context):
         micro_batch = broker.micro_batch(micro_batch.number)
         if source.node not in micro_batch.stages:
             _stage(context, source, micro_batch, lease, run_all)
@@ -75,7 +76,7 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
         ),
         lease.attempts,
     )
-    reader = SourceReader(pipeline, source.id, origins)
+    reader = SourceReader(pipeline, source.id, origins, unsettled(context, source))
     if source_class(source.plugin).in_driver:
         run_all = _here
     with keeping(lease):
@@ -122,12 +123,14 @@ class SourceReader:
     pipeline: Pipeline
     source_id: str
     origins: tuple[Origin, ...]
+    unsettled: tuple[Position, ...] = ()
 
     def __call__(self, plan: Pass, spool: Spool, piece: Piece) -> PassResult:
         connector = source_connector(self.pipeline, self.source_id)
         connector.receipts = Kept(
             spool, spool.folder(plan.pipeline, plan.micro_batch, plan.node, plan.token), piece.part
         )
+        connector.unsettled = self.unsettled
         counts: dict[int, int] = {}
         try:
             batches = chained.from_iterable(numbered(number, connector.read(s), counts) for number, s in piece.slices)

@@ -1,0 +1,87 @@
+"""Keeps messages that a queue handed out hidden from others until their ack, whoever is at work (SEMANTICS T2).
+
+The worker that received them ends long before a slow destination has confirmed. So every task of a pipeline that runs
+holds, beside its work, what was staged and is not acked: `plan` and `acks` once, the others again and again. Where
+nobody runs in time the messages come again, and are recognized by what the receipts of earlier micro-batches name.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from conduit_tasks.connectors.base import Position
+from conduit_tasks.connectors.registry import source_class
+from conduit_tasks.errors import ConduitError, LeaseHeld
+from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.receipts import Kept
+from conduit_tasks.pipeline.schedule import parse_schedule
+from conduit_tasks.pipeline.topology import Pipeline, Source
+
+log = logging.getLogger(__name__)
+
+UNNOTICED = 3_600.0
+"""Seconds in which a message comes again although SQS said that it was deleted, at most: what was acked before is not
+looked at."""
+
+
+def unsettled(context: Context, source: Source) -> tuple[Position, ...]:
+    """The ends of the micro-batches whose messages may come again; () for a source that is no queue."""
+    if not source_class(source.plugin).settles:
+        return ()
+    return tuple(context.broker.ends_since(source.id, context.broker.now() - UNNOTICED))
+
+
+@contextmanager
+def holding(context: Context, *, again: bool = True) -> Iterator[None]:
+    """Holds what is not acked, of every queue of the pipeline; `again`: also later, until the work is done."""
+    queues = [source.id for source in context.pipeline.sources if source_class(source.plugin).settles]
+    every = {name: _hold(context, name) for name in queues}
+    least = min((seconds for seconds in every.values() if seconds), default=0.0)
+    if not again or not least:
+        yield
+        return
+    done = threading.Event()
+
+    def hold() -> None:
+        while not done.wait(least / 2):
+            for name in queues:
+                _hold(context, name)
+
+    thread = threading.Thread(target=hold, name="queues' messages", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _hold(context: Context, source_id: str) -> float:
+    """One look, unless somebody else was there just now; seconds until the next is due, 0: never."""
+    from conduit_tasks.micro_batch.plan import source_connector
+
+    connector = source_connector(context.pipeline, source_id)
+    connector.receipts = Kept(context.spool)
+    try:
+        if not connector.hold_every:
+            return 0.0
+        if positions := context.broker.unacked_ends(source_id):
+            # Never released: until it lapses the messages are held long enough.
+            ttl = max(0.01, connector.hold_every - context.settings.lease_grace)
+            context.broker.acquire(f"hold.{source_id}", context.owner, ttl=ttl)
+            connector.hold(positions, until_next_run(context.pipeline))
+    except LeaseHeld:
+        pass
+    except ConduitError as error:
+        log.warning("messages of %s may come again before they are acked: %s", source_id, error)
+    finally:
+        connector.close()
+    return connector.hold_every
+
+
+def until_next_run(pipeline: Pipeline) -> float:
+    """Seconds in which a run that follows this one looks after the messages."""
+    return parse_schedule(pipeline.schedule).seconds

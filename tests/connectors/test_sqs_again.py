@@ -1,0 +1,111 @@
+"""Messages between their micro-batch and their ack: hidden while somebody works, recognized where they come again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.connectors.file import FileDestination
+from conduit_tasks.connectors.sqs import SqsSource
+from conduit_tasks.errors import Unavailable
+from tests.connectors.moto_server import MotoServer
+from tests.connectors.test_sqs_pipeline import Queue, numbers
+from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
+
+pytestmark = pytest.mark.xdist_group("moto")
+
+
+@pytest.fixture
+def queue(moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    """A queue in which only the newest handle of a message deletes it; with an older one nothing happens."""
+    from moto.sqs.models import Message
+    from moto.sqs.models import Queue as Model
+
+    monkeypatch.setattr(Message, "had_receipt_handle", lambda self, handle: handle == self.receipt_handle)
+    delete = Model.delete_message
+
+    def only_newest(self: Any, handle: str) -> None:
+        if any(message.receipt_handle == handle for message in self._messages):
+            delete(self, handle)
+
+    monkeypatch.setattr(Model, "delete_message", only_newest)
+    made = Queue(moto)
+    yield made
+    made.client.close()
+
+
+def pipeline(queue: Queue, ack_on: str = "delivered") -> str:
+    text = queue.pipeline(ack_on)
+    text = text.replace("wait: 0s,", "wait: 0s, visibility-timeout: 3s,").replace(
+        'max-parallel: "2"', 'max-parallel: "1"'
+    )
+    return text.replace("max-records: 12}", "max-records: 12}\n    lag-budget: {records: 100}\n    schedule: 1s")
+
+
+@pytest.mark.proves("T2", "C10")
+def test_messages_stay_hidden_while_a_destination_takes_longer_than_their_time(
+    home: Path, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a destination that needs longer than messages are hidden for, the second that follows included
+    seen: list[Any] = []
+    write = FileDestination.write
+
+    def slow(self: FileDestination, rows: Any) -> Any:
+        until = time.monotonic() + 5.5
+        while time.monotonic() < until:
+            seen.extend(queue.client.receive_message(QueueUrl=queue.url, WaitTimeSeconds=0).get("Messages", ()))
+            time.sleep(0.2)
+        return write(self, rows)
+
+    monkeypatch.setattr(FileDestination, "write", slow)
+    queue.put(0, 12)
+    write_pipeline(home, "p", pipeline(queue))
+    run_once("p")
+    # Then nobody else is handed one meanwhile, and all are deleted
+    assert not seen
+    assert (numbers(home), queue.left()) == ([n for n in range(12) if n != 5], 0)
+
+
+@pytest.mark.proves("T2", "C10", "I2")
+def test_what_comes_again_before_its_ack_is_not_doubled_and_goes_with_its_newest_handle(
+    home: Path, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given messages that are stored, and a destination that is down for longer than they are hidden
+    queue.put(0, 4)
+    write_pipeline(home, "p", pipeline(queue).replace("delivery: {", "delivery: {on-unavailable: wait, "))
+
+    def down(*_: object) -> None:
+        raise Unavailable("down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileDestination, "write", down)
+        for run in range(3):
+            run_once("p", f"down-{run}")
+            queue.let_visibility_lapse()
+    assert queue.left() == 4
+    queue.put(6, 2)
+    # When it is back
+    time.sleep(1)
+    run_until_quiet("p")
+    assert (numbers(home), queue.left()) == ([0, 1, 2, 3, 6, 7], 0)
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.usefixtures("redis_server")
+def test_what_the_queue_hands_out_again_although_it_was_deleted_is_not_doubled(
+    home: Path, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put(0, 4)
+    write_pipeline(home, "p", pipeline(queue, "stored"))
+    # Given a queue that says yes to a deletion, and forgets it
+    with monkeypatch.context() as patch:
+        patch.setattr(SqsSource, "_delete", lambda *_: 0)
+        run_once("p", "first")
+    assert queue.left() == 4
+    queue.let_visibility_lapse()
+    run_until_quiet("p")
+    assert (numbers(home), queue.left()) == ([0, 1, 2, 3], 0)
