@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -115,15 +115,20 @@ class Acks(Deliveries):
                 out.append((seconds(at), ends))
         return out
 
-    def commit_ack(self, source: str, ack: Ack, token: int | None = None) -> None:
-        """The source has been told; given once (C12). Raises Fenced, InvariantBroken on an ack that was not begun."""
+    def commit_ack(
+        self, source: str, ack: Ack, token: int | None = None, observed: Mapping[str, int] | None = None
+    ) -> None:
+        """The source has been told; given once (C12). `observed`: durations (`metrics.histogram`). Raises Fenced,
+        InvariantBroken on an ack that was not begun."""
         keys = {
             "lease": self.keys.lease(f"acks.{source}"),
             "ack": self.keys.ack(source),
             "intent": self.keys.intent(source),
             "acked": self.keys.acked(source),
+            "figures": self.keys.figures,
         }
-        self.run(scripts.COMMIT_ACK, keys, **{"from": ack.m_from}, to=ack.m_to, token=token or 0)
+        args: Any = {"from": ack.m_from, "to": ack.m_to, "token": token or 0, "observed": dict(observed or {})}
+        self.run(scripts.COMMIT_ACK, keys, **args)
 
     def _confirmed(self, destinations: Sequence[str], ack_on: str) -> int:
         sealed, *cursors = self.cursors(() if ack_on == "stored" else destinations)

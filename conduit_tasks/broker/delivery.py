@@ -59,14 +59,17 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         retention: float = 0.0,
         epoch: int = 0,
         closed: Mapping[Letter, str] | None = None,
+        observed: Mapping[str, int] | None = None,
+        completing: Mapping[str, int] | None = None,
     ) -> str:
         """Confirms ranges of micro-batch m, none or all of them confirmed before; moves the cursor when complete.
 
         Counters are added exactly once. What `run` confirmed is remembered for `retention` seconds. `epoch` above 0:
         the ranges are redelivered ones (`reopen`). `park`: keys whose later records wait from here on (X4), with the
         position of the record that they wait behind; one that is parked stays as it is. `closed`: earlier letters of
-        redelivered records, and their outcome: they are dead letters no more. One command. Returns the pipeline's
-        status. Raises Fenced, PipelineStopped, InvariantBroken.
+        redelivered records, and their outcome: they are dead letters no more. `observed`: durations
+        (`metrics.histogram`) of these ranges, `completing`: of the micro-batch, where this completes it. One command.
+        Returns the pipeline's status. Raises Fenced, PipelineStopped, InvariantBroken.
         """
         given = ranges if isinstance(ranges, RangeSet) else RangeSet.of(ranges)
         if not given:
@@ -86,6 +89,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
                 "run": self.keys.run(destination, run),
                 "redo": self.keys.redo(destination),
                 "parked": self.keys.parked(destination),
+                "figures": self.keys.figures,
                 "redrive": self.keys.redrive(destination),
             },
             m=m,
@@ -95,6 +99,8 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             state="" if state is None else orjson.dumps(dict(state)).decode(),
             remember=int(retention * 1000) if run else 0,
             counts={name: n for name, n in numbers.items() if n},
+            observed=dict(observed or {}),
+            completing=dict(completing or {}),
             park=positions(park or {}),
             closed={letter_field(key): outcome for key, outcome in (closed or {}).items()},
             by=f"run {run}",

@@ -55,6 +55,11 @@ class Keys:
         """hash: `<node>/read`, `/filtered`, `/nacked` over everything sealed. Pipeline."""
         return self._tag + "totals"
 
+    @property
+    def figures(self) -> str:
+        """hash: `<node>|<what>|<upper bound, or ms>` → count, or sum: histograms of durations. Pipeline."""
+        return self._tag + "figures"
+
     def micro_batch(self, number: int) -> str:
         """hash: state, slices and stages of one micro-batch. Until collected."""
         return f"{self._tag}micro-batch:{number}"

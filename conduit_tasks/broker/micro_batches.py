@@ -13,6 +13,7 @@ from conduit_tasks.broker.base import BrokerBase, seconds
 from conduit_tasks.broker.dead_index import index_entries
 from conduit_tasks.broker.state import Backlog, MicroBatch, Stage
 from conduit_tasks.errors import ConduitError, Fenced, NotStopped
+from conduit_tasks.metrics.histogram import Histogram, histograms
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position, Slice
@@ -130,12 +131,21 @@ class MicroBatches(BrokerBase):
             matched=orjson.loads(data.get("matched", "{}")),
         )
 
-    def stage(self, node: str, m: int, token: int, stage: Stage, slices: Sequence[Slice] | None = None) -> list[str]:
+    def stage(  # noqa: PLR0917 - what names a stage, and what it came to
+        self,
+        node: str,
+        m: int,
+        token: int,
+        stage: Stage,
+        slices: Sequence[Slice] | None = None,
+        observed: Mapping[str, int] | None = None,
+    ) -> list[str]:
         """Tells what `node` made of micro-batch m; returns the nodes that have not staged yet.
 
         `slices`: those of the source with the ends that reading found, where some were open. The first fenced stage of
-        a node is final; which one won, `micro_batch(m).stages[node].manifest` says. Indexes are handed out here. Raises
-        Fenced, PipelineStopped, InvariantBroken.
+        a node is final; which one won, `micro_batch(m).stages[node].manifest` says. Indexes are handed out here.
+        `observed`: durations (`metrics.histogram`), counted where this stage wins. Raises Fenced, PipelineStopped,
+        InvariantBroken.
         """
         kind, _, source = node.partition(".")
         source = source if kind == "sources" else ""
@@ -151,12 +161,14 @@ class MicroBatches(BrokerBase):
                 "lease": self.keys.lease(node),
                 "index": self.keys.index(source),
                 "planned": self.keys.planned(source),
+                "figures": self.keys.figures,
             },
             token=token,
             node=node,
             source=source,
             manifest=stage.manifest,
             stage=body,
+            observed=dict(observed or {}),
             slices=_slices(slices) if reached and slices else "",
             count=len(counts),
             rest=[*counts, *reached],
@@ -252,6 +264,10 @@ class MicroBatches(BrokerBase):
     def totals(self) -> dict[str, int]:
         """Over everything sealed: `read`, `filtered`, `nacked`, and `<node>/read` … of each node's stages."""
         return {name: int(n) for name, n in self.hash(self.keys.totals).items()}
+
+    def histograms(self) -> dict[tuple[str, str], Histogram]:
+        """(node, what) → durations: `latency` of a destination's records, and what each stage of a node took."""
+        return histograms(self.hash(self.keys.figures))
 
     def backlog(self, destinations: Sequence[str]) -> Backlog:
         """What is sealed beyond the lowest cursor of these destinations (C13)."""

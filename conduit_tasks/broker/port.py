@@ -12,8 +12,10 @@ from conduit_tasks.broker.leases import Lease
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Letter
 from conduit_tasks.delivery.port import Counts, DeadLetter
+from conduit_tasks.metrics.histogram import observed
 
 if TYPE_CHECKING:
+    from conduit_tasks.delivery.latency import Latencies
     from conduit_tasks.delivery.parking import Parking
     from conduit_tasks.pipeline.topology import Destination
 
@@ -28,7 +30,8 @@ class Store(Protocol):
 class BrokerPort:
     """The real DeliveryPort. `run` names the run whose confirms are remembered for `retention` seconds;
     `epoch` above 0 redelivers (`Broker.reopen`): records that voted once do not vote again. `parking`: of the same
-    work; what it holds is stored before, and its keys are parked with, the confirm (X4)."""
+    work; what it holds is stored before, and its keys are parked with, the confirm (X4). `latencies`: of the same work;
+    they are told with the confirm."""
 
     def __init__(  # noqa: PLR0917  # the six things a port is made of
         self,
@@ -43,8 +46,10 @@ class BrokerPort:
         retention: float = 86_400.0,
         epoch: int = 0,
         parking: Parking | None = None,
+        latencies: Latencies | None = None,
     ) -> None:
-        self._parking = parking
+        self._parking, self._latencies = parking, latencies
+        self._began = time.monotonic()
         self._broker, self._lease, self._destination = broker, lease, destination
         self._m, self._run, self._store = m, run, store
         self._isolate, self._retention, self._epoch = isolate, retention, epoch
@@ -75,6 +80,8 @@ class BrokerPort:
             retention=self._retention,
             epoch=self._epoch,
             closed=self._closed(ranges, dead) if self._epoch else None,
+            observed=self._latencies.observed(ranges) if self._latencies is not None else None,
+            completing=observed(self._destination.node, "deliver", time.monotonic() - self._began),
         )
         self._lease.renewed(began)
 

@@ -41,6 +41,9 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
     metrics_port: Annotated[
         int, typer.Option(help="Serve metrics on this port of the loopback (Prometheus' text format); 0: not.")
     ] = 0,
+    otlp_every: Annotated[
+        float, typer.Option(help="Send metrics by OTLP every so many seconds (OTEL_EXPORTER_OTLP_ENDPOINT); 0: not.")
+    ] = 0,
     wait_for_sources: Annotated[
         bool, typer.Option("--wait-for-sources", help="Begin also where no pipeline has a gateway source yet.")
     ] = False,
@@ -57,7 +60,8 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
         raise ConfigError("conduit gateway: --tls-certificate and --tls-key belong together; give both")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     tls = (tls_certificate, tls_key) if tls_certificate else None
-    service = Service(settings(), Options(host, port, fsync.value, tls, grace, wait_for_sources, metrics_port))
+    options = Options(host, port, fsync.value, tls, grace, wait_for_sources, metrics_port, otlp_every)
+    service = Service(settings(), options)
     note(f"events are durable in Redis: {service.mode}")
 
     def listening(url: str, paths: list[str]) -> None:

@@ -1,8 +1,10 @@
-"""`conduit metrics`: what the broker holds of every pipeline, in Prometheus' text format; or served to be scraped."""
+"""`conduit metrics`: what the broker holds of every pipeline, printed, served to be scraped, or sent by OTLP."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,36 +12,54 @@ import typer
 from conduit_tasks.cli.output import note
 
 if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.metrics.definitions import Sample
 
 
 def metrics(
     serve: Annotated[int, typer.Option(help="Serve them on this port until told to stop; 0: print them once.")] = 0,
     host: Annotated[str, typer.Option(help="Address to serve on.")] = "127.0.0.1",
+    otlp: Annotated[
+        bool, typer.Option("--otlp", help="Send them once by OTLP, to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
+    ] = False,
+    otlp_every: Annotated[float, typer.Option(help="Send them by OTLP every so many seconds until told to stop.")] = 0,
 ) -> None:
-    """Print the metrics of all pipelines (Prometheus' text format), or serve them: lag, outcomes, dead letters, spool.
+    """Print the metrics of all pipelines (Prometheus' text format), serve them, or send them by OTLP.
 
-    Exit 1 where the broker does not answer.
+    Exit 1 where the broker, or for a single export the collector, does not answer.
     """
     from conduit_tasks.airflow.api.overview import brokers
-    from conduit_tasks.metrics.state import StateCollector, exposition
+    from conduit_tasks.metrics.definitions import STATE
+    from conduit_tasks.metrics.prometheus import exposition, registry
+    from conduit_tasks.metrics.state import samples
     from conduit_tasks.pipeline.load import load_folder
     from conduit_tasks.settings import settings
 
-    def pipelines() -> list[Pipeline]:
-        return list(load_folder(settings().path(settings().pipelines)).pipelines)
-
     with brokers() as broker_of:
-        if not serve:
-            sys.stdout.write(exposition(pipelines(), broker_of).decode())
-            return
-        from prometheus_client import CollectorRegistry, start_http_server
 
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(StateCollector(pipelines, broker_of))
-        server, thread = start_http_server(serve, host, registry)
-        note(f"metrics on http://{host}:{serve}/metrics")
-        try:
-            thread.join()
-        finally:
+        def read() -> list[Sample]:
+            return samples(load_folder(settings().path(settings().pipelines)).pipelines, broker_of)
+
+        if not (serve or otlp or otlp_every):
+            sys.stdout.write(exposition(STATE, read).decode())
+            return
+        from conduit_tasks.metrics.otlp import Exporter
+
+        if otlp:
+            Exporter(read, "broker").once()
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        signal.signal(signal.SIGINT, lambda *_: stop.set())
+        server = None
+        if serve:
+            from prometheus_client import start_http_server
+
+            server, _ = start_http_server(serve, host, registry(STATE, read))
+            note(f"metrics on http://{host}:{serve}/metrics")
+        if otlp_every:
+            note(f"metrics by OTLP every {otlp_every:g} s")
+            Exporter(read, "broker").until(stop, otlp_every)
+        elif serve:
+            stop.wait()
+        if server is not None:
             server.shutdown()
+            server.server_close()

@@ -145,7 +145,7 @@ class Reading:
                     f"{int(seqs[np.argmax(seqs < before)])} follows a higher number"
                 )
             ordinals = self.matched - 1 + np.cumsum(seqs != before)
-            todo = (seqs >= work.first) & (seqs <= work.last) & ~_inside(seqs, self._done)
+            todo = (seqs >= work.first) & (seqs <= work.last) & ~inside(seqs, self._done)
             reached = int(np.searchsorted(seqs, work.last, side="right"))
             if reached:
                 self.matched, self._newest = int(ordinals[reached - 1]) + 1, int(seqs[reached - 1])
@@ -204,7 +204,7 @@ def process(work: Work, chunk: Chunk) -> list[Entry]:
     return out
 
 
-def _inside(seqs: Seqs, ranges: RangeSet) -> npt.NDArray[np.bool_]:
+def inside(seqs: Seqs, ranges: RangeSet) -> npt.NDArray[np.bool_]:
     """For each seq whether it lies in `ranges`."""
     if not ranges:
         return np.zeros(len(seqs), dtype=bool)

@@ -1,57 +1,50 @@
-"""The gateway's own figures, of this process, for Prometheus: on a port of its own, which producers do not see."""
+"""The gateway's own figures, of this process: on a port of its own, which producers do not see, and by OTLP."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import Thread
-from typing import Any
-
-from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from contextlib import ExitStack, contextmanager
+from threading import Event, Thread
 
 from conduit_tasks.gateway.app import Gateway
+from conduit_tasks.metrics.definitions import GATEWAY, Sample, sample
 
 
-class _Figures(Collector):
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-
-    def describe(self) -> list[Any]:
-        return []
-
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        gateway = self._gateway
-        answers = CounterMetricFamily(
-            "conduit_gateway_requests", "Requests by source and status", labels=("path", "status")
-        )
-        # Copies: the event loop goes on counting.
-        for (path, status), n in dict(gateway.answers).items():
-            answers.add_metric([path, str(status)], n)
-        taken = CounterMetricFamily("conduit_gateway_events", "Events stored and answered", labels=("path",))
-        for path, n in dict(gateway.taken).items():
-            taken.add_metric([path], n)
-        yield answers
-        yield taken
-        yield GaugeMetricFamily("conduit_gateway_in_flight_bytes", "Bodies not answered yet", value=gateway.in_flight)
-        ready = not (gateway.health.away or gateway.stopping)
-        yield GaugeMetricFamily("conduit_gateway_ready", "1 where events are taken", value=ready)
+def samples(gateway: Gateway) -> list[Sample]:
+    """As of now."""
+    # Copies: the event loop goes on counting.
+    found = [sample("gateway_requests", n, path, str(status)) for (path, status), n in dict(gateway.answers).items()]
+    found += [sample("gateway_events", n, path) for path, n in dict(gateway.taken).items()]
+    found.append(sample("gateway_in_flight_bytes", gateway.in_flight))
+    found.append(sample("gateway_ready", not (gateway.health.away or gateway.stopping)))
+    return found
 
 
-class Served:
-    """Serving, until `close`."""
+@contextmanager
+def told(gateway: Gateway, port: int, otlp_every: float) -> Iterator[None]:
+    """Served on a port of the loopback and sent by OTLP every so many seconds while the block runs; 0: not.
 
-    def __init__(self, server: Any, thread: Thread) -> None:
-        self._server, self._thread = server, thread
+    Raises OSError where the port is taken, ConfigError where OpenTelemetry is not installed.
+    """
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def read() -> list[Sample]:
+        return samples(gateway)
 
+    with ExitStack() as stack:
+        if port:
+            from prometheus_client import start_http_server
 
-def serve_metrics(gateway: Gateway, port: int) -> Served:
-    """On the loopback. Raises OSError where the port is taken."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(gateway))
-    return Served(*start_http_server(port, "127.0.0.1", registry))
+            from conduit_tasks.metrics.prometheus import registry
+
+            server, thread = start_http_server(port, "127.0.0.1", registry(GATEWAY, read))
+            for end in (server.server_close, thread.join, server.shutdown):
+                stack.callback(end)
+        if otlp_every:
+            from conduit_tasks.metrics.otlp import Exporter
+
+            stop = Event()
+            sending = Thread(target=Exporter(read).until, args=(stop, otlp_every), name="otlp", daemon=True)
+            sending.start()
+            for end in (sending.join, stop.set):
+                stack.callback(end)
+        yield

@@ -28,7 +28,7 @@ from conduit_tasks.gateway.app import Endpoint, Gateway
 from conduit_tasks.gateway.commit import Add, Bucket, Committer, Health
 from conduit_tasks.gateway.durability import Fsync, Mode, check_answers
 from conduit_tasks.gateway.journal import Journal, JournaledStore
-from conduit_tasks.gateway.metrics import serve_metrics
+from conduit_tasks.gateway.metrics import told
 from conduit_tasks.gateway.pipe import PipedStore
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.gateway.tokens import Tokens, resolve
@@ -63,6 +63,8 @@ class Options:
     idle: bool = False
     metrics: int = 0
     """Port on the loopback where metrics are served; 0: nowhere."""
+    otlp_every: float = 0.0
+    """Seconds between two exports of metrics by OTLP; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -139,14 +141,12 @@ class Service:
             host, port = listener.getsockname()[:2]
             host = f"[{host}]" if ":" in host else host
             listening(f"{'https' if tls else 'http'}://{host}:{port}", sorted(gateway.endpoints))
-            scraped = serve_metrics(gateway, self.options.metrics) if self.options.metrics else None
             try:
-                await server.serve(sockets=[listener])
-                for committer in self._committers.values():
-                    await committer.drain()
+                with told(gateway, self.options.metrics, self.options.otlp_every):
+                    await server.serve(sockets=[listener])
+                    for committer in self._committers.values():
+                        await committer.drain()
             finally:
-                if scraped is not None:
-                    scraped.close()
                 for task in watching:
                     task.cancel()
 

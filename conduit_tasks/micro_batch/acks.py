@@ -6,11 +6,13 @@ Acts on the broker's state alone, so it is right whatever happened to the run be
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import nullcontext
 from typing import Any
 
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.errors import AckFailed, PipelineStopped, Unavailable
+from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.holding import holding
@@ -56,6 +58,7 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
         ) is not None:
             connector = source_connector(context.pipeline, source_id)
             connector.receipts = Kept(context.spool)
+            began = time.monotonic()
             try:
                 with keeping(lease) if apart else nullcontext():
                     connector.ack(due.position)
@@ -72,7 +75,8 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
                 ) from error
             finally:
                 connector.close()
-            context.broker.commit_ack(source_id, due, lease.token)
+            took = observed(f"acks.{source_id}", "ack", time.monotonic() - began)
+            context.broker.commit_ack(source_id, due, lease.token, took)
             given = due.position
         if given is not None:
             try_to_mark(Marker(context, f"acks.{source_id}", lease.token))

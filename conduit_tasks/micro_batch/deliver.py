@@ -18,8 +18,10 @@ from conduit_tasks.broker.port import BrokerPort
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.careful import deliver_carefully
+from conduit_tasks.delivery.chunks import Seqs
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.handlers import Changes, Handlers
+from conduit_tasks.delivery.latency import Latencies
 from conduit_tasks.delivery.numbering import watched
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import ConduitError
@@ -202,6 +204,9 @@ class DeliverTask:
             lease = broker.attach(destination.node, self.token)
             handler = context.dead_letters(destination.dead_letters, destination.id)
             parking = context.parking(destination)
+            origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
+            confirmed = self._done(context)
+            latencies = None if self.epoch else Latencies(destination.node, origins, confirmed)
             port = BrokerPort(
                 broker,
                 lease,
@@ -213,9 +218,9 @@ class DeliverTask:
                 retention=pipeline.spool_retention,
                 epoch=self.epoch,
                 parking=parking,
+                latencies=latencies,
             )
             chain = Chain(destination.processors) if destination.processors else None
-            origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
             numbering = numbering_of(
                 context, destination, connector, manifest, origins=origins, token=self.token, epoch=self.epoch
             )
@@ -225,9 +230,9 @@ class DeliverTask:
                 micro_batch=self.number,
                 total=manifest.total,
                 matched=manifest.matched[destination.id],
-                rows=lambda: watched(numbering, rows_of(context, manifest, destination)),
+                rows=lambda: watched(numbering, timed(latencies, rows_of(context, manifest, destination))),
                 origins=origins,
-                confirmed=self._done(context).ranges,
+                confirmed=confirmed.ranges,
                 state=broker.delivery(destination.id).state,
                 chain=chain,
                 epoch=self.epoch,
@@ -246,6 +251,11 @@ class DeliverTask:
             finally:
                 if chain is not None:
                     chain.close()
+
+
+def timed(latencies: Latencies | None, rows: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[Any]:
+    """The same rows, which pass by the latencies where they count."""
+    return rows if latencies is None else latencies.watch(rows)
 
 
 def connect(pipeline: str, destination: Destination) -> Any:

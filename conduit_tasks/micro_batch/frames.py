@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain as chained
@@ -43,6 +44,7 @@ def run_frames(
     origins = reader.origins  # type: ignore[attr-defined]
     results: list[PassResult] = []
     failed: list[PassResult] = []
+    framing = 0.0
     current: Reader = reader
     current_pieces = pieces
     for i, step in enumerate(steps):
@@ -54,8 +56,10 @@ def run_frames(
             else:
                 frame = spark.createDataFrame(SPOOL_SCHEMA.empty_table())
             work = FrameStep(step, spark, frame, origins)
+            began = time.monotonic()
             if culprits := work.write(folder):
                 failed.append(nacks(plan, spool, work, culprits, i))
+            framing += time.monotonic() - began
             current = FolderReader(origins)
             current_pieces = list(enumerate(spool.listing(folder)))
         else:
@@ -73,6 +77,9 @@ def run_frames(
         written=sum(r.written for r in final),
         bytes=sum(r.bytes for r in final),
     )
+    total.seconds["process"] += framing  # type: ignore[assignment]  # seconds are no whole numbers
+    for result in results:
+        total.seconds.update(result.seconds)
     for result in final:
         total.matched.update(result.matched)
     for result in first:

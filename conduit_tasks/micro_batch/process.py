@@ -58,7 +58,7 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
             manifest = StageManifest(
                 pipeline=pipeline.id, micro_batch=number, node=NODE, token=lease.token, slices=[], **totals(results)
             )
-            stage(context, lease, manifest, None)
+            stage(context, lease, manifest, results)
     return seal_if_complete(context, number) or f"processed micro-batch {number}"
 
 

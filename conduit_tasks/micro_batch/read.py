@@ -98,7 +98,8 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
         ],
         **totals(results),
     )
-    stage(context, lease, manifest, [counts[first + i] for i in range(len(slices))], slices)
+    by_slice = [counts[first + i] for i in range(len(slices))]
+    stage(context, lease, manifest, results, counts=by_slice, slices=slices)
 
 
 def _here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:

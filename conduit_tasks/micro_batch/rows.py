@@ -5,6 +5,7 @@ Called by the read and the process step for each of their pieces; only counts go
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -73,6 +74,8 @@ class PassResult:
     written: int = 0
     bytes: int = 0
     matched: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    """What `read`, `process` and `spool` took."""
 
 
 class RowPass:
@@ -86,14 +89,17 @@ class RowPass:
         self.result = PassResult()
         self._out: Any = None
         self._nacked: Any = None
+        self._since = time.monotonic()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> PassResult:
         """Consumes SPOOL_SCHEMA batches in order; every file is durable when it returns."""
         try:
             with seldom_collecting():
                 for batch in batches:
+                    self._took("read")
                     if batch.num_rows:
                         self._take(batch)
+                self._took("read")
         except BaseException:
             for writer in (self._out, self._nacked):
                 if writer is not None:
@@ -105,8 +111,15 @@ class RowPass:
         for writer, files in ((self._out, self.result.files), (self._nacked, self.result.nacked_files)):
             if writer is not None:
                 files.append(writer.close())
+        self._took("spool")
         self.result.bytes = sum(f.bytes for f in self.result.files)
         return self.result
+
+    def _took(self, what: str) -> None:
+        """What was done since the last call."""
+        now = time.monotonic()
+        self.result.seconds[what] += now - self._since  # type: ignore[assignment]  # seconds are no whole numbers
+        self._since = now
 
     def _take(self, batch: pa.RecordBatch) -> None:
         result = self.result
@@ -118,8 +131,10 @@ class RowPass:
             batch = batch.filter(pa.compute.invert(undecodable))
         if self.chain is not None and batch.num_rows:
             batch = self._process(batch)
+            self._took("process")
         if batch.num_rows:
             self._write(batch)
+            self._took("spool")
 
     def _process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The chain over one batch; what failed is nacked as it came in."""

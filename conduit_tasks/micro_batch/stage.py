@@ -11,6 +11,7 @@ from itertools import chain as chained
 from typing import TYPE_CHECKING, Any, Protocol
 
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.metrics.histogram import added, observed
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.rows import Pass, PassResult
 from conduit_tasks.processors.chain import has_frames
@@ -75,11 +76,13 @@ def stage(
     context: Context,
     lease: Lease,
     manifest: StageManifest,
-    counts: list[int] | None,
+    results: Sequence[PassResult],
+    *,
+    counts: list[int] | None = None,
     slices: Sequence[Slice] | None = None,
 ) -> None:
-    """Writes the manifest (durable), then tells the broker: the first fenced stage of a node wins. `slices`: of a
-    source, with the ends that reading found."""
+    """Writes the manifest (durable), then tells the broker: the first fenced stage of a node wins. `results`: of all
+    pieces. `counts`: records per slice of a source, `slices`: the same with the ends that reading found."""
     from conduit_tasks.broker.state import Stage
 
     path = context.spool.write_stage(manifest)
@@ -97,7 +100,16 @@ def stage(
             bytes=sum(f.bytes for f in manifest.files),
         ),
         slices,
+        _durations(manifest.node, results),
     )
+
+
+def _durations(node: str, results: Sequence[PassResult]) -> dict[str, int]:
+    """What the node's work took, by kind, summed over its pieces."""
+    seconds: Counter[str] = Counter()
+    for result in results:
+        seconds.update(result.seconds)
+    return added(observed(node, what, took) for what, took in seconds.items())
 
 
 def totals(results: Sequence[PassResult]) -> dict[str, Any]:

@@ -81,7 +81,9 @@ def test_lag_outcomes_and_the_spool_are_those_of_the_broker(ran: Path) -> None:
 
 def test_a_broker_that_is_away_is_a_figure_too(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from conduit_tasks.errors import BrokerUnavailable
-    from conduit_tasks.metrics.state import exposition
+    from conduit_tasks.metrics.definitions import STATE
+    from conduit_tasks.metrics.prometheus import exposition
+    from conduit_tasks.metrics.state import samples
 
     pipelines = load_folder(ran / "include" / "pipelines").pipelines
     with brokers() as broker_of:
@@ -89,8 +91,10 @@ def test_a_broker_that_is_away_is_a_figure_too(ran: Path, monkeypatch: pytest.Mo
         def away(id: str) -> object:
             raise BrokerUnavailable("gone")
 
-        assert figures(exposition(pipelines, away).decode()) == {("conduit_broker_up", ()): 0}  # type: ignore[arg-type]
-        assert figures(exposition(pipelines, broker_of).decode())["conduit_broker_up", ()] == 1
+        text = exposition(STATE, lambda: samples(pipelines, away))  # type: ignore[arg-type]
+        assert figures(text.decode()) == {("conduit_broker_up", ()): 0}
+        text = exposition(STATE, lambda: samples(pipelines, broker_of))
+        assert figures(text.decode())["conduit_broker_up", ()] == 1
 
 
 def test_the_command_prints_them_and_serves_them(ran: Path) -> None:

@@ -32,10 +32,12 @@ def brokers() -> Iterator[Any]:
 
 def exposed(pipelines: Sequence[Pipeline]) -> bytes:
     """Their metrics in Prometheus' text format."""
-    from conduit_tasks.metrics.state import exposition
+    from conduit_tasks.metrics.definitions import STATE
+    from conduit_tasks.metrics.prometheus import exposition
+    from conduit_tasks.metrics.state import samples
 
     with brokers() as broker_of:
-        return exposition(pipelines, broker_of)
+        return exposition(STATE, lambda: samples(pipelines, broker_of))
 
 
 def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:

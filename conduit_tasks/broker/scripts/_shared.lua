@@ -49,6 +49,18 @@ local function progressed(lease)
   redis.call('HDEL', lease, 'failures', 'error', 'error_at', 'retry_at')
 end
 
+-- Adds each number of a JSON object to the field of its name.
+local function add(key, counts)
+  local n, names, fields = cjson.decode(counts), {}, {}
+  for name in pairs(n) do names[#names + 1] = name end
+  if #names == 0 then return end
+  local have = redis.call('HMGET', key, unpack(names))
+  for i, name in ipairs(names) do
+    fields[2 * i - 1], fields[2 * i] = name, text(number(have[i]) + n[name])
+  end
+  redis.call('HSET', key, unpack(fields))
+end
+
 -- Invariant 9: the first error of a stop is kept. Returns 1 where the stored one is this one.
 local function first_error(key, status, err)
   if redis.call('HSETNX', key, 'error', err) == 1 then

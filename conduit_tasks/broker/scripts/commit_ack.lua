@@ -4,9 +4,11 @@
 -- @key lease   hash  acks.<source>
 -- @key intent  hash  part -> token of the intent
 -- @key acked   hash  part -> token the source was told last; lives as long as the pipeline
+-- @key figures hash  histograms of durations (see Keys)
 -- @arg token   int   of the lease; 0: not asked
 -- @arg from    int   of the intent
 -- @arg to      int   of the intent
+-- @arg observed json field of `figures` -> how much to add
 -- @returns ok | fenced
 
 if A.token ~= '0' then
@@ -24,5 +26,6 @@ for i = 1, #position, 2 do redis.call('HSET', K.acked, position[i], position[i +
 redis.call('DEL', K.intent)
 redis.call('HDEL', K.ack, 'from', 'to')
 redis.call('HSET', K.ack, 'm', A.to)
+add(K.figures, A.observed)
 if A.token ~= '0' then progressed(K.lease) end
 return {'ok'}

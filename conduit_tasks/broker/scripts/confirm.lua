@@ -11,6 +11,7 @@
 -- @key run          hash   micro-batch -> ranges this run confirmed; expires after the retention
 -- @key redo         hash   epoch, run, micro-batch -> ranges still to redeliver; removed when nothing is left
 -- @key parked       hash   hash of a key -> position (<m>-<seq>-<ord>) up to which it is settled; until it is unparked
+-- @key figures      hash   histograms of durations (see Keys)
 -- @key redrive      hash   letter -> <outcome>|<epoch>|<time>|<by>: of those closed here, until the store is marked
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
@@ -19,6 +20,8 @@
 -- @arg state        text   JSON that replaces the destination's own state; empty: it stays
 -- @arg remember     int    milliseconds the run's ranges are remembered; 0: not at all
 -- @arg counts       json   counter -> how much to add
+-- @arg observed     json   field of `figures` -> how much to add, for these ranges
+-- @arg completing   json   the same, added where the micro-batch is complete by them
 -- @arg park         json   hash of a key -> position of the record it is parked behind (X4)
 -- @arg closed       json   earlier letter -> what became of it, now that its record was redelivered (X2)
 -- @arg by           text   the run that redelivers
@@ -46,6 +49,7 @@ if A.epoch == '0' then
   local all = unite_ranges(have, given)
   if #all == 1 and all[1][1] == 0 and all[1][2] == total - 1 then
     redis.call('HSET', K.destination, 'cursor', A.m)
+    add(K.figures, A.completing)
     redis.call('HDEL', K.destination, 'ranges')
   else
     redis.call('HSET', K.destination, 'ranges', format_ranges(all))
@@ -62,7 +66,8 @@ else
   if redis.call('HLEN', K.redo) == 2 then redis.call('DEL', K.redo) end
 end
 
-for name, n in pairs(cjson.decode(A.counts)) do redis.call('HINCRBY', K.destination, name, text(n)) end
+add(K.destination, A.counts)
+add(K.figures, A.observed)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 for letter, outcome in pairs(cjson.decode(A.closed)) do
   if redis.call('HDEL', K.dead, letter) == 1 then

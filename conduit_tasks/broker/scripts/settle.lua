@@ -28,7 +28,7 @@ if again then return {'ok', status} end
 for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
 for key, position in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, position) end
 for key, position in pairs(cjson.decode(A.through)) do redis.call('HSET', K.parked, key, position) end
-for name, n in pairs(cjson.decode(A.counts)) do redis.call('HINCRBY', K.destination, name, text(n)) end
+add(K.destination, A.counts)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 redis.call('HSET', K.destination, 'confirmed_at', text(now_us()))
 progressed(K.lease)

@@ -5,11 +5,13 @@
 -- @key lease        hash   of the node
 -- @key index        hash   partition -> next index of this source; lives as long as the pipeline
 -- @key planned      hash   part -> token (JSON text) of this source
+-- @key figures      hash   histograms of durations (see Keys)
 -- @arg token        int    of the lease
 -- @arg node         text   `sources.<id>` or `processors`
 -- @arg source       text   the source id, empty for `processors`
 -- @arg manifest     text   names this attempt
 -- @arg stage        json   the stage as the caller describes it
+-- @arg observed     json   field of `figures` -> how much to add
 -- @arg slices       text   the slices (JSON) with the ends that reading found; empty where none was open
 -- @arg count        int    how many of `rest` are counts
 -- @arg rest         text*  records per slice; then part and token of each open slice
@@ -48,6 +50,7 @@ if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then
     return broken('Invariant 3:', A.node, 'staged before', table.concat(missing, ', '))
   end
   redis.call('HSET', K.micro_batch, 'stage:' .. A.node, A.stage, 'won:' .. A.node, A.manifest)
+  add(K.figures, A.observed)
   progressed(K.lease)
 end
 return {'ok', unpack(missing)}

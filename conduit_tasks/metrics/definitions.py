@@ -1,0 +1,126 @@
+"""Every metric there is: name, unit, labels and meaning, for Prometheus, OTLP and docs/metrics.md alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from conduit_tasks.metrics.histogram import Histogram
+
+_EACH, _NODE = ("pipeline", "destination"), ("pipeline", "node")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`name` without the prefix; `unit` as OpenTelemetry writes it (UCUM), 1 where it has none."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    unit: str
+    labels: tuple[str, ...]
+    meaning: str
+
+    @property
+    def prometheus(self) -> str:
+        """Its name there."""
+        return f"conduit_{self.name}{'_total' if self.kind == 'counter' else ''}"
+
+    @property
+    def otlp(self) -> str:
+        """Its name there: of the same words, so that a collector's translation gives the one above."""
+        return f"conduit.{self.name}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One figure, with a value per label of its metric."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float | Histogram
+
+
+STATE = (
+    Metric("broker_up", "gauge", "1", (), "1 where Redis answers; without it nothing else is told"),
+    Metric(
+        "pipeline_status",
+        "gauge",
+        "1",
+        ("pipeline", "status"),
+        "1 for the one it has: running, recovering, stopping, stopped, degraded",
+    ),
+    Metric(
+        "sealed_micro_batches",
+        "counter",
+        "{micro-batch}",
+        ("pipeline",),
+        "micro-batches that stand for their sources",
+    ),
+    Metric("spool_micro_batches", "gauge", "{micro-batch}", ("pipeline",), "of them those that are not collected"),
+    Metric("spool_bytes", "gauge", "By", ("pipeline",), "their size in the spool"),
+    Metric(
+        "source_records",
+        "counter",
+        "{record}",
+        ("pipeline", "node", "what"),
+        "read, filtered, nacked by each source and by `processors`",
+    ),
+    Metric(
+        "stage_seconds",
+        "histogram",
+        "s",
+        ("pipeline", "node", "stage"),
+        "work on one micro-batch: read, process and spool (summed over its tasks), deliver (the attempt that completed "
+        "it), ack (the source's answer)",
+    ),
+    Metric(
+        "destination_matched", "counter", "{record}", _EACH, "records that its trigger matched, of what is confirmed"
+    ),
+    Metric(
+        "destination_records",
+        "counter",
+        "{record}",
+        (*_EACH, "outcome"),
+        "delivered, filtered, nacked, completed, parked",
+    ),
+    Metric("destination_retries", "counter", "{send}", _EACH, "sends that were repeated"),
+    Metric(
+        "destination_redelivered", "counter", "{record}", _EACH, "records sent again by a cleared task or a redrive"
+    ),
+    Metric(
+        "destination_latency_seconds",
+        "histogram",
+        "s",
+        _EACH,
+        "from the event to its confirmation, of every matched record",
+    ),
+    Metric("destination_lag_records", "gauge", "{record}", _EACH, "sealed and not confirmed"),
+    Metric("destination_lag_bytes", "gauge", "By", _EACH, "size of the micro-batches that are not confirmed"),
+    Metric("destination_lag_seconds", "gauge", "s", _EACH, "age of the oldest micro-batch that is not confirmed"),
+    Metric("destination_stopped", "gauge", "1", _EACH, "1 where it is stopped alone"),
+    Metric(
+        "dead_letters",
+        "gauge",
+        "{record}",
+        _EACH,
+        "dead letters that are open; no destination: from before the fan-out",
+    ),
+    Metric("parked_keys", "gauge", "{key}", _EACH, "keys whose records wait behind a dead letter"),
+    Metric("attempts", "gauge", "{attempt}", _NODE, "attempts without progress"),
+)
+"""What the broker holds, of all pipelines."""
+
+GATEWAY = (
+    Metric("gateway_requests", "counter", "{request}", ("path", "status"), "requests; an empty path is no source"),
+    Metric("gateway_events", "counter", "{event}", ("path",), "events that were stored and answered"),
+    Metric("gateway_in_flight_bytes", "gauge", "By", (), "bodies not answered yet"),
+    Metric("gateway_ready", "gauge", "1", (), "1 where events are taken"),
+)
+"""What one gateway process counts."""
+
+METRICS = {metric.name: metric for metric in (*STATE, *GATEWAY)}
+
+
+def sample(name: str, value: float | Histogram, *labels: str) -> Sample:
+    """One figure of the metric of that name."""
+    return Sample(METRICS[name], labels, value)
