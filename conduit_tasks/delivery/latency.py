@@ -5,6 +5,7 @@ One number per record from when its batch is read until it is confirmed; counted
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class _Passed:
 
 
 class Latencies:
-    """Of one destination in one micro-batch. `watch` and `observed` may run in two threads.
+    """Of one destination in one micro-batch. `observed` may run beside `watch`.
 
     `confirmed`: what is not confirmed again.
     """
@@ -38,38 +39,45 @@ class Latencies:
     def __init__(self, node: str, origins: Sequence[Origin], confirmed: RangeSet) -> None:
         self._node, self._shared, self._confirmed = node, origin_times(origins), confirmed
         self._passed: list[_Passed] = []
+        self._newest, self._lock = -1, threading.Lock()
 
     def watch(self, batches: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[tuple[Seqs, pa.RecordBatch]]:
-        """The same batches; a fresh reading begins anew."""
-        self._passed = []
-        newest = -1
+        """The same batches. Rows may be read several times, also side by side (handlers do): the first counts."""
         for seqs, batch in batches:
             if len(seqs):
-                # Derived records share a seq and count once.
-                first = np.diff(seqs, prepend=newest) != 0
-                newest = int(seqs[-1])
-                if self._confirmed:
-                    first &= ~inside(seqs, self._confirmed)
-                times = event_times(batch, self._shared)
-                left = int(np.count_nonzero(first))
-                if left == len(seqs):
-                    self._passed.append(_Passed(seqs, times, left))
-                elif left:
-                    self._passed.append(_Passed(seqs[first], times[first], left))
+                with self._lock:
+                    self._pass(seqs, batch)
             yield seqs, batch
+
+    def _pass(self, seqs: Seqs, batch: pa.RecordBatch) -> None:
+        if seqs[-1] <= self._newest:
+            return
+        # Derived records share a seq and count once.
+        mine = (np.diff(seqs, prepend=-1) != 0) & (seqs > self._newest)
+        if self._confirmed:
+            mine &= ~inside(seqs, self._confirmed)
+        self._newest = int(seqs[-1])
+        times = event_times(batch, self._shared)
+        left = int(np.count_nonzero(mine))
+        if left == len(seqs):
+            self._passed.append(_Passed(seqs, times, left))
+        elif left:
+            self._passed.append(_Passed(seqs[mine], times[mine], left))
 
     def observed(self, ranges: Sequence[tuple[int, int]]) -> dict[str, int]:
         """Fields for the broker: what the records in these ranges, confirmed now, have taken."""
         firsts, lasts = np.asarray(ranges, dtype=np.int64).reshape(-1, 2).T
         taken: list[Times] = []
-        for passed in list(self._passed):
+        with self._lock:
+            held = list(self._passed)
+        for passed in held:
             starts = np.searchsorted(passed.seqs, firsts, side="left")
             ends = np.searchsorted(passed.seqs, lasts, side="right")
             for i in np.flatnonzero(ends > starts).tolist():
                 taken.append(passed.times[starts[i] : ends[i]])
                 passed.left -= int(ends[i] - starts[i])
-            if not passed.left:
-                self._passed.remove(passed)
+        with self._lock:
+            self._passed = [passed for passed in self._passed if passed.left]
         if not taken:
             return {}
         times = np.concatenate(taken)

@@ -57,12 +57,17 @@ def test_a_record_is_counted_when_it_is_confirmed_and_once_whatever_was_derived_
     assert latencies.observed([(0, 9)]) == {}
 
 
-def test_a_reading_that_begins_anew_does_not_count_twice() -> None:
+def test_rows_that_are_read_again_count_once() -> None:
     origins = [Origin("p", "c", "", {"opencdc.readAt": ago(1)})]
     latencies = Latencies("destinations.d", origins, RangeSet())
-    for _ in range(2):
-        list(latencies.watch(iter([(np.array([0, 1]), spool_batch([0, 0], [0, 1], [Record(b"")] * 2))])))
-    assert sum(counts(latencies.observed([(0, 1)])).values()) == 2
+    one, two = ((np.array(seqs), spool_batch([0, 0], seqs, [Record(b"")] * 2)) for seqs in ([0, 1], [2, 3]))
+    first, second = latencies.watch(iter([one, two])), latencies.watch(iter([one, two]))
+    next(first)
+    assert sum(counts(latencies.observed([(0, 0)])).values()) == 1
+    next(second)
+    next(second)
+    next(first)
+    assert sum(counts(latencies.observed([(1, 3)])).values()) == 3
 
 
 def test_a_pipeline_tells_how_long_every_stage_took_and_each_record_was_on_its_way(home: Path) -> None:
