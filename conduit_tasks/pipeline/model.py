@@ -123,6 +123,7 @@ class ProcessorKeys(Keys):
     condition: str | None = None
     """Go template; the processor runs on records for which it gives `true`."""
     settings: Settings = Field(default_factory=dict)
+    """The plugin's options."""
     workers: Count = 1
     """As in Conduit; order is kept whatever the number."""
 
@@ -133,6 +134,7 @@ class DeadLetterKeys(Keys):
     plugin: str | None = None
     """A destination's plugin; absent = our own store, `builtin:log` = drop with a warning."""
     settings: Settings = Field(default_factory=dict)
+    """The plugin's options."""
     window_size: Count = 1
     """How many outcomes the window sees; 0 = no limit of nacks."""
     window_nack_threshold: Count = 0
@@ -160,7 +162,9 @@ class DeliveryKeys(Keys):
     retry: Count = 0
     """How often a failed send is repeated within one attempt of the task."""
     backoff_policy: Literal["constant", "linear", "exponential"] = "exponential"
+    """How the delays between repetitions grow."""
     backoff_delay: Duration = 0.2
+    """Before the first repetition."""
     timeout: Duration = 10.0
     """Without a confirmation in this time a send has failed."""
     retry_after_max: Duration = 60.0
@@ -172,6 +176,7 @@ class DeliveryKeys(Keys):
     rate_limit: Rate | None = None
     """Records per second."""
     guarantee: Literal["at-most-once", "at-least-once", "effectively-once"] = "at-least-once"
+    """How often a record may arrive (SEMANTICS B8)."""
     max_redeliveries: Positive = 3
     """Attempts without any progress before the record at fault is looked for (C10)."""
     park_keys: bool = False
@@ -184,19 +189,23 @@ class ConnectorKeys(Keys):
     id: Id
     """Unique within the pipeline."""
     type: Literal["source", "destination"]
+    """What it is."""
     plugin: str
     """The system it speaks to, with or without `builtin:`."""
     name: str = ""
+    """For people."""
     settings: Settings = Field(default_factory=dict)
+    """The plugin's options; maps nest names (`a: {b: 1}` is `a.b`)."""
     processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """They see the records of this connector only (SEMANTICS C2)."""
     ack_on: Literal["delivered", "stored"] | None = None
     """Sources: acked when everything is delivered, or when the micro-batch is sealed; absent = the connector's own."""
     durability: Literal["redis", "spool"] | None = None
     """Source `gateway`: where an event is stored before its producer is answered; absent = redis."""
     trigger: TriggerKeys | None = None
-    """Destinations only."""
+    """Destinations only: which records it wants; absent = all."""
     delivery: DeliveryKeys | None = None
-    """Destinations only."""
+    """Destinations only: how records are delivered."""
     dead_letter_queue: DeadLetterKeys | None = None
     """Destinations only; absent = the pipeline's."""
 
@@ -205,21 +214,27 @@ class MicroBatchKeys(Keys):
     """How much one run reads at most; shared out equally between sources."""
 
     max_records: Positive = 500_000
+    """Records of all sources together."""
     max_bytes: Size | None = None
+    """Bytes as the sources count them; absent = no limit."""
 
 
 class LagBudgetKeys(Keys):
     """How far reading may be ahead of the slowest destination; absent = one micro-batch (SEMANTICS C13, X1)."""
 
     records: Positive | None = None
+    """Records that are read and not confirmed."""
     bytes: Size | None = None
+    """Their size in the spool."""
     age: Duration | None = None
+    """Since the oldest of them was sealed."""
 
 
 class SpoolKeys(Keys):
     """Where micro-batches are stored."""
 
     path: str | None = None
+    """A folder or an address fsspec knows (`s3://…`); absent = the installation's."""
     retention: Duration | None = None
     """How long a delivered micro-batch is kept, for replay."""
 
@@ -228,6 +243,7 @@ class HandlerKeys(Keys):
     """A function told of state changes before they are confirmed (SEMANTICS C7)."""
 
     on: Literal["acked", "nacked"]
+    """Which changes."""
     call: str
     """`module:function`."""
 
@@ -238,7 +254,9 @@ class RecoveryKeys(Keys):
     min_delay: Duration = 1.0
     """Before the first attempt that follows."""
     max_delay: Duration = 600.0
+    """The longest wait between two attempts."""
     backoff_factor: Annotated[float, Field(ge=1)] = 2.0
+    """What each wait is longer than the one before by."""
     max_retries: Annotated[int, Field(ge=-1)] = 20
     """Failures without progress in between; one more and the pipeline is degraded. -1 = no limit."""
 
@@ -267,11 +285,17 @@ class PipelineKeys(Keys):
     """One pipeline: sources, processors, destinations (SEMANTICS C1)."""
 
     id: Id
+    """Unique in the whole folder of pipeline files."""
     status: Literal["running", "stopped"] = "running"
+    """`stopped`: its DAG begins paused."""
     name: str = ""
+    """For people; absent = the id."""
     description: str = ""
+    """For people."""
     connectors: Annotated[list[ConnectorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """At least one source and one destination (SEMANTICS C1)."""
     processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """They see all records, after the sources' own."""
     dead_letter_queue: DeadLetterKeys = DeadLetterKeys()
     """Of every destination without its own, and of what fails before the fan-out."""
     schedule: str = "30s"
@@ -299,7 +323,9 @@ class FileKeys(Keys):
     """A Conduit pipeline file, version 2.2, with the keys of Conduit Tasks."""
 
     version: Annotated[str, WithJsonSchema({"enum": ["2.0", "2.1", "2.2", 2.0, 2.1, 2.2]})] = "2.2"
+    """Of Conduit's format."""
     pipelines: list[PipelineKeys]
+    """The pipelines of this document."""
 
 
 def json_schema() -> dict[str, Any]:

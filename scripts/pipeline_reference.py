@@ -1,0 +1,134 @@
+"""Writes docs/pipeline-keys.md: every key of the pipeline file, from the models.
+
+`python scripts/pipeline_reference.py` writes; `--check` changes nothing and ends with 1 where the page is stale.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from conduit_tasks.pipeline import model
+from conduit_tasks.pipeline.model import FileKeys, Keys
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "pipeline-keys.md"
+HEAD = """# Keys of the pipeline file
+
+Made of the models by `scripts/pipeline_reference.py`; `conduit schema` prints the same for editors. What the keys do
+together, and examples: [the pipeline file](pipeline-file.md).
+"""
+NAMES = {
+    "FileKeys": "The file",
+    "PipelineKeys": "pipelines[]",
+    "ConnectorKeys": "pipelines[].connectors[]",
+    "ProcessorKeys": "processors[]",
+    "TriggerKeys": "trigger",
+    "DeliveryKeys": "delivery",
+    "DeadLetterKeys": "dead-letter-queue",
+    "MicroBatchKeys": "micro-batch",
+    "LagBudgetKeys": "lag-budget",
+    "SpoolKeys": "spool",
+    "HandlerKeys": "handlers[]",
+    "RecoveryKeys": "error-recovery",
+    "WakeKeys": "wake",
+}
+"""Model → where its keys stand."""
+
+KINDS: list[tuple[Any, str]] = [
+    (model.Duration, "duration (`10s`, `1h30m`)"),
+    (model.Size, "size (`256MiB`)"),
+    (model.Rate, "rate (`100/s`)"),
+    (model.Settings, "map"),
+    (model.Id, "id"),
+    (model.Count, "number ≥ 0"),
+    (model.Positive, "number > 0"),
+]
+PLAIN = {str: "text", bool: "`true`, `false`", int: "number", float: "number", Any: "anything"}
+
+
+def page() -> str:
+    """All models, the outermost first, each where it is met."""
+    out, waiting, met = [HEAD], [FileKeys], {FileKeys}
+    while waiting:
+        keys = waiting.pop(0)
+        out.append(section(keys))
+        for info in keys.model_fields.values():
+            for inner in _models(info.annotation):
+                if inner not in met:
+                    met.add(inner)
+                    waiting.append(inner)
+    return "\n".join(out)
+
+
+def section(keys: type[Keys]) -> str:
+    """The table of one model."""
+    lines = [f"## {NAMES[keys.__name__]}", "", _cell(keys.__doc__ or ""), "", "| key | type | default | meaning |"]
+    lines.append("|---|---|---|---|")
+    hints = get_type_hints(keys, include_extras=True)
+    for name, info in keys.model_fields.items():
+        inner = _models(hints[name])
+        meaning = _cell(info.description or (inner[0].__doc__ if inner else "") or "")
+        lines.append(f"| `{info.alias or name}` | {_named(hints[name])} | {_default(info, hints[name])} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _named(kind: Any) -> str:
+    for known, name in KINDS:
+        if kind == known:
+            return name
+    if get_origin(kind) is Annotated:
+        return _named(get_args(kind)[0])
+    if isinstance(kind, type) and issubclass(kind, Keys):
+        where = NAMES[kind.__name__]
+        return f"[{where}](#{where.lower().replace(' ', '-').replace('[]', '').replace('.', '')})"
+    return _composed(get_origin(kind), get_args(kind)) or PLAIN.get(kind, "map")
+
+
+def _composed(origin: Any, of: tuple[Any, ...]) -> str:
+    if origin is Literal:
+        return ", ".join(f"`{choice}`" for choice in of)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_named(each) for each in of if each is not type(None))
+    return f"list of {_named(of[0])}" if origin is list else ""
+
+
+def _models(kind: Any) -> list[type[Keys]]:
+    if isinstance(kind, type) and issubclass(kind, Keys):
+        return [kind]
+    return [found for each in get_args(kind) for found in _models(each)]
+
+
+def _default(info: FieldInfo, kind: Any) -> str:
+    if info.is_required():
+        return "required"
+    value = info.default if info.default is not PydanticUndefined else None
+    if value is None or value == "" or isinstance(value, BaseModel):
+        return ""
+    if isinstance(value, float):
+        return f"`{value:g}s`" if kind == model.Duration else f"`{value:g}`"
+    return f"`{str(value).lower()}`"
+
+
+def main() -> int:
+    made = page()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(made)
+        return 0
+    if PAGE.exists() and PAGE.read_text() == made:
+        return 0
+    sys.stderr.write(f"{PAGE.name} is stale: run `python scripts/pipeline_reference.py`\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
