@@ -15,6 +15,10 @@ class AcceptanceFailed(ConduitError):
     """A connector does not keep its contract; the message lists what it broke, and how that was seen."""
 
 
+class Outdated(ConfigError):
+    """A micro-batch was planned by another version of the pipeline file than the one that is here."""
+
+
 class UnknownPlugin(ConfigError):
     """No connector or processor has this name; the message lists the nearest."""
 

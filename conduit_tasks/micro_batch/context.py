@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from conduit_tasks.errors import Outdated
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import Settings, settings
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.broker.broker import Broker, MicroBatch
     from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
     from conduit_tasks.delivery.dead_letters import Handler
     from conduit_tasks.delivery.parking import Parking
@@ -31,6 +32,18 @@ class Context:
     spool: Spool
     settings: Settings
     owner: str
+
+    def same_version(self, micro_batch: MicroBatch) -> None:
+        """Invariant 3: one version makes a micro-batch, from its slices to its seal. To be asked under the lease that
+        it is then made with: `restage`, which changes its version, fences that lease. Raises Outdated."""
+        here = self.pipeline.digest()
+        if micro_batch.config != here:
+            raise Outdated(
+                f"{self.pipeline.file}: pipeline {self.pipeline.id} is version {here} here, and micro-batch "
+                f"{micro_batch.number} was planned by version {micro_batch.config}. Where the file has just changed, "
+                "the next run reads it anew; where this comes again, the file, or the environment that it names, is "
+                "another one on the machine that plans"
+            )
 
     def dead_letters(self, queue: DeadLetterQueue, destination: str | None) -> Handler:
         """What takes the nacks of one destination, or (None) of what happens before the fan-out."""

@@ -38,6 +38,7 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
     with broker.acquire(NODE, context.owner, wait=wait) as lease, holding(context):
         micro_batch = broker.micro_batch(number)
         if NODE not in micro_batch.stages:
+            context.same_version(micro_batch)
             manifests = staged(context, micro_batch, [s.node for s in pipeline.sources])
             origins = origins_of(pipeline.id, [entry for m in manifests for entry in m.slices])
             plan = with_careful(

@@ -53,6 +53,7 @@ def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) 
     with broker.acquire(source.node, context.owner, wait=wait) as lease, holding(context):
         micro_batch = broker.micro_batch(micro_batch.number)
         if source.node not in micro_batch.stages:
+            context.same_version(micro_batch)
             _stage(context, source, micro_batch, lease, run_all)
     sealed = seal_if_complete(context, micro_batch.number)
     return sealed or f"staged {source.node} of micro-batch {micro_batch.number}"

@@ -51,6 +51,7 @@ def seal_if_complete(context: Context, number: int, wait: float = 5.0) -> str:
         if micro_batch.missing:
             # Somebody stopped and started the pipeline meanwhile: what was staged is dropped (C16).
             return ""
+        context.same_version(micro_batch)
         return _seal(context, micro_batch, lease.token)
 
 

@@ -53,6 +53,7 @@ def _before_fan_out(context: Context, node: str, run_id: str, cleared: bool) -> 
     micro_batch = context.broker.unsealed()
     if micro_batch is None:
         return WorkNeeded(False, "nothing is unsealed")
+    context.same_version(micro_batch)
     open_nodes = micro_batch.missing
     if not open_nodes:
         return WorkNeeded(False, seal_if_complete(context, micro_batch.number), done=True)
