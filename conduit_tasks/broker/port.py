@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from conduit_tasks.broker import scripts
@@ -29,9 +29,9 @@ class Store(Protocol):
 
 class BrokerPort:
     """The real DeliveryPort. `run` names the run whose confirms are remembered for `retention` seconds;
-    `epoch` above 0 redelivers (`Broker.reopen`): records that voted once do not vote again. `parking`: of the same
-    work; what it holds is stored before, and its keys are parked with, the confirm (X4). `latencies`: of the same work;
-    they are told with the confirm."""
+    `epoch` above 0 redelivers (`Broker.reopen`): records that voted once do not vote again; `sent` says then which of
+    some seqs have rows for this destination. `parking`: of the same work; what it holds is stored before, and its keys
+    are parked with, the confirm (X4). `latencies`: of the same work; they are told with the confirm."""
 
     def __init__(  # noqa: PLR0917  # the six things a port is made of
         self,
@@ -45,6 +45,7 @@ class BrokerPort:
         isolate: bool = False,
         retention: float = 86_400.0,
         epoch: int = 0,
+        sent: Callable[[set[int]], set[int]] = set,
         parking: Parking | None = None,
         latencies: Latencies | None = None,
     ) -> None:
@@ -53,6 +54,7 @@ class BrokerPort:
         self._broker, self._lease, self._destination = broker, lease, destination
         self._m, self._run, self._store = m, run, store
         self._isolate, self._retention, self._epoch = isolate, retention, epoch
+        self._sent = sent
         self._earlier: list[Letter] | None = None
 
     def confirm(
@@ -86,10 +88,15 @@ class BrokerPort:
         self._lease.renewed(began)
 
     def _closed(self, ranges: Sequence[tuple[int, int]], dead: Sequence[DeadLetter]) -> dict[Letter, str]:
-        """Letters that records of these ranges left earlier: they have arrived after all, or are dead letters anew."""
+        """Letters that records of these ranges left earlier: they have arrived after all, or are dead letters anew.
+
+        Ranges also cover what failed before the fan-out. What a redrive made of that is a letter of this destination,
+        but no row of the micro-batch: it was not sent here, and stays a letter (T4, X2)."""
         if self._earlier is None:
-            found = self._broker.dead_letters(self._destination.id)
-            self._earlier = [(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in found if e.micro_batch == self._m]
+            found = [e for e in self._broker.dead_letters(self._destination.id) if e.micro_batch == self._m]
+            seqs = {e.seq for e in found if e.epoch < self._epoch}
+            rows = self._sent(seqs) if seqs else seqs
+            self._earlier = [(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in found if e.seq in rows]
         again, told = {letter.seq for letter in dead}, RangeSet.of(ranges)
         return {
             key: AGAIN if key[2] in again else REDRIVEN

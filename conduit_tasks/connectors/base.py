@@ -112,10 +112,10 @@ class Source:
     connector: str = ""
     """Ids of the pipeline and of the connector it is there; set by who builds it to work, not to check settings."""
     receipts: Receipts
-    """Set for `read` of an open slice, for `hold` and for `ack`."""
+    """Set for `plan` (there to be read), for `read` of an open slice, for `hold` and for `ack`."""
     unsettled: Sequence[Position] = ()
-    """Set for `read` of a source that settles: the ends of micro-batches whose messages may come again, because they
-    are not acked, or were sealed not long ago."""
+    """Set for `plan` and `read` of a source that settles: the ends of micro-batches whose messages may come again,
+    because they are not acked, or were sealed not long ago."""
     hold_every: float = 0.0
     """Seconds after which `hold` is due again; 0: nothing has to be held."""
 

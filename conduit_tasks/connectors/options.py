@@ -95,6 +95,20 @@ def words(settings: Mapping[str, str], name: str) -> list[str]:
     return [word.strip() for word in settings.get(name, "").split(",") if word.strip()]
 
 
+def names(spec: Spec, settings: Mapping[str, str], name: str) -> list[str]:
+    """The parts of a comma-separated list of things that are each read once: at least one, and none of them twice."""
+    found = words(settings, name)
+    if not found:
+        raise ConfigError(f"{spec.name}: option '{name}' names nothing: {_described(spec, name)}")
+    if twice := sorted({word for word in found if found.count(word) > 1}):
+        raise ConfigError(f"{spec.name}: option '{name}' names {', '.join(twice)} more than once; name each once")
+    return found
+
+
+def _described(spec: Spec, name: str) -> str:
+    return next(option.help for option in spec.options if option.name == name)
+
+
 def _parsed(settings: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(settings[name].strip())

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
 from conduit_tasks.connectors.redis_client import URL, asking, opened
 from conduit_tasks.connectors.redis_destination import RedisDestination
-from conduit_tasks.errors import ConfigError, SourceError
+from conduit_tasks.errors import ConfigError, SourceError, SpoolError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,7 @@ class RedisSource(Source):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
-        self._streams = options.words(self.settings, "streams")
+        self._streams = options.names(self.spec, self.settings, "streams")
         if self.settings["start"] not in ("0", "$"):
             raise ConfigError("redis: option 'start' is 0 or $")
         self._idle = int(options.duration(self.settings, "min-idle") * 1000)
@@ -74,6 +75,12 @@ class RedisSource(Source):
     def _consumer(self) -> str:
         return f"{self.pipeline}.{self.connector}"
 
+    @property
+    def _taker(self) -> str:
+        """Of ours, what lies at or before `last` is what was staged; what is taken over may lie anywhere, and so is
+        held under a name of its own."""
+        return f"{self._consumer}.taken"
+
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         """An open slice for each stream in which something waits, with an equal share of the limit."""
         with asking(SourceError, "cannot be asked what waits"):
@@ -89,20 +96,50 @@ class RedisSource(Source):
     def _waits(self, stream: str, last: str) -> bool:
         client = self._open()
         self._group(stream)
-        about = client.xinfo_stream(stream)
-        newest = _id(about["last-generated-id"])
         mine = next(g for g in client.xinfo_groups(stream) if _text(g["name"]) == self.group)
-        if _order(newest) > _order(_id(mine["last-delivered-id"])):
+        # Asked for the entry itself: what was trimmed unread is counted by the stream, and never comes.
+        if client.xrange(stream, f"({_id(mine['last-delivered-id'])}", "+", 1):
             return True
         if not mine["pending"]:
             return False
-        ours = client.xpending_range(stream, self.group, f"({last}" if last else "-", "+", 1, self._consumer)
-        return bool(ours) or bool(self._idle_elsewhere(stream))
+        ours = self._pending(stream, self._consumer, after=last)
+        return any(ours) or any(self._idle_elsewhere(stream))
 
-    def _idle_elsewhere(self, stream: str) -> list[str]:
-        """Entries that another consumer has held for too long."""
-        found = self._open().xpending_range(stream, self.group, "-", "+", PAGE, idle=self._idle)
-        return [_id(e["message_id"]) for e in found if _text(e["consumer"]) != self._consumer]
+    def _idle_elsewhere(self, stream: str) -> Iterator[str]:
+        """Entries that another consumer has held for too long, or a task of ours took over and did not stage."""
+        staged: set[str] | None = None
+        for consumer in self._open().xinfo_consumers(stream, self.group):
+            name = _text(consumer["name"])
+            if name == self._consumer or not consumer["pending"]:
+                continue
+            for id in self._pending(stream, name, idle=self._idle):
+                if name == self._taker:
+                    staged = self._staged(stream) if staged is None else staged
+                    if id in staged:
+                        continue
+                yield id
+
+    def _pending(self, stream: str, consumer: str, *, after: str = "", idle: int | None = None) -> Iterator[str]:
+        """Ids of what a consumer holds behind `after`, in order."""
+        while True:
+            found = self._open().xpending_range(
+                stream, self.group, f"({after}" if after else "-", "+", PAGE, consumer, idle
+            )
+            for entry in found:
+                yield (after := _id(entry["message_id"]))
+            if len(found) < PAGE:
+                return
+
+    def _staged(self, stream: str) -> set[str]:
+        """What is staged and may not be acked yet."""
+        found: set[str] = set()
+        for token in (position[stream] for position in self.unsettled if stream in position):
+            try:
+                found.update(json.loads(self.receipts.get(token["receipts"])))
+            except SpoolError:
+                # Collected, which is after the ack; were it lost, what comes twice is better than what never comes.
+                continue
+        return found
 
     def _group(self, stream: str) -> None:
         from redis.exceptions import ResponseError
@@ -119,10 +156,10 @@ class RedisSource(Source):
         used = 0
         with asking(SourceError, f"cannot be read from {slice.part}"):
             for entries, ours in self._entries(slice.part, self._last, room):
-                self._ids += [_id(id) for id, _ in entries]
+                ids = [_id(id) for id, _ in entries]
+                self._ids += ids
                 if ours:
-                    # They come in the order of their ids; what was taken over may lie anywhere.
-                    self._last = self._ids[-1]
+                    self._last = ids[-1]
                 there = [(id, fields) for id, fields in entries if fields]
                 if gone := len(entries) - len(there):
                     log.warning("redis: %d entries of %s were trimmed before they were read", gone, slice.part)
@@ -136,22 +173,41 @@ class RedisSource(Source):
         """What others let lie, what an attempt of ours did not stage, and what is new; at most `room` altogether. With
         each page, whether it was read under our own name."""
         client = self._open()
-        # Under a name of its own: of ours, what lies at or before `last` is what was staged.
-        for first in range(0, len(idle := self._idle_elsewhere(stream)[:room]), PAGE):
-            taken = client.xclaim(stream, self.group, f"{self._consumer}.taken", self._idle, idle[first : first + PAGE])
-            if taken:
+        idle = list(islice(self._idle_elsewhere(stream), room))
+        for first in range(0, len(idle), PAGE):
+            if taken := self._take(stream, idle[first : first + PAGE]):
                 room -= len(taken)
                 yield taken, False
-        after = last or "0"
+        after, new = last or "0", False
         while room > 0:
-            found = client.xreadgroup(self.group, self._consumer, {stream: after}, count=min(PAGE, room))
+            asked = {stream: ">" if new else after}
+            found = client.xreadgroup(self.group, self._consumer, asked, count=min(PAGE, room))
             entries = found[0][1] if found else []
-            if entries:
+            if not entries:
+                if new:
+                    return
+                new = True
+            elif new and self._missed(stream, after, _id(entries[0][0])):
+                new = False
+            else:
                 room -= len(entries)
+                after = _id(entries[-1][0])
                 yield entries, True
-            if after == ">" and not entries:
-                return
-            after = ">" if after == ">" or not entries else _id(entries[-1][0])
+
+    def _missed(self, stream: str, after: str, before: str) -> bool:
+        """Whether new entries became ours without us: the answer that held them was lost and asked for again, or a
+        second task reads the slice. Then we hold this page too, and read it from there, in order."""
+        return bool(self._open().xpending_range(stream, self.group, f"({after}", f"({before}", 1, self._consumer))
+
+    def _take(self, stream: str, ids: list[str]) -> list[Entry]:
+        """Takes over what is still idle of these; what was trimmed meanwhile without fields, so that it is acked."""
+        client = self._open()
+        found = client.xclaim(stream, self.group, self._taker, self._idle, ids)
+        there = [(id, fields) for id, fields in found if id is not None]
+        if len(there) < len(found):
+            known = {_id(id) for id, _ in there}
+            there += [(id.encode(), {}) for id in ids if id not in known and not client.xrange(stream, id, id, 1)]
+        return there
 
     def reached(self, slice: Slice) -> Token:
         return {"last": self._last, "receipts": self.receipts.put(json.dumps(self._ids).encode())}
@@ -229,12 +285,6 @@ def _id(raw: Any) -> str:
 
 def _text(raw: Any) -> str:
     return raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)
-
-
-def _order(id: str) -> tuple[int, int]:
-    """An entry id as it is ordered; empty comes first."""
-    time, _, number = (id or "0-0").partition("-")
-    return int(time), int(number or 0)
 
 
 SOURCE = RedisSource

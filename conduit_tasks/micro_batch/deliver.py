@@ -217,6 +217,7 @@ class DeliverTask:
                 isolate=pipeline.isolate,
                 retention=pipeline.spool_retention,
                 epoch=self.epoch,
+                sent=lambda seqs: _with_rows(context, manifest, destination, seqs),
                 parking=parking,
                 latencies=latencies,
             )
@@ -265,15 +266,24 @@ def connect(pipeline: str, destination: Destination) -> Any:
     return connector
 
 
+def _with_rows(context: Context, manifest: SealedManifest, destination: Destination, seqs: set[int]) -> set[int]:
+    """Which of these seqs have rows for this destination."""
+    found: set[int] = set()
+    for there, _ in rows_of(context, manifest, destination, ("slice", "n")):
+        found |= seqs.intersection(there.tolist())
+    return found
+
+
 def rows_of(
-    context: Context, manifest: SealedManifest, destination: Destination
+    context: Context, manifest: SealedManifest, destination: Destination, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
     """(seqs, rows) of a sealed micro-batch that this destination's trigger matched, in order."""
     from conduit_tasks.record.schema import SPOOL_SCHEMA
 
+    columns = columns or SPOOL_SCHEMA.names
     wanted = f"to.{destination.id}"
     for file in manifest.files:
         # Whether it had filters when this was sealed: the pipeline file may say otherwise by now.
         row_filter = wanted if wanted in context.spool.columns(file) else None
-        for batch in context.spool.read(file, columns=SPOOL_SCHEMA.names, row_filter=row_filter):
+        for batch in context.spool.read(file, columns=columns, row_filter=row_filter):
             yield manifest.seqs(batch), batch

@@ -11,7 +11,8 @@ from conduit_tasks.connectors.base import Limit, Slice, Source
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.checkpoint import remember
 from conduit_tasks.micro_batch.context import Context, opened
-from conduit_tasks.micro_batch.holding import holding
+from conduit_tasks.micro_batch.holding import holding, unsettled
+from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recovery import counting, left_alone
 from conduit_tasks.pipeline.topology import Limits, Pipeline
 
@@ -195,6 +196,7 @@ def _slices(context: Context, room: Limits) -> dict[str, list[Slice]]:
         if limit.records == 0 or limit.bytes == 0:
             continue
         connector = source_connector(pipeline, source.id)
+        connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
         try:
             out[source.id] = connector.plan(context.broker.position(source.id), limit)
         finally:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import redis
 
+from conduit_tasks.connectors import redis as module
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
+from conduit_tasks.connectors.file_destination import FileDestination
 from conduit_tasks.connectors.redis import RedisDestination, RedisSource
-from conduit_tasks.errors import ConfigError, Fenced, Refused, SourceError, Unavailable
+from conduit_tasks.errors import ConfigError, Fenced, Refused, SourceError, SpoolError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from tests.conftest import RedisServer
@@ -34,6 +36,8 @@ class Memory:
         return name
 
     def get(self, name: str) -> bytes:
+        if name not in self.kept:
+            raise SpoolError(f"{name} is collected")
         return self.kept[name]
 
 
@@ -132,6 +136,111 @@ def test_what_a_dead_consumer_held_is_taken_over_and_hides_nothing_of_ours(clien
     for token in (position, after, end):
         eager.ack(token)
     assert client.xpending("s", "g")["pending"] == 0
+
+
+@pytest.mark.proves("T2", "C9", "C10")
+@pytest.mark.parametrize("second", ["a lost answer", "a second task"])
+def test_pages_that_became_ours_without_this_task_are_read_by_it_in_order(
+    client: redis.Redis,
+    make: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    second: str,
+) -> None:
+    monkeypatch.setattr(module, "PAGE", 2)
+    add(client, *range(9))
+    source, other = make(), make()
+    [slice] = source.plan({}, Limit())
+    beside = other.read(slice)
+    if second == "a second task":
+        next(beside)
+    reading = source.read(slice)
+    read = next(reading).num_rows
+    # When new entries are given to our consumer, and this task never sees that answer
+    if second == "a second task":
+        next(beside)
+    else:
+        client.xreadgroup("conduit.p.in", "p.in", {"s": ">"}, count=2)
+    # Then it reads all of them all the same: nothing that it passed over lies before where it ends
+    read += sum(batch.num_rows for batch in reading)
+    assert read == 9
+    position = {"s": source.reached(slice)}
+    assert step(make(), position)[0] == []
+    source.ack(position)
+    assert client.xpending("s", "conduit.p.in")["pending"] == 0
+    beside.close()
+
+
+def _dead(client: redis.Redis, *numbers: int) -> None:
+    """Entries that a consumer of the group was given before it died."""
+    add(client, *numbers)
+    client.xreadgroup("g", "other", {"s": ">"}, count=len(numbers))
+
+
+@pytest.mark.proves("T2", "T4")
+def test_what_was_taken_over_and_staged_is_not_taken_again_before_its_ack(
+    client: redis.Redis,
+    make: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given what was taken over by one micro-batch, and by the next, neither of them acked yet
+    monkeypatch.setattr(module, "PAGE", 2)
+    client.xgroup_create("s", "g", id="0", mkstream=True)
+    ends: list[dict[str, Any]] = []
+
+    def source() -> Any:
+        made = make(group="g", min_idle="0s")
+        made.unsettled = tuple(ends)
+        return made
+
+    _dead(client, 0, 1, 2)
+    first, position = step(source(), {})
+    ends.append(position)
+    _dead(client, 3)
+    second, after = step(source(), position)
+    ends.append(after)
+    assert (first, second) == (["0", "1", "2"], ["3"])
+    # Then neither comes again, however long they wait, and an attempt that staged nothing hides nothing
+    assert source().plan(after, Limit()) == []
+    _dead(client, 4)
+    for _ in range(2):
+        assert step(source(), after)[0] == ["4"]
+    # When the first is acked, and what was kept beside it is collected
+    source().ack(position)
+    del source().receipts.kept[position["s"]["receipts"]]
+    third, end = step(source(), after)
+    ends.append(end)
+    assert third == ["4"]
+    for token in (after, end):
+        source().ack(token)
+    assert client.xpending("s", "g")["pending"] == 0
+    assert source().plan(end, Limit()) == []
+
+
+@pytest.mark.proves("T2")
+def test_entries_trimmed_before_they_were_read_are_acked_and_plan_nothing_for_ever(
+    client: redis.Redis,
+    make: Any,
+) -> None:
+    # Given entries that nobody was given yet
+    source = make(group="g", min_idle="0s")
+    source.plan({}, Limit())
+    add(client, 0, 1)
+    client.xtrim("s", maxlen=0)
+    assert source.plan({}, Limit()) == []
+    # And some that a consumer held, one of which is there
+    _dead(client, 2, 3)
+    client.xdel("s", client.xrange("s")[0][0])
+    read, position = step(source, {})
+    assert read == ["3"]
+    source.ack(position)
+    assert client.xpending("s", "g")["pending"] == 0
+    assert source.plan(position, Limit()) == []
+
+
+@pytest.mark.parametrize(("streams", "said"), [(" , ", "names nothing"), ("s, t, s", "names s more than once")])
+def test_streams_are_named_and_each_once(make: Any, streams: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"redis: option 'streams' {said}"):
+        make(streams=streams)
 
 
 def test_a_new_group_can_begin_behind_the_last_entry_and_delete_what_is_acked(client: redis.Redis, make: Any) -> None:
@@ -247,6 +356,39 @@ pipelines:
     assert client.xpending("s", "conduit.p.in")["pending"] == 0
     run_until_quiet("p")
     assert [json.loads(line)["n"] for line in lines(home / "out.jsonl")] == [str(n) for n in range(10)]
+
+
+@pytest.mark.proves("T2", "T4")
+def test_what_waits_for_a_destination_is_not_taken_over_again_by_its_pipeline(
+    home: Path, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.xgroup_create("s", "g", id="0", mkstream=True)
+    _dead(client, 0, 1, 2)
+    settings = f'{{url: "{_url(client)}", streams: s, group: g, min-idle: 0s}}'
+    write_pipeline(
+        home,
+        "p",
+        f"""
+version: "2.2"
+pipelines:
+  - id: p
+    lag-budget: {{records: 1000}}
+    connectors:
+      - {{id: in, type: source, plugin: redis, ack-on: delivered, settings: {settings}}}
+      - {{id: out, type: destination, plugin: file, settings: {{path: out.jsonl, format: payload}}}}
+""",
+    )
+
+    def down(self: FileDestination, state: Any) -> None:
+        raise Unavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileDestination, "open", down)
+        for _ in range(2):
+            run_once("p")
+    run_until_quiet("p")
+    assert [json.loads(line)["n"] for line in lines(home / "out.jsonl")] == ["0", "1", "2"]
+    assert client.xpending("s", "g")["pending"] == 0
 
 
 def _url(client: redis.Redis) -> str:

@@ -21,7 +21,7 @@ from conduit_tasks.micro_batch import reprocess
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.settings import settings
 from tests.delivery.shelf import Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
-from tests.micro_batch.harness import run_until_quiet, write_pipeline
+from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet, write_pipeline
 
 PIPELINE = """
 version: "2.2"
@@ -193,6 +193,32 @@ def test_a_destination_that_is_down_gets_it_later_and_the_others_not_again(
     assert (outcomes["all"].redriven, "_pipeline" in outcomes) == (4, False)
     assert sorted(got(failed, "all")) == [0, 1, 2, 3, 4, 5, 6, 7, 9]
     assert sorted(got(failed, "even")) == [0, 2, 4, 6]
+
+
+@pytest.mark.proves("X2", "T4")
+def test_a_letter_that_waits_for_its_destination_is_not_settled_by_a_redelivery_that_did_not_send_it(
+    failed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given letters of a destination that was down when they came through the processors, beside one of its own
+    def down(self: Shelf, record: Any) -> Any:
+        raise Unavailable("nobody answers")
+
+    tell(failed / "out/even.jsonl", "refuse", [12])
+    feed(failed, 14)
+    run_once("p", "run-2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Shelf, "send", down)
+        with pytest.raises(Unavailable):
+            send(destination="_pipeline")
+    assert [n for n, *_ in states("even")] == [2, 6, 12]
+    # When what a run had delivered is sent again
+    tell(failed / "out/even.jsonl", "refuse", [])
+    for run in ("run-0", "run-2"):
+        deliver_again("p", "even", run)
+    # Then what had failed there has arrived, and the others are still to be sent
+    assert [(n, state) for n, _, _, state in states("even")] == [(2, OPEN), (6, OPEN), (12, REDRIVEN)]
+    assert send(destination="even")["even"].redriven == 2
+    assert sorted(got(failed, "even")) == [0, 0, 2, 4, 4, 6, 10, 10, 12]
 
 
 @pytest.mark.proves("X2")
