@@ -68,7 +68,7 @@ def _share(seeds: Any, events: int) -> Iterator[Result]:
         try:
             for seed in seeds:
                 yield live(seed, events, folder, url)
-                # What outlives a seed are modules: the collection that closes the files of the next one's dead spares them.
+                # What outlives a seed are modules: the next collection, which closes files of the dead, spares them.
                 gc.freeze()
         finally:
             gc.unfreeze()
