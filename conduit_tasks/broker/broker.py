@@ -2,13 +2,14 @@
 
 The parts are `lifecycle` (schema, status, stops), `micro_batches` (open, stage, seal), `leases`, `delivery` (cursors,
 confirms, votes), `sending` (what is stored before a send), `redrive` (dead letters again, parked keys), `replay` (an
-interval again), `acks` (sources, collection) and `versions` (of the pipeline file). State size follows open
-micro-batches × destinations + exceptions, never the number of events.
+interval again), `acks` (sources, collection), `versions` (of the pipeline file) and `lateness` (alerts). State size
+follows open micro-batches × destinations + exceptions, never the number of events.
 """
 
 from __future__ import annotations
 
 from conduit_tasks.broker.acks import Acks
+from conduit_tasks.broker.lateness import Lateness
 from conduit_tasks.broker.lifecycle import Lifecycle
 from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
@@ -19,5 +20,5 @@ from conduit_tasks.broker.versions import Versions
 __all__ = ["Broker", "MicroBatch"]
 
 
-class Broker(Lifecycle, Acks, Sending, Redrives, Replays, Versions):
+class Broker(Lifecycle, Acks, Sending, Redrives, Replays, Versions, Lateness):
     """See the module. `lease_ttl` and `lease_grace` in seconds."""

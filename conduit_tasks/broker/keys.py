@@ -60,6 +60,12 @@ class Keys:
         """hash: `<node>|<what>|<upper bound, or ms>` → count, or sum: histograms of durations. Pipeline."""
         return self._tag + "figures"
 
+    @property
+    def alerts(self) -> str:
+        """hash: `<destination>|<who>` → 1 while it was told that the destination is late; claims of those who tell.
+        Pipeline."""
+        return self._tag + "alerts"
+
     def micro_batch(self, number: int) -> str:
         """hash: state, slices and stages of one micro-batch. Until collected."""
         return f"{self._tag}micro-batch:{number}"

@@ -97,6 +97,14 @@ STATE = (
     Metric("destination_lag_records", "gauge", "{record}", _EACH, "sealed and not confirmed"),
     Metric("destination_lag_bytes", "gauge", "By", _EACH, "size of the micro-batches that are not confirmed"),
     Metric("destination_lag_seconds", "gauge", "s", _EACH, "age of the oldest micro-batch that is not confirmed"),
+    Metric(
+        "destination_waiting_seconds",
+        "gauge",
+        "s",
+        _EACH,
+        "since the oldest micro-batch that it has not confirmed was planned, sealed or not: what its `deadline` is for",
+    ),
+    Metric("destination_deadline_seconds", "gauge", "s", _EACH, "its `deadline`, where it has one"),
     Metric("destination_stopped", "gauge", "1", _EACH, "1 where it is stopped alone"),
     Metric(
         "dead_letters",

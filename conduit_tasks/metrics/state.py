@@ -15,7 +15,7 @@ from conduit_tasks.metrics.histogram import LATENCY, Histogram
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.pipeline.topology import Destination, Pipeline
 
 OUTCOMES = ("delivered", "filtered", "nacked", "completed", "parked")
 STATUSES = ("running", "recovering", "stopping", "stopped", "degraded")
@@ -58,14 +58,15 @@ def _pipeline(broker: Broker, pipeline: Pipeline) -> Iterator[Sample]:
     now = broker.now()
     for destination in pipeline.destinations:
         try:
-            yield from _destination(broker, destination.id, now, found.get((destination.node, LATENCY)))
+            yield from _destination(broker, destination, now, found.get((destination.node, LATENCY)))
         except BrokerUnavailable:
             raise
         except ConduitError:
             continue  # it was never registered: the pipeline has not run since it is in the file
 
 
-def _destination(broker: Broker, id: str, now: float, latency: Histogram | None) -> Iterator[Sample]:
+def _destination(broker: Broker, destination: Destination, now: float, latency: Histogram | None) -> Iterator[Sample]:
+    id = destination.id
     state, backlog, of = broker.delivery(id), broker.backlog([id]), (broker.pipeline, id)
     yield sample("destination_matched", state.counters["matched"], *of)
     for outcome in OUTCOMES:
@@ -75,6 +76,9 @@ def _destination(broker: Broker, id: str, now: float, latency: Histogram | None)
     yield sample("destination_lag_records", max(0, backlog.records - state.confirmed.count), *of)
     yield sample("destination_lag_bytes", backlog.bytes, *of)
     yield sample("destination_lag_seconds", backlog.age(now), *of)
+    yield sample("destination_waiting_seconds", broker.waiting_for(id), *of)
+    if destination.deadline is not None:
+        yield sample("destination_deadline_seconds", destination.deadline, *of)
     yield sample("destination_stopped", state.status == "stopped", *of)
     yield sample("dead_letters", broker.dead_count(id), *of)
     yield sample("parked_keys", len(broker.parked(id)), *of)

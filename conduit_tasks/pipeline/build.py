@@ -58,6 +58,7 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
         spool_retention=settings().retention if retention is None else retention,
         dead_letters=queue,
         handlers=tuple({"on": h.on, "call": h.call} for h in keys.handlers),
+        alerts=tuple(alert.model_dump() for alert in keys.alerts),
         recovery=Recovery(**keys.error_recovery.model_dump()),
         file=file,
         line=line,
@@ -88,6 +89,7 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
         dead_letters=_dead_letters(keys.dead_letter_queue, f"{keys.id}.dead-letter-queue")
         if keys.dead_letter_queue
         else queue,
+        deadline=keys.deadline,
     )
 
 

@@ -33,6 +33,7 @@ _MODELS: dict[str, type[model.Keys]] = {
     "lag-budget": model.LagBudgetKeys,
     "spool": model.SpoolKeys,
     "handlers": model.HandlerKeys,
+    "alerts": model.AlertKeys,
     "error-recovery": model.RecoveryKeys,
     "wake": model.WakeKeys,
 }

@@ -208,6 +208,8 @@ class ConnectorKeys(Keys):
     """Destinations only: how records are delivered."""
     dead_letter_queue: DeadLetterKeys | None = None
     """Destinations only; absent = the pipeline's."""
+    deadline: Annotated[Duration, Field(gt=0)] | None = None
+    """Destinations only: how old its oldest unconfirmed record may be before the pipeline's `alerts` are called."""
 
 
 class MicroBatchKeys(Keys):
@@ -246,6 +248,15 @@ class HandlerKeys(Keys):
     """Which changes."""
     call: str
     """`module:function`."""
+
+
+class AlertKeys(Keys):
+    """Who is told, once, that a destination is older than its `deadline`, and when that is over."""
+
+    notifier: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+    """A notifier of Airflow's: `package.module.Class`."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """What it is made with; templates see `conduit` (`conduit.message`, `.destination`, `.age`, …)."""
 
 
 class RecoveryKeys(Keys):
@@ -316,6 +327,8 @@ class PipelineKeys(Keys):
     """The data interval of the replay DAG: cron, a preset such as @daily, or a duration."""
     spool: SpoolKeys = SpoolKeys()
     handlers: Annotated[list[HandlerKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    alerts: Annotated[list[AlertKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Absent = those of the Airflow Variable `conduit_alerts`."""
     error_recovery: RecoveryKeys = RecoveryKeys()
 
 

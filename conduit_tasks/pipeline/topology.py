@@ -101,6 +101,8 @@ class Destination:
     """Trigger filters in the CloudEvents subscriptions form (`{"exact": {…}}` …); all must match; none = everything."""
     delivery: Delivery = Delivery()
     dead_letters: DeadLetterQueue = DeadLetterQueue()
+    deadline: float | None = None
+    """Seconds its oldest unconfirmed record may be old before the pipeline's alerts are called."""
 
     @property
     def node(self) -> str:
@@ -165,6 +167,8 @@ class Pipeline:
     spool_retention: float = 86_400.0
     dead_letters: DeadLetterQueue = DeadLetterQueue()
     handlers: tuple[Mapping[str, str], ...] = ()
+    alerts: tuple[Mapping[str, Any], ...] = ()
+    """`notifier` and its `arguments` each."""
     recovery: Recovery = Recovery()
     file: str = ""
     """The file it came from, for messages."""
@@ -189,5 +193,7 @@ class Pipeline:
         from dataclasses import asdict
 
         config = asdict(self)
-        del config["file"], config["line"]
+        del config["file"], config["line"], config["alerts"]
+        for destination in config["destinations"]:
+            del destination["deadline"]
         return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

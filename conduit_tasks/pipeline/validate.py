@@ -20,7 +20,12 @@ from conduit_tasks.settings import settings
 GATEWAY = "gateway"
 """The source whose producers are answered by `conduit gateway`."""
 _SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
-_DESTINATION_ONLY = {"trigger": "trigger", "delivery": "delivery", "dead_letter_queue": "dead-letter-queue"}
+_DESTINATION_ONLY = {
+    "trigger": "trigger",
+    "delivery": "delivery",
+    "dead_letter_queue": "dead-letter-queue",
+    "deadline": "deadline",
+}
 DEAD_LETTERS = ("dead-letter-queue", "processors")
 """Where the processors of dead letters are, below whose letters they are."""
 _UPDATE = 'set version: "2.2"'

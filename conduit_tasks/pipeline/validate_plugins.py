@@ -26,7 +26,6 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
     """Plugins, their settings, filters and conditions: loads the modules that know them."""
     from conduit_tasks.connectors import registry
     from conduit_tasks.filters import compile_filters
-    from conduit_tasks.include import load_function
 
     sources = _Kind(registry.source_class, registry.known)
     destinations = _Kind(registry.destination_class, registry.known)
@@ -52,10 +51,19 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
         if queue.plugin and parse_plugin(queue.plugin).name != "log":
             _check_connector(destinations, queue.plugin, queue.settings, report, path)
     _check_wake(keys, found, report, (*base, "wake"))
-    for n, handler in enumerate(keys.handlers):
-        path = (*base, "handlers", n, "call")
+    _check_called(keys, report, base)
+
+
+def _check_called(keys: PipelineKeys, report: Report, base: Path) -> None:
+    """What of the user's own code is called by name."""
+    from conduit_tasks.include import load_function
+
+    called = [((*base, "handlers", n, "call"), handler.call) for n, handler in enumerate(keys.handlers)]
+    for n, alert in enumerate(keys.alerts):
+        called.append(((*base, "alerts", n, "notifier"), ":".join(alert.notifier.rsplit(".", 1))))
+    for path, call in called:
         if not report.wrong(path):
-            check_with(lambda call: load_function(call, "handlers"), handler.call, "E212", report, path)
+            check_with(lambda call, what=str(path[-3]): load_function(call, what), call, "E212", report, path)
 
 
 def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Report, path: Path) -> None:

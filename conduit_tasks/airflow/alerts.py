@@ -1,0 +1,128 @@
+"""Deadline alerts: a destination whose oldest unconfirmed record is older than its `deadline` calls Airflow notifiers.
+
+Looked at by `plan`, so also in runs that find nothing, and by the acks, so also after a destination failed; told once
+per breach and once when it is over, however many runs see it. Alerts are bookkeeping: what goes wrong with them is
+logged, and the next run tells.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.errors import BrokerUnavailable, ConfigError
+
+if TYPE_CHECKING:
+    from airflow.sdk.bases.notifier import BaseNotifier
+
+    from conduit_tasks.pipeline.topology import Pipeline
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "conduit_alerts"
+"""Airflow Variable with the `alerts` (JSON) of pipelines that have none of their own."""
+
+
+@contextmanager
+def looking(pipeline_id: str, run_id: str) -> Iterator[None]:
+    """Looks at the deadlines when the block has ended, well or not."""
+    try:
+        yield
+    except BrokerUnavailable:
+        raise
+    except Exception:
+        _look(pipeline_id, run_id)
+        raise
+    _look(pipeline_id, run_id)
+
+
+def _look(pipeline_id: str, run_id: str) -> None:
+    try:
+        tell(pipeline_id, run_id)
+    except Exception as error:  # noqa: BLE001 - no run fails by its alerts
+        log.warning("deadlines of %s: %s: %s", pipeline_id, type(error).__name__, error)
+
+
+def tell(pipeline_id: str, run_id: str) -> None:
+    """Tells what is to be told of a pipeline's destinations. Raises ConfigError where the Variable is wrong."""
+    from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    pipeline = get_pipeline(pipeline_id)
+    watched = [d for d in pipeline.destinations if d.deadline is not None]
+    if not watched or not (alerts := _alerts(pipeline)):
+        return
+    with opened(pipeline, run_id) as context:
+        for destination in watched:
+            age, deadline = context.broker.waiting_for(destination.id), destination.deadline or 0.0
+            late = age > deadline
+            about = {
+                "pipeline": pipeline.id,
+                "destination": destination.id,
+                "state": "late" if late else "recovered",
+                "age": round(age, 3),
+                "deadline": deadline,
+                "message": f"{destination.id} of pipeline {pipeline.id} "
+                + (f"is {age:,.0f} s behind, more than its deadline of {deadline:,.0f} s" if late else "has caught up"),
+            }
+            for n, alert in enumerate(alerts):
+                subject = f"{destination.id}|{n}:{alert['notifier']}"
+                if not (nonce := context.broker.alert(subject, late)):
+                    continue
+                told = _notify(alert, about)
+                context.broker.alerted(subject, late, nonce, told=told)
+
+
+def _alerts(pipeline: Pipeline) -> list[Mapping[str, Any]]:
+    if pipeline.alerts:
+        return list(pipeline.alerts)
+    from airflow.sdk import Variable
+    from pydantic import TypeAdapter, ValidationError
+
+    from conduit_tasks.pipeline.model import AlertKeys
+
+    found = Variable.get(VARIABLE, default=None, deserialize_json=True)
+    try:
+        return [alert.model_dump() for alert in TypeAdapter(list[AlertKeys]).validate_python(found or [])]
+    except ValidationError:
+        raise ConfigError(
+            f'the Airflow Variable {VARIABLE} must be a list such as [{{"notifier": "package.module.Class", '
+            '"arguments": {"text": "{{ conduit.message }}"}}]'
+        ) from None
+
+
+def _notify(alert: Mapping[str, Any], about: Mapping[str, Any]) -> bool:
+    """Whether it was told."""
+    try:
+        notifier = load_notifier(alert["notifier"])(**alert["arguments"])
+        notifier({**_task_context(), "conduit": about})
+    except Exception as error:  # noqa: BLE001 - a notifier may raise anything, and the run goes on
+        log.warning("%s was not told that %s: %s: %s", alert["notifier"], about["message"], type(error).__name__, error)
+        return False
+    log.info("%s was told that %s", alert["notifier"], about["message"])
+    return True
+
+
+def load_notifier(path: str) -> type[BaseNotifier]:
+    """The class `package.module.Class`; also one below `include`. Raises ConfigError where it is no notifier."""
+    from airflow.sdk.bases.notifier import BaseNotifier
+
+    from conduit_tasks.include import load_function
+
+    module, _, name = path.rpartition(".")
+    found: Any = load_function(f"{module}:{name}", "alerts: notifier")
+    if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
+        raise ConfigError(f"alerts: {path} is no BaseNotifier of Airflow's")
+    return found
+
+
+def _task_context() -> dict[str, Any]:
+    """Airflow's, for templates; {} outside of a task."""
+    from airflow.sdk import get_current_context
+
+    try:
+        return dict(get_current_context())
+    except RuntimeError:
+        return {}

@@ -1,0 +1,17 @@
+-- alerted: what `alert` gave out was told, or could not be.
+--
+-- @key alerts  hash  see `alert`
+-- @arg subject text  of `alert`
+-- @arg late    int   of `alert`
+-- @arg nonce   text  of `alert`
+-- @arg told    int   1: it was told; 0: it was not, so the next one tells it
+-- @returns ok
+
+local claim = 'claim:' .. A.subject
+local nonce = string.match(redis.call('HGET', K.alerts, claim) or '', '^(.*)|%d+$')
+if nonce ~= A.nonce then return {'ok'} end
+if A.told == '1' then
+  if A.late == '1' then redis.call('HSET', K.alerts, A.subject, '1') else redis.call('HDEL', K.alerts, A.subject) end
+end
+redis.call('HDEL', K.alerts, claim)
+return {'ok'}

@@ -1,0 +1,197 @@
+"""Deadline alerts by the code that the DAG's tasks call, on a real broker, with a notifier that writes a file."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from conduit_tasks.airflow import tasks
+from conduit_tasks.airflow.alerts import load_notifier
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.pipeline.load import get_pipeline, load_file
+from tests.faults.parts import events
+from tests.micro_batch.harness import run_once
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    isolate: true
+    lag-budget: {{records: 100}}
+    connectors:
+      - {{id: in, type: source, plugin: file, settings: {{path: "data/*.jsonl", format: jsonl, settle: 0s}}}}
+      - {{id: fine, type: destination, plugin: file, settings: {{path: fine.jsonl, format: payload}}, deadline: 1ms}}
+      - id: away
+        type: destination
+        plugin: file
+        settings: {{path: there/out.jsonl, format: payload}}
+        deadline: {deadline}
+{alerts}
+"""
+ALERT = {
+    "notifier": "tests.airflow.late_notifier.ToFile",
+    "arguments": {"path": "told", "text": "{{ conduit.destination }} {{ conduit.state }}", "fail": "nobody"},
+}
+
+
+@pytest.fixture
+def started(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Writes the pipeline, whose destination `away` cannot be written to while the file `there` is in its way."""
+    monkeypatch.chdir(home)
+
+    def start(deadline: str = "1ms", alerts: str | None = None) -> None:
+        text = f"    alerts: [{json.dumps(ALERT)}]" if alerts is None else alerts
+        (home / "include" / "pipelines" / "p.yaml").write_text(PIPELINE.format(deadline=deadline, alerts=text))
+        if not (home / "data").exists():
+            (home / "there").touch()
+            events(home / "data", 10)
+            run_once("p")
+
+    return start
+
+
+def look(run: str = "run") -> None:
+    """What every run does, however little there is to do."""
+    tasks.plan("p", run, {})
+
+
+def told(home: Path) -> list[str]:
+    path = home / "told"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_breach_and_its_end_are_told_once_however_many_runs_see_them(
+    home: Path, started: Callable[..., None]
+) -> None:
+    # Given a destination that is behind its deadline, and one that is not
+    started()
+    for n in range(3):
+        look(f"run-{n}")
+    tasks.ack("p", "in", "run-2")
+    assert told(home) == ["away late"]
+    # When it can be written to again
+    (home / "there").unlink()
+    run_once("p")
+    # Then that is told once, too
+    look()
+    look()
+    assert told(home) == ["away late", "away recovered"]
+
+
+def test_a_degraded_pipeline_tells_as_well(home: Path, started: Callable[..., None]) -> None:
+    started()
+    with opened("p", "t") as context:
+        context.broker.fail("sources.in", "broken", "E", None)
+    with pytest.raises(AirflowFailException):
+        look()
+    assert told(home) == ["away late"]
+
+
+def test_who_could_not_be_told_is_told_by_the_next_run(home: Path, started: Callable[..., None]) -> None:
+    (home / "nobody").touch()
+    started()
+    look()
+    assert told(home) == []
+    (home / "nobody").unlink()
+    look()
+    look()
+    assert told(home) == ["away late"]
+
+
+def test_within_its_deadline_nothing_is_told(home: Path, started: Callable[..., None]) -> None:
+    started(deadline="1h")
+    look()
+    assert told(home) == []
+
+
+def test_what_is_planned_and_not_sealed_counts_as_waiting(home: Path, started: Callable[..., None]) -> None:
+    # Given a file that was read by nobody yet
+    started(deadline="1h")
+    (home / "there").unlink()
+    run_once("p")
+    events(home / "data", 10, start=10)
+    tasks.plan("p", "run", {})
+    started()
+    # Then both are late with it
+    look()
+    assert sorted(told(home)) == ["away late", "fine late"]
+
+
+def test_pipelines_without_alerts_of_their_own_use_the_variables(
+    home: Path, started: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_CONDUIT_ALERTS", json.dumps([ALERT]))
+    started(alerts="")
+    look()
+    assert told(home) == ["away late"]
+
+
+def test_a_variable_that_is_no_list_of_alerts_fails_no_run(
+    home: Path, started: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_CONDUIT_ALERTS", json.dumps({"notifier": "secret"}))
+    started(alerts="")
+    look()
+    assert "conduit_alerts must be a list" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.proves("I5")
+def test_runs_at_the_same_time_tell_once_and_one_that_died_is_followed_by_another(
+    home: Path, started: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started()
+    # Given one that was about to tell and died
+    with opened("p", "t") as context:
+        assert context.broker.alert("away|0:tests.airflow.late_notifier.ToFile", True)
+    threads = [threading.Thread(target=look, args=(f"run-{n}",)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told(home) == []
+    # When its time is over
+    monkeypatch.setattr("conduit_tasks.broker.lateness.TELLING", 60)
+    with opened("p", "t") as context:
+        key = context.broker.keys.alerts
+        for field in context.broker.hash(key):
+            context.broker.read(("HSET", key, field, "gone|1"))
+    threads = [threading.Thread(target=look, args=(f"run-{n}",)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Then it is told, once
+    assert told(home) == ["away late"]
+
+
+def test_deadlines_and_alerts_change_no_version_of_the_pipeline(home: Path, started: Callable[..., None]) -> None:
+    started()
+    before = get_pipeline("p").digest()
+    started(deadline="2h", alerts="")
+    assert get_pipeline("p").digest() == before
+
+
+def test_the_file_says_where_a_deadline_or_a_notifier_is_wrong(home: Path) -> None:
+    path = home / "include" / "pipelines" / "p.yaml"
+    text = PIPELINE.format(deadline="1s", alerts="")
+    for good, bad, code in (
+        ("deadline: 1s", "deadline: 0s", "E103"),
+        ("settle: 0s}}", "settle: 0s}, deadline: 1s}", "E107"),
+    ):
+        assert good in text
+        path.write_text(text.replace(good, bad))
+        assert [f.code for f in load_file(path).errors] == [code]
+    path.write_text(
+        PIPELINE.format(deadline="1s", alerts='    alerts: [{notifier: "tests.airflow.late_notifier.Nobody"}]')
+    )
+    (finding,) = load_file(path, plugins=True).errors
+    assert finding.code == "E212"
+    with pytest.raises(ConfigError, match="no BaseNotifier"):
+        load_notifier("pathlib.Path")
