@@ -75,6 +75,8 @@ class Reading:
             known = [each.records for each in slices]
             if None not in known and sum(n or 0 for n in known) > most:
                 raise Unmet(f"plan took {sum(n or 0 for n in known)} records where {most} were allowed")
+            if slices and source.watchable() and not source.news(dict(self.position)):
+                raise Unmet("news() said that there is nothing where plan() found something: nobody would be woken")
             before, self.ends, count = dict(self.position), {}, self.count
             for slice in slices:
                 self._take(slice, twice)

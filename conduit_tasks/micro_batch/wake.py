@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 LONGEST = 300.0
 """Seconds between two wake-ups that achieve nothing."""
 LEFT = 60.0
-"""Seconds without progress after which what is left over from a run is worth another one."""
+"""Seconds without progress, and without a wake-up, after which what is left over from a run is worth another one."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Pace:
             return ""
         due = self._woken + self._delay
         if not look.news:
-            due = max(due, self._moved + max(LEFT, self._delay))
+            due = max(due, self._moved + LEFT, self._woken + LEFT)
         if now < due:
             return ""
         self._woken, self._delay = now, max(self._pause, min(2 * self._delay, LONGEST))

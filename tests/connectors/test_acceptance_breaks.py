@@ -93,6 +93,11 @@ class TakesTooMuch(MemorySource):
         return super().plan(position, Limit())
 
 
+class SleepsOn(MemorySource):
+    def news(self, position: Position) -> bool:
+        return False
+
+
 class TokensOfItsOwn(MemorySource):
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         return [replace(each, hint=(1, 2)) for each in super().plan(position, limit)]
@@ -136,6 +141,7 @@ class TellsSecrets(MemorySource):
         (NeverEnds, "everything that is there is read", "a slice that leads nowhere"),
         (RepeatsTheLast, "everything that is there is read", "more than 20000 records came"),
         (TakesTooMuch, "a slice that is read again gives the same", "where 2 were allowed"),
+        (SleepsOn, "everything that is there is read", "nobody would be woken"),
         (TokensOfItsOwn, "everything that is there is read", "must be JSON values"),
         (LeavesASocket, "a slice that is read again gives the same", "more open than before: .* sockets"),
         (LeavesAThread, "a slice that is read again gives the same", "more open than before: .* threads"),

@@ -72,7 +72,7 @@ def test_a_storm_of_news_is_a_wake_up_per_pause_at_most() -> None:
 def test_what_is_left_over_wakes_when_nobody_works_on_it_any_more() -> None:
     pace = Pace(10)
     left = Look(left=True, progress=(1,))
-    assert [t for t in range(200) if pace.wake(left, t)] == [LEFT, LEFT + 20, LEFT + 60]
+    assert [t for t in range(200) if pace.wake(left, t)] == [LEFT, 2 * LEFT, 3 * LEFT]
     # While it moves nobody is woken
     pace = Pace(10)
     assert [t for t in range(200) if pace.wake(Look(left=True, progress=(t // 50,)), t)] == []

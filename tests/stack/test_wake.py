@@ -1,0 +1,128 @@
+"""Wake-ups under the real scheduler and triggerer: what is new starts a run long before its time, and what nobody woke
+for is taken by the next timed one."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import psutil
+import pytest
+
+from conduit_tasks.stack import gateway, processes
+from conduit_tasks.stack.layout import Layout
+from tests.stack.conftest import PATIENCE, Stack, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
+
+PIPELINE = """\
+version: "2.2"
+pipelines:
+  - id: woken
+    schedule: {schedule}
+    {more}
+    connectors:
+      - {{id: web, type: source, plugin: gateway, settings: {{auth: none}}}}
+      - {{id: lines, type: source, plugin: file, settings: {{path: "in/woken/*.jsonl"}}}}
+      - {{id: out, type: destination, plugin: file, settings: {{path: out/woken.jsonl, format: payload}}}}
+"""
+DAG = "/dags/woken/dagRuns"
+
+
+def write(stack: Stack, schedule: str, more: str) -> None:
+    side = stack.home / "woken.side"
+    side.write_text(PIPELINE.format(schedule=schedule, more=more))
+    side.rename(stack.home / "include" / "pipelines" / "woken.yaml")
+
+
+def delivered(stack: Stack) -> str:
+    out = stack.home / "out" / "woken.jsonl"
+    return out.read_text() if out.exists() else ""
+
+
+def runs(stack: Stack, kind: str) -> list[dict[str, Any]]:
+    """Of a kind, newest first."""
+    with stack.api() as api:
+        found = api.request("GET", DAG, params={"order_by": "-run_after", "limit": 100})
+    return [run for run in found["dag_runs"] if run["run_type"] == kind]
+
+
+def reader(stack: Stack, source: str) -> dict[str, Any]:
+    """The newest run that read this source."""
+    with stack.api() as api:
+        for run in api.request("GET", DAG, params={"order_by": "-run_after", "limit": 100})["dag_runs"]:
+            states = {task["task_id"]: task["state"] for task in api.tasks("woken", run["dag_run_id"])}
+            if states.get(f"sources.{source}") == "success":
+                return dict(run)
+    raise AssertionError(f"no run read {source}")
+
+
+@pytest.fixture
+def woken(stack: Stack) -> Iterator[Stack]:
+    """A stack with a pipeline that is due once a year and woken meanwhile. What it added is gone after, for the others
+    share the stack."""
+    (stack.home / "in" / "woken").mkdir(parents=True)
+    write(stack, '"@yearly"', "wake: {look: 1s, pause: 2s}")
+    stack.conduit("stack", "up", "--timeout", str(PATIENCE))
+    with stack.api() as api:
+        # Airflow makes up for the last time it was due before it knew of the DAG.
+        until(lambda: api.dag("woken") and runs(stack, "scheduled"))
+        until(lambda: not api.active_runs("woken"))
+    yield stack
+    (stack.home / "include" / "pipelines" / "woken.yaml").unlink()
+    with stack.api() as api:
+        api.request("PATCH", "/dags/woken", json={"is_paused": True})
+    state = stack.state
+    processes.stop(state.processes.pop(gateway.NAME), timeout=60)
+    state.gateway_url = ""
+    state.save(Layout(stack.home))
+
+
+@pytest.mark.proves("T2")
+def test_what_is_new_starts_a_run_and_what_nobody_woke_for_is_taken_by_the_next_timed_one(woken: Stack) -> None:
+    # When files are dropped, two at once
+    woken.write("woken", "a", 1, 2)
+    woken.write("woken", "b", 3, 3)
+    until(lambda: delivered(woken).count("\n") == 3)
+    # Then the asset started the run that delivered them
+    assert delivered(woken) == '{"n": 1}\n{"n": 2}\n{"n": 3}\n'
+    assert reader(woken, "lines")["run_type"] == "asset_triggered"
+
+    # When an event is posted
+    event = urllib.request.Request(
+        f"{woken.state.gateway_url}/ingest/woken/web", b'{"n": 4}', {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(event, timeout=30) as answer:
+        assert answer.status == 202
+    until(lambda: delivered(woken).count("\n") == 4)
+    # Then it is the same, and nobody is woken for nothing
+    assert reader(woken, "web")["run_type"] == "asset_triggered"
+    assert len(runs(woken, "scheduled")) == 1
+    with woken.api() as api:
+        until(lambda: not api.active_runs("woken"))
+    assert len(runs(woken, "asset_triggered")) < 8
+
+    # Given a triggerer that was killed, so that the event of another file is lost
+    triggerer = psutil.Process(woken.state.processes["triggerer"].pid)
+    for process in [*triggerer.children(recursive=True), triggerer]:
+        process.kill()
+    triggerer.wait(30)
+    woken.write("woken", "c", 5, 5)
+    # When its time comes (here by a changed file: a year is long)
+    write(woken, "10s", "data-intervals: true\n    wake: {look: 1s, pause: 2s}")
+    until(lambda: delivered(woken).count("\n") == 5)
+    # Then the timed run took it; it carries its data interval, which nothing of it looks at
+    took = reader(woken, "lines")
+    assert took["run_type"] == "scheduled"
+    begin, end = (datetime.fromisoformat(took[f"data_interval_{side}"]) for side in ("start", "end"))
+    assert (end - begin).total_seconds() == 10
+
+    # And a triggerer that is there again goes on where the other one was
+    write(woken, '"@yearly"', "wake: {look: 1s, pause: 2s}")
+    before = runs(woken, "asset_triggered")[0]["dag_run_id"]
+    woken.conduit("stack", "up", "--timeout", str(PATIENCE))
+    woken.write("woken", "d", 6, 6)
+    until(lambda: delivered(woken).count("\n") == 6)
+    assert runs(woken, "asset_triggered")[0]["dag_run_id"] != before
