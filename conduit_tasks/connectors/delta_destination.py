@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
@@ -59,11 +60,16 @@ class DeltaDestination(BatchDestination):
         self._uri, self._options = table_uri(self.settings["path"]), storage_options(self.settings) or None
         deltalake = library()
         try:
-            self._table = deltalake.DeltaTable(self._uri, storage_options=self._options)
+            self._table = self._loaded()
         except deltalake.exceptions.TableNotFoundError:
             self._table = None
         except (OSError, deltalake.exceptions.DeltaError) as error:
             raise self._unavailable(error) from None
+
+    def _loaded(self) -> Any:
+        from conduit_tasks.connectors.delta_log import library
+
+        return library().DeltaTable(self._uri, storage_options=self._options)
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """One commit. Raises Refused, Unavailable."""
@@ -71,6 +77,8 @@ class DeltaDestination(BatchDestination):
 
         table = written_rows(rows, self.settings["rows"])
         transactions = []
+        if self._table is None:
+            self._create(self._fitting(table))
         if rows.numbers is not None:
             had, transaction = self._advance(rows.numbers)
             table = table.slice(had)
@@ -85,8 +93,7 @@ class DeltaDestination(BatchDestination):
         from conduit_tasks.connectors.delta_log import library
 
         application = f"conduit/{numbers.pipeline}/{numbers.destination}/{numbers.epoch}"
-        current = (self._table.transaction_version(application) if self._table is not None else None) or 0
-        had, last = numbers.received(current)
+        had, last = numbers.received(self._table.transaction_version(application) or 0)
         return had, library().Transaction(application, last)
 
     def _fitting(self, table: pa.Table) -> pa.Table:
@@ -111,6 +118,22 @@ class DeltaDestination(BatchDestination):
             raise Refused("no field of the payload has a value")
         return pa.table(columns)
 
+    def _create(self, table: pa.Table) -> None:
+        """The table with these columns and no row, or as another writer made it meanwhile: what it has received is read
+        in either case before anything is added, so that two who both saw no table do not both write the same."""
+        from conduit_tasks.connectors.delta_log import library
+
+        deltalake = library()
+        self.still_ours()
+        try:
+            with suppress(deltalake.exceptions.CommitFailedError):  # made at the same moment
+                deltalake.write_deltalake(
+                    self._uri, table.slice(0, 0), mode="ignore", partition_by=self._by, storage_options=self._options
+                )
+            self._table = self._loaded()
+        except (OSError, deltalake.exceptions.DeltaError) as error:
+            raise self._unavailable(error) from None
+
     def _commit(self, table: pa.Table, transactions: list[Any]) -> None:
         from conduit_tasks.connectors.delta_log import library
 
@@ -119,16 +142,12 @@ class DeltaDestination(BatchDestination):
         self.still_ours()
         try:
             deltalake.write_deltalake(
-                self._table if self._table is not None else self._uri,
+                self._table,
                 table,
                 mode="append",
-                partition_by=self._by if self._table is None else None,
-                schema_mode="merge" if self._table is not None else None,
-                storage_options=self._options if self._table is None else None,
+                schema_mode="merge",
                 commit_properties=deltalake.CommitProperties(app_transactions=transactions or None),
             )
-            if self._table is None:
-                self._table = deltalake.DeltaTable(self._uri, storage_options=self._options)
         except deltalake.exceptions.SchemaMismatchError as error:
             raise Refused(f"the rows do not fit the table: {error}") from None
         except (OSError, deltalake.exceptions.DeltaError) as error:

@@ -80,8 +80,10 @@ class DeltaLog:
         rows = pa.table(self.table.get_add_actions(flatten=False)).to_pylist()
         if pa.table(self.table.deletion_vectors()).num_rows:
             raise self._deletion_vectors()
-        found = [Added(r["path"], r["num_records"], r["size_bytes"], dict(r.get("partition") or {})) for r in rows]
-        return sorted(found, key=lambda each: each.path)
+        return [
+            Added(unquote(r["path"]), r["num_records"], r["size_bytes"], dict(r.get("partition") or {}))
+            for r in sorted(rows, key=lambda row: row["path"])
+        ]
 
     def added(self, version: int) -> tuple[list[Added], bool]:
         """Files that the commit `version` added to the data, and whether it took rows away or changed them.

@@ -101,6 +101,7 @@ class ParquetFolder:
         parts = self._parts(table)
         name = f"{self._owner}-{n:010d}.parquet"
         try:
+            self._check_names([self._folder / folder / name for folder, _ in parts])
             replace_file(
                 self._ledger, orjson.dumps({"n": n, "files": [str(Path(folder) / name) for folder, _ in parts]})
             )
@@ -143,6 +144,16 @@ class ParquetFolder:
         kept = [name for name in table.column_names if name not in self._partition_by]
         return [(folder, rows.select(kept)) for folder, rows in parts]
 
+    def _check_names(self, paths: Sequence[Path]) -> None:
+        """Before anything is begun, the ledger too: a name that cannot be made cannot be taken away either."""
+        longest, whole = (os.pathconf(self._folder, limit) for limit in ("PC_NAME_MAX", "PC_PATH_MAX"))
+        for path in paths:
+            aside = _aside(path)
+            if len(os.fsencode(aside)) >= whole or any(len(os.fsencode(each)) > longest for each in aside.parts):
+                raise Refused(
+                    f"a value is too long for a folder's name (partition-by: {', '.join(self._partition_by)})"
+                )
+
     def _unavailable(self, error: OSError) -> Unavailable:
         todo = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "check the path"
         return Unavailable(f"{self._folder} cannot be written: {error.strerror}; {todo}, and delivery goes on")
@@ -164,10 +175,20 @@ def _by(table: pa.Table, name: str) -> list[tuple[str, pa.Table]]:
     if pa.types.is_string(column.type):
         # An empty text cannot be told from none in a folder's name.
         column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-    found = []
-    for value in column.unique().to_pylist():
-        same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
-        # As a path holds it: a value of `..` or with a slash in it leads nowhere else.
-        text = NULL if value is None else quote(str(value), safe=" ").replace(".", "%2E")
-        found.append((f"{quote(name, safe='')}={text}", table.filter(same)))
-    return found
+    # Rows are apart where their folders are, not where they are equal: NaN is not to itself, -0.0 is to 0.0.
+    codes = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
+    folders: dict[str, list[int]] = {}
+    for code, value in enumerate(codes.dictionary.to_pylist()):
+        folders.setdefault(f"{quote(name, safe='')}={_as_folder(value)}", []).append(code)
+    return [
+        (folder, table.filter(pc.is_in(codes.indices, pa.array(of, codes.indices.type))))
+        for folder, of in folders.items()
+    ]
+
+
+def _as_folder(value: Any) -> str:
+    """As a path holds it: no value of `..` or with a slash in it leads elsewhere, and none is taken for no value."""
+    if value is None:
+        return NULL
+    text = quote(str(value), safe=" ").replace(".", "%2E")
+    return text if text != NULL else text.replace("_", "%5F", 1)

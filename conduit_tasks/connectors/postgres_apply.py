@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from conduit_tasks.connectors.postgres_cells import cell, copy_line
+from conduit_tasks.connectors.postgres_cells import cell
 from conduit_tasks.connectors.postgres_client import library
+from conduit_tasks.connectors.postgres_keys import Key, spellings
 from conduit_tasks.connectors.postgres_read import TRUNCATED, UNCHANGED
+from conduit_tasks.connectors.postgres_staged import copy_rows, identified, staged
 from conduit_tasks.connectors.postgres_tables import Table
 from conduit_tasks.errors import Refused
 from conduit_tasks.record.record import Record
 
 Cells = dict[str, str | None]
-Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Of the row of `key`, of every row without one. `row`: what it gets, None where it goes; `was`: the key it had
+    until then; `rest_stays`: where it is there, what `row` does not name stays although it moves."""
+
+    key: Key | None
+    row: Cells | None = None
+    was: Key | None = None
+    rest_stays: bool = False
 
 
 @dataclass
 class Pending:
-    """What is still to be done to one table: its new rows, or per key the row it gets, None where it goes."""
+    """What is still to be done to one table: the rows it only gets, or its changes in their order."""
 
     table: Table
     key: tuple[str, ...]
-    rows: dict[Key, Cells | None] = field(default_factory=dict)
     added: list[Cells] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
 
 
 class Apply:
-    """Collects changes in their order and writes them together; `finish` writes the rest.
+    """Collects changes in their order; `finish` writes them together.
 
     Raises Refused where a record cannot be a change of its table.
     """
@@ -46,119 +57,121 @@ class Apply:
             if record.operation == "delete":
                 raise Refused("a delete cannot be appended; write `mode: upsert`, or filter it")
             pending.added.append(_cells(_fields(record), table))
-        elif record.operation == "delete":
-            self._delete(record, pending)
         else:
-            self._upsert(record, pending)
+            pending.changes.append(_delete(record, pending) if record.operation == "delete" else _put(record, pending))
 
     def finish(self) -> None:
         for pending in self._pending.values():
-            self._flush(pending)
+            for names, rows in _by_columns(pending.added):
+                copy_rows(self._cursor, identified(pending.table), names, ([row[n] for n in names] for row in rows))
+            TableRows(self._cursor, pending).apply()
 
-    def _delete(self, record: Record, pending: Pending) -> None:
-        if TRUNCATED in record.metadata:
-            pending.rows.clear()
-            self._execute("DELETE FROM {}", pending.table)
-            return
-        for data in (record.key, record.before, record.after):
-            if (key := _key(data, pending)) is not None:
-                pending.rows[key] = None
-                return
-        raise Refused(f"a delete names no {', '.join(pending.key)} in its key or its payload")
 
-    def _upsert(self, record: Record, pending: Pending) -> None:
-        values = _fields(record)
-        if isinstance(record.key, dict):
-            values = {**{n: record.key[n] for n in pending.key if n in record.key}, **values}
-        key = _key(values, pending)
-        if key is None:
-            raise Refused(f"the record has no {', '.join(pending.key)}, which is the key of the table")
-        row = _cells(values, pending.table)
-        was = _key(record.before, pending) if record.operation == "update" else None
-        moved = was is not None and was != key
-        if UNCHANGED in record.metadata:
-            self._partial(pending, was if was is not None else key, key, row)
-            return
-        if moved and was is not None:
-            pending.rows[was] = None
-        pending.rows[key] = row
+class TableRows:
+    """The rows of one table: `_gone` are the keys whose rows go first, `_came` what then comes, per key."""
 
-    def _partial(self, pending: Pending, was: Key, key: Key, row: Cells) -> None:
-        """A row of which some columns stay as they are."""
-        before = pending.rows.get(was)
+    def __init__(self, cursor: Any, pending: Pending) -> None:
+        self._cursor, self._table, self._names, self._changes = cursor, pending.table, pending.key, pending.changes
+        self._gone: dict[Key, None] = {}
+        self._came: dict[Key, Cells] = {}
+
+    def apply(self) -> None:
+        """As if each change were written on its own: a row that comes to one that is there leaves what it does not
+        name, one that comes to a key whose row went does not."""
+        keys = {key for change in self._changes for key in (change.key, change.was) if key is not None}
+        same = spellings(self._cursor, self._table, self._names, keys) if self._changes else {}
+        for change in self._changes:
+            if change.key is None:
+                self._gone.clear()
+                self._came.clear()
+                self._execute("DELETE FROM {}")
+                continue
+            key = same.get(change.key, change.key)
+            if change.row is None:
+                self._goes(key)
+                continue
+            was = key if change.was is None else same.get(change.was, change.was)
+            if change.rest_stays and (was != key or key not in self._came):
+                self._flush()
+                if self._updated(was, change.row):
+                    continue
+            elif was != key:
+                self._goes(was)
+            self._comes(key, change.row)
+        self._flush()
+
+    def _goes(self, key: Key) -> None:
+        self._came.pop(key, None)
+        self._gone[key] = None
+
+    def _comes(self, key: Key, row: Cells) -> None:
+        before = self._came.get(key)
         if before is not None:
-            pending.rows[was] = None
-            pending.rows[key] = {**before, **row}
-            return
-        self._flush(pending)
-        sql = library().sql
-        table = pending.table
-        sets = sql.SQL(", ").join(
-            sql.SQL("{} = {}").format(sql.Identifier(n), _typed(text, table.types[n])) for n, text in row.items()
-        )
-        where = sql.SQL(" AND ").join(
-            sql.SQL("{} = {}").format(sql.Identifier(n), _typed(text, table.types[n]))
-            for n, text in zip(pending.key, was, strict=True)
-        )
-        self._execute("UPDATE {} SET {} WHERE {}", table, sets, where)
-        if self._cursor.rowcount == 0:
-            pending.rows[key] = row
+            row = {**before, **row, **{name: before[name] for name in self._names}}
+        self._came[key] = row
 
-    def _flush(self, pending: Pending) -> None:
+    def _updated(self, was: Key, row: Cells) -> bool:
+        """Whether there is such a row, which then has these values. Literals without a type take the column's, and are
+        refused where they are too long, as `COPY` does."""
+        sql = library().sql
+
+        def equal(values: Iterable[tuple[str, str | None]]) -> list[Any]:
+            return [sql.SQL("{} = {}").format(sql.Identifier(n), sql.Literal(text)) for n, text in values]
+
+        sets = sql.SQL(", ").join(equal(row.items()))
+        where = sql.SQL(" AND ").join(equal(zip(self._names, was, strict=True)))
+        self._execute("UPDATE {} SET {} WHERE {}", sets, where)
+        return bool(self._cursor.rowcount)
+
+    def _flush(self) -> None:
         """Rows that go before rows that come, so that they make room for them."""
-        gone = [key for key, row in pending.rows.items() if row is None]
-        if gone:
-            self._remove(pending, gone)
-        for names, rows in _by_columns(row for row in pending.rows.values() if row is not None):
-            self._put(pending, names, rows)
-        for names, rows in _by_columns(pending.added):
-            self._copy(_identified(pending.table), names, rows)
-        pending.rows.clear()
-        pending.added.clear()
+        if self._gone:
+            self._remove(self._gone)
+        for names, rows in _by_columns(self._came.values()):
+            self._put(names, rows)
+        self._gone.clear()
+        self._came.clear()
 
-    def _remove(self, pending: Pending, keys: Sequence[Key]) -> None:
+    def _remove(self, keys: Collection[Key]) -> None:
         sql = library().sql
-        table = pending.table
-        with_keys = sql.SQL(", ").join(
-            sql.SQL("({})").format(sql.SQL(", ").join(_typed(t, table.types[n]) for n, t in zip(pending.key, key)))
-            for key in keys
-        )
-        names = sql.SQL(", ").join(map(sql.Identifier, pending.key))
-        same = sql.SQL(" AND ").join(sql.SQL("t.{0} = k.{0}").format(sql.Identifier(n)) for n in pending.key)
-        self._execute("DELETE FROM {} AS t USING (VALUES {}) AS k ({}) WHERE {}", table, with_keys, names, same)
+        same = sql.SQL(" AND ").join(sql.SQL("t.{0} = k.{0}").format(sql.Identifier(n)) for n in self._names)
+        with staged(self._cursor, self._table, self._names) as place:
+            copy_rows(self._cursor, place, self._names, keys)
+            self._execute("DELETE FROM {} AS t USING {} AS k WHERE {}", place, same)
 
-    def _put(self, pending: Pending, names: Sequence[str], rows: Sequence[Cells]) -> None:
+    def _put(self, names: Sequence[str], rows: Sequence[Cells]) -> None:
         sql = library().sql
-        staged = sql.Identifier("conduit_staged")
         columns = sql.SQL(", ").join(map(sql.Identifier, names))
-        statement = sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA")
-        self._cursor.execute(statement.format(staged, columns, _identified(pending.table)))
-        self._copy(staged, names, rows)
-        sets = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(n)) for n in names if n not in pending.key]
+        sets = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(n)) for n in names if n not in self._names]
         action = sql.SQL("UPDATE SET ") + sql.SQL(", ").join(sets) if sets else sql.SQL("NOTHING")
-        keys = sql.SQL(", ").join(map(sql.Identifier, pending.key))
+        keys = sql.SQL(", ").join(map(sql.Identifier, self._names))
         statement = "INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} ON CONFLICT ({}) DO {}"
-        self._execute(statement, pending.table, columns, columns, staged, keys, action)
-        self._cursor.execute(sql.SQL("DROP TABLE {}").format(staged))
+        with staged(self._cursor, self._table, names) as place:
+            copy_rows(self._cursor, place, names, ([row[n] for n in names] for row in rows))
+            self._execute(statement, columns, columns, place, keys, action)
 
-    def _copy(self, into: Any, names: Sequence[str], rows: Sequence[Cells]) -> None:
-        sql = library().sql
-        text = "".join(copy_line([row[n] for n in names]) for row in rows)
-        columns = sql.SQL(", ").join(map(sql.Identifier, names))
-        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(into, columns).as_string(self._cursor)
-        self._cursor.copy_expert(statement, io.BytesIO(text.encode()))
-
-    def _execute(self, statement: str, table: Table, *parts: Any) -> None:
-        self._cursor.execute(library().sql.SQL(statement).format(_identified(table), *parts))
+    def _execute(self, statement: str, *parts: Any) -> None:
+        self._cursor.execute(library().sql.SQL(statement).format(identified(self._table), *parts))
 
 
-def _identified(table: Table) -> Any:
-    return library().sql.Identifier(table.schema, table.name)
+def _delete(record: Record, pending: Pending) -> Change:
+    if TRUNCATED in record.metadata:
+        return Change(None)
+    for data in (record.key, record.before, record.after):
+        if (key := _key(data, pending)) is not None:
+            return Change(key)
+    raise Refused(f"a delete names no {', '.join(pending.key)} in its key or its payload")
 
 
-def _typed(text: str | None, type_: str) -> Any:
-    sql = library().sql
-    return sql.SQL("{}::" + type_).format(sql.Literal(text))
+def _put(record: Record, pending: Pending) -> Change:
+    values = _fields(record)
+    if isinstance(record.key, dict):
+        values = {**{n: record.key[n] for n in pending.key if n in record.key}, **values}
+    key = _key(values, pending)
+    if key is None:
+        raise Refused(f"the record has no {', '.join(pending.key)}, which is the key of the table")
+    was = _key(record.before, pending) if record.operation == "update" else None
+    return Change(key, _cells(values, pending.table), was, UNCHANGED in record.metadata)
 
 
 def _fields(record: Record) -> dict[str, Any]:

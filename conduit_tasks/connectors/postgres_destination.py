@@ -109,6 +109,8 @@ class PostgresDestination(BatchDestination):
                     for record in records[known:]:
                         apply.take(record, *self._place(raw, record))
                     apply.finish()
+                # Invariant 4: whoever lost the lease meanwhile does not put the old over its successor's new.
+                self.still_ours()
         return None
 
     def close(self) -> None:
@@ -174,18 +176,18 @@ class PostgresDestination(BatchDestination):
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """The project's errors for the database's (SEMANTICS T6), those of SQLAlchemy as `sql_errors` has them."""
-        from conduit_tasks.connectors.sql_errors import translated
+        from conduit_tasks.connectors.sql_errors import of_the_rows, translated
 
         psycopg2 = library()
         where = f"postgres table {self.settings['table']}"
         try:
             with translated(where):
                 yield
-        except (psycopg2.IntegrityError, psycopg2.DataError, psycopg2.errors.CardinalityViolation) as error:
-            raise Refused(f"{where}: {said(error)}") from error
-        except (psycopg2.errors.UndefinedTable, psycopg2.errors.UndefinedColumn) as error:
-            raise Unavailable(f"{where}: changed meanwhile: {said(error)}") from error
-        except psycopg2.ProgrammingError as error:
-            raise ConfigError(f"{where}: {said(error)}; mend the table, the rights or the options") from error
         except psycopg2.Error as error:
+            if isinstance(error, psycopg2.IntegrityError | psycopg2.DataError) or of_the_rows(error):
+                raise Refused(f"{where}: {said(error)}") from error
+            if isinstance(error, psycopg2.errors.UndefinedTable | psycopg2.errors.UndefinedColumn):
+                raise Unavailable(f"{where}: changed meanwhile: {said(error)}") from error
+            if isinstance(error, psycopg2.ProgrammingError):
+                raise ConfigError(f"{where}: {said(error)}; mend the table, the rights or the options") from error
             raise Unavailable(f"{where}: {said(error)}") from error

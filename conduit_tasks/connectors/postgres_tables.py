@@ -14,11 +14,13 @@ FETCH = 2_000
 
 
 _COLUMNS = """
-SELECT a.attname, a.atttypid::bigint, format_type(a.atttypid, a.atttypmod), array_position(i.indkey::int2[], a.attnum)
+SELECT a.attname, a.atttypid::bigint, format_type(a.atttypid, a.atttypmod), array_position(i.indkey::int2[], a.attnum),
+  coalesce(to_jsonb(l) ->> 'collisdeterministic', 'true') = 'false'
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+LEFT JOIN pg_collation l ON l.oid = a.attcollation
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'f', 'v', 'm')
   AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum
@@ -27,13 +29,15 @@ ORDER BY a.attnum
 
 @dataclass(frozen=True)
 class Table:
-    """`columns`: name → oid of the type, without generated ones; `types`: name → as SQL writes it."""
+    """`columns`: name → oid of the type, without generated ones; `types`: name → as SQL writes it; `folded`: columns
+    whose collation takes different texts for equal."""
 
     schema: str
     name: str
     columns: dict[str, int]
     types: dict[str, str]
     key: tuple[str, ...]
+    folded: frozenset[str] = frozenset()
 
     @property
     def collection(self) -> str:
@@ -74,8 +78,9 @@ def described(connection: Any, name: str) -> Table:
         rows = cursor.fetchall()
     if not rows:
         raise ConfigError(f"postgres: there is no table {name}, or no right to see it; name it as schema.table")
-    key = sorted((place, column) for column, _, _, place in rows if place is not None)
-    return Table(schema, table, {r[0]: r[1] for r in rows}, {r[0]: r[2] for r in rows}, tuple(c for _, c in key))
+    key = sorted((place, column) for column, _, _, place, _ in rows if place is not None)
+    columns, types = {r[0]: r[1] for r in rows}, {r[0]: r[2] for r in rows}
+    return Table(schema, table, columns, types, tuple(c for _, c in key), frozenset(r[0] for r in rows if r[4]))
 
 
 def rows_after(connection: Any, table: Table, after: Sequence[str] | None, most: int | None) -> Iterator[list[Any]]:

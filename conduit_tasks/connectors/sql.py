@@ -123,6 +123,8 @@ class SqlDestination(BatchDestination):
                     new = [v for v in values if v[0] >= known]
                     if new:
                         connection.execute(self._insert(names), [dict(zip(names, cells)) for _, cells in new])
+                    # Invariant 4: whoever lost the lease meanwhile does not put the old over its successor's new.
+                    self.still_ours()
         except Unavailable:
             # The next `open` looks at the table again: it may have been restored without it.
             self._written = None

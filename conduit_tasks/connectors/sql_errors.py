@@ -15,14 +15,16 @@ from conduit_tasks.errors import ConfigError, Refused, Unavailable
 def translated(where: str) -> Iterator[None]:
     """Raises the project's errors for the database's; `where` begins each message.
 
-    Refused: a constraint, a value that its column cannot hold. Unavailable: no connection, a lock, a full disk.
-    ConfigError: a table, column or right that is not there, which a retry does not bring.
+    Refused: a constraint, a value that its column cannot hold, a trigger that refuses. Unavailable: no connection, a
+    lock, a full disk. ConfigError: a table, column or right that is not there, which a retry does not bring.
     """
     try:
         yield
     except (exc.IntegrityError, exc.DataError) as error:
         raise Refused(_said(where, error)) from error.orig
     except exc.DBAPIError as error:
+        if of_the_rows(error.orig):
+            raise Refused(_said(where, error)) from error.orig
         if isinstance(error, exc.OperationalError | exc.InternalError) or error.connection_invalidated:
             raise Unavailable(_said(where, error)) from error
         if _binding(error):
@@ -35,6 +37,26 @@ def translated(where: str) -> Iterator[None]:
         raise Unavailable(f"{where}: {clip(str(error))}") from error
     except OSError as error:
         raise Unavailable(f"{where}: {clip(str(error))}") from error
+
+
+_BEYOND = "56789IJKLMNOPQRSTUVWXYZ"
+"""What classes of SQLSTATE begin with that the standard leaves to servers and users."""
+_SERVERS = ("53", "55", "57", "58", "72", "XX")
+"""Classes of SQLSTATE beyond the standard's that are the server's trouble, not the rows'."""
+
+
+def of_the_rows(error: object) -> bool:
+    """Whether the SQLSTATE of a driver's error lays it to the rows: a row that a trigger, a view's check option or a
+    limit of the server refuses would otherwise hold up all that come after it, for ever.
+
+    Of the standard's classes: cardinality, data, constraints, what routines raise, views' check options. Of the others
+    all that are not the server's: limits (54), `RAISE` (P0), codes that a routine made up.
+    """
+    state = getattr(error, "pgcode", None) or getattr(error, "sqlstate", None)
+    if not isinstance(state, str) or len(state) != 5:
+        return False
+    class_ = state[:2]
+    return class_ in ("21", "22", "23", "27", "38", "39", "44") or (class_[0] in _BEYOND and class_ not in _SERVERS)
 
 
 def _binding(error: exc.DBAPIError) -> bool:

@@ -64,6 +64,14 @@ def test_the_table_is_read_as_it_is_and_then_what_versions_add(home: Path, limit
     assert position[""]["version"] == 4
 
 
+@pytest.mark.parametrize("start", ["table", "0"])
+def test_partition_values_that_paths_encode_are_read(home: Path, start: str) -> None:
+    odd = ["a b", "x%20y", "ü/z", "p=q"]
+    write_deltalake(home / "t", pa.table({"n": range(4), "k": odd}), partition_by=["k"])
+    records, _ = read_all(DeltaSource({"path": "t", "start": start}), {})
+    assert sorted((r.after["n"], r.after["k"]) for r in records if isinstance(r.after, dict)) == list(enumerate(odd))
+
+
 def test_a_range_of_versions_is_read_in_their_order(home: Path) -> None:
     for n in range(5):
         append(home, n, 1)
@@ -157,6 +165,17 @@ def test_of_two_writers_of_one_destination_one_commits(home: Path) -> None:
     with pytest.raises(Fenced):
         other.write(rows({"n": 2}, first=2))
     assert held(home) == [0, 1]
+
+
+@pytest.mark.proves("B8", "O5")
+def test_two_writers_that_saw_no_table_write_its_first_rows_once(home: Path) -> None:
+    one, other = destination(partition_by="day"), destination(partition_by="day")
+    one.open(None)
+    other.open(None)
+    one.write(rows({"n": 1, "day": "a"}, {"n": 2, "day": "b"}))
+    other.write(rows({"n": 1, "day": "a"}, {"n": 2, "day": "b"}, {"n": 3, "day": "b"}))
+    assert held(home) == [1, 2, 3]
+    assert DeltaTable(home / "t").metadata().partition_columns == ["day"]
 
 
 def test_without_numbers_rows_are_appended(home: Path) -> None:

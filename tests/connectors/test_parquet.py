@@ -21,6 +21,7 @@ import pytest
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Rows, Slice
 from conduit_tasks.connectors.file import FileDestination, FileSource
+from conduit_tasks.connectors.parquet_folder import ParquetFolder
 from conduit_tasks.errors import ConfigError, Refused, SourceError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch, to_records
@@ -172,6 +173,37 @@ def test_partitions_are_folders_and_no_value_leads_out_of_them(home: Path) -> No
     assert pq.read_table(home / "out" / files[0], partitioning=None).column_names == ["n"]
     # As others read such folders
     assert sorted(pq.read_table(home / "out").column("n").to_pylist()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.proves("C10")
+def test_no_row_is_lost_where_values_are_hard_to_tell_apart(home: Path) -> None:
+    values: dict[str, list[Any]] = {
+        "text": [None, "__HIVE_DEFAULT_PARTITION__", "", "a"],
+        "number": [0.0, -0.0, float("nan"), None, float("nan")],
+        "yes": [True, None, False, True],
+    }
+    for field, held in values.items():
+        folder = ParquetFolder(home / field, "p.d", [field], lambda: None)
+        folder.open(None)
+        folder.write(pa.table({"n": range(len(held)), field: held}))
+        folder.close()
+        files = list((home / field).rglob("*.parquet"))
+        rows = [n for file in files for n in pq.ParquetFile(file).read().column("n").to_pylist()]
+        assert sorted(rows) == list(range(len(held)))
+    names = {path.name for path in (home / "text").iterdir() if path.is_dir()}
+    assert names == {"text=__HIVE_DEFAULT_PARTITION__", "text=%5F_HIVE_DEFAULT_PARTITION__", "text=a"}
+
+
+@pytest.mark.proves("T6")
+def test_a_value_too_long_for_a_folder_is_refused_and_the_next_write_goes_on(home: Path) -> None:
+    out = destination(partition_by="carrier, day")
+    out.open(None)
+    with pytest.raises(Refused, match="too long"):
+        out.write(rows({"n": 1, "carrier": "UA", "day": "d"}, {"n": 2, "carrier": "UA", "day": "d" * 300}))
+    out.open(None)
+    out.write(rows({"n": 1, "carrier": "UA", "day": "d"}))
+    out.close()
+    assert pq.read_table(home / "out").column("n").to_pylist() == [1]
 
 
 def test_two_destinations_share_a_folder_and_two_writers_of_one_do_not(home: Path) -> None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from conduit_tasks.connectors.base import RowNumbers, Rows
 from conduit_tasks.connectors.sql import SqlDestination
-from conduit_tasks.errors import Refused
+from conduit_tasks.errors import Fenced, Refused
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch
 from tests.connectors.test_sql import ORIGIN, event, execute, url  # noqa: F401 - a fixture
@@ -62,6 +62,23 @@ def test_attempts_that_die_at_any_place_and_begin_again_anywhere_before_leave_ea
         destination.close()
         confirmed = chance.randint(confirmed, at)
     assert delays(url) == list(range(120))
+
+
+@pytest.mark.proves("I4")
+@MODES
+def test_a_writer_that_lost_its_lease_leaves_neither_rows_nor_index(url: str, mode: str) -> None:  # noqa: F811
+    def lost() -> None:
+        raise Fenced("the lease was lost")
+
+    destination = opened(url, mode=mode)
+    destination.still_ours, ours = lost, destination.still_ours
+    with pytest.raises(Fenced):
+        destination.write(numbered([event(0)], 1))
+    assert delays(url) == []
+    destination.still_ours = ours
+    destination.write(numbered([event(0)], 1))
+    destination.close()
+    assert delays(url) == [0]
 
 
 @pytest.mark.proves("B8")

@@ -1,0 +1,40 @@
+"""Temporary tables shaped like some columns of a table, filled by `COPY`: what lies in them has the table's own types.
+
+A cast would not do: `'abcd'::varchar(3)` is `abc`, where the table refuses it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from conduit_tasks.connectors.postgres_cells import copy_line
+from conduit_tasks.connectors.postgres_client import library
+from conduit_tasks.connectors.postgres_tables import Table
+
+
+@contextmanager
+def staged(cursor: Any, table: Table, names: Sequence[str], *, numbered: bool = False) -> Iterator[Any]:
+    """An empty one, as an identifier of SQL, dropped at the end; `numbered`: with a column `conduit_n` before."""
+    sql = library().sql
+    place = sql.Identifier("conduit_staged")
+    columns = [*([sql.SQL("0 AS conduit_n")] if numbered else []), *map(sql.Identifier, names)]
+    statement = sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA")
+    cursor.execute(statement.format(place, sql.SQL(", ").join(columns), identified(table)))
+    yield place
+    cursor.execute(sql.SQL("DROP TABLE {}").format(place))
+
+
+def copy_rows(cursor: Any, into: Any, names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> None:
+    """Rows of texts, in the order of `names`."""
+    sql = library().sql
+    text = "".join(copy_line(list(row)) for row in rows)
+    columns = sql.SQL(", ").join(map(sql.Identifier, names))
+    statement = sql.SQL("COPY {} ({}) FROM STDIN").format(into, columns).as_string(cursor)
+    cursor.copy_expert(statement, io.BytesIO(text.encode()))
+
+
+def identified(table: Table) -> Any:
+    return library().sql.Identifier(table.schema, table.name)
