@@ -34,7 +34,7 @@ class Acks(Deliveries):
         """The next ack of a source, its intent recorded; the same one again if the last was never committed (C12).
 
         Covers everything up to the lowest cursor of `destinations` (`ack_on` stored: the last sealed micro-batch);
-        `apart`: only the next micro-batch of it. None where there is nothing to tell. `token`: of the lease
+        `apart`: only up to the first micro-batch that has something of the source. None where there is nothing to tell. `token`: of the lease
         `acks.<source>`; raises Fenced where it was lost.
         """
         ack = self.hash(self.keys.ack(source))
@@ -46,7 +46,7 @@ class Acks(Deliveries):
             if m_to < m_from:
                 return None
             if apart:
-                m_to = m_from
+                m_to = next((m for m in range(m_from, m_to) if self._ends(source, m, m)), m_to)
             position = self._ends(source, m_from, m_to)
         stands = self.run(
             scripts.BEGIN_ACK,

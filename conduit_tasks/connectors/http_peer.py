@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,8 +58,9 @@ def address(text: str) -> URL:
     """The option `url`. Raises ConfigError."""
     try:
         url = URL(text)
-    except ValueError as error:
-        raise ConfigError(f"http: option 'url' is no URL: {error}") from None
+    except ValueError:
+        # What it cannot read of a URL may be a password.
+        raise ConfigError("http: option 'url' is no URL; write https://host/path") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError("http: option 'url' must begin with http:// or https:// and name a host")
     if url.user or url.password:
@@ -66,6 +68,11 @@ def address(text: str) -> URL:
             "http: option 'url' must not hold a password; use auth.basic.username and auth.basic.password"
         )
     return url
+
+
+def quiet() -> None:
+    """The client logs every request with its whole query, which may hold a key."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def _path(text: str | None) -> Path | None:

@@ -20,7 +20,7 @@ from conduit_tasks.connectors import http_oauth2, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
 from conduit_tasks.connectors.http_head import headers
 from conduit_tasks.connectors.http_outcome import seconds_of
-from conduit_tasks.connectors.http_peer import PEER, address, guarded, tls_context
+from conduit_tasks.connectors.http_peer import PEER, address, guarded, quiet, tls_context
 from conduit_tasks.connectors.link_local import check_address
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 
 PAGE = 64 << 20
 """Bytes of a page at most."""
+SKIPPED = 100
+"""Empty pages, one after the other, after which `plan` has the cursor stored, so that they are not asked for again."""
 _KINDS = ("json", "record", "header")
 
 
 class HttpSource(Source):
-    """Token: {"cursor"} or {"url"} of the page, or the "etag" of the last; "seen": how many of the page's records were
-    read, where it named no next one. A record's position: its `id`, or `<token>:<number within its page>`.
+    """Token: {"cursor"} of the page, or its {"url"} without the parameters "with", which are those of our `url` (one
+    may be a key), or the "etag" of the last; "seen": how many of the page's records were read, where it named no next
+    one. A record's position: its `id`, or `<token>:<number within its page>`.
     """
 
     spec = Spec(
@@ -85,23 +88,33 @@ class HttpSource(Source):
         self._ended: Token = None
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
-        """One open slice where the next page has records: asking costs no JVM, finding nothing after it would."""
+        """One open slice where a page has records: asking costs no JVM, finding nothing after it would."""
         start = position.get("")
-        page = self._page(start)
-        if not page.records:
-            return []
-        return [Slice("", "", start, None, hint=limit.records, open=True)]
+        for skipped, page in enumerate(self._pages(start)):
+            if page.records or skipped == SKIPPED:
+                return [Slice("", "", start, None, hint=limit.records, open=True)]
+        return []
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
-        self._ended, count = slice.start, 0
-        while slice.hint is None or count < slice.hint:
-            page = self._page(self._ended)
+        self._ended, count, skipped = slice.start, 0, 0
+        for page in self._pages(slice.start):
             if page.records:
                 yield self._batch(page)
-            count += len(page.records)
-            if page.next == self._ended or not page.records:
-                break
             self._ended = page.next
+            count += len(page.records)
+            skipped = 0 if page.records else skipped + 1
+            if (slice.hint is not None and count >= slice.hint) or skipped > SKIPPED:
+                break
+
+    def _pages(self, token: Token) -> Iterator[_Page]:
+        """From the page at `token` on, empty ones included, to the last for now. An answer that is one whole has no
+        further ones."""
+        while True:
+            page = self._page(token)
+            yield page
+            if page.next == token or (self._next == "etag" and not page.records):
+                return
+            token = page.next
 
     def reached(self, slice: Slice) -> Token:
         return self._ended
@@ -129,6 +142,12 @@ class HttpSource(Source):
                 f"http: {self._shown()} answers with {type(found).__name__} where an array of records is meant; set "
                 "'records' to where it stands"
             )
+        if len(found) < seen:
+            raise SourceError(
+                f"http: the last page of {self._shown()} held {seen} records and now holds {len(found)}: which of them "
+                "are new cannot be told. Ask for pages that only grow (cursor.next: record:FIELD asks for what follows "
+                "a record), or set the position (`conduit positions`)"
+            )
         following = self._following(whole, found, answer)
         if following is None:
             # The last page for now: what is added to it, or named by it, comes later.
@@ -154,13 +173,21 @@ class HttpSource(Source):
         elif self._next == "link":
             following = answer.links.get("next", {}).get("url")
             if following is not None:
-                return {"url": self._same_origin(urljoin(str(answer.url), following))}
+                return self._without_ours(self._same_origin(urljoin(str(answer.url), following)))
         else:
             tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
             if tag is None:
                 raise SourceError(f"http: {self._shown()} sends neither ETag nor Last-Modified, which 'etag' needs")
             return {"etag": tag, "since": "ETag" not in answer.headers}
         return None if cursor is None or cursor == "" else {"cursor": str(cursor)}
+
+    def _without_ours(self, text: str) -> Token:
+        """The next page's URL as state may hold it: what it repeats of our own query is put back when it is asked."""
+        url, ours = URL(text), set(self._url.query.items())
+        same = {name for name, value in url.query.items() if (name, value) in ours and len(url.query.getall(name)) == 1}
+        if not same:
+            return {"url": text}
+        return {"url": str(url.without_query_params(*same)), "with": sorted(same)}
 
     def _same_origin(self, url: str) -> str:
         """Raises SourceError where the next page is elsewhere: our credentials would go there."""
@@ -189,7 +216,8 @@ class HttpSource(Source):
         url, extra = str(self._url), {}
         token = token or {}
         if "url" in token:
-            url = token["url"]
+            ours = {name: value for name, value in self._url.query.items() if name in token.get("with", ())}
+            url = str(URL(token["url"]).extend_query(ours)) if ours else token["url"]
         cursor = token.get("cursor", self.settings.get("cursor.first"))
         if cursor is not None and "cursor.param" in self.settings:
             url = str(self._url.update_query({self.settings["cursor.param"]: cursor}))
@@ -224,13 +252,14 @@ class HttpSource(Source):
         if status in (408, 425, 429) or status >= 500:
             raise Unavailable(said, retry_after=seconds_of(answer.headers.get("Retry-After")), status=status)
         if 300 <= status < 400:
-            said += f" (redirects are not followed; set 'url' to {answer.headers.get('Location', 'its target')})"
+            said += " (redirects are not followed; set 'url' to its target)"
         raise SourceError(f"{said}; correct 'url', the cursor or the credentials")
 
     def _opened(self) -> httpx.Client:
         import httpx
 
         if self._client is None:
+            quiet()
             self._client = httpx.Client(
                 headers=self._headers, timeout=self._timeout, verify=tls_context(self.settings), trust_env=False
             )

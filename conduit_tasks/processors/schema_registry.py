@@ -15,6 +15,7 @@ from urllib.parse import quote
 import orjson
 
 from conduit_tasks.connectors.base import Option
+from conduit_tasks.connectors.http_peer import quiet
 from conduit_tasks.connectors.link_local import check_host
 from conduit_tasks.errors import ConfigError, RecordError, Unavailable
 from conduit_tasks.settings import settings as installation
@@ -131,6 +132,7 @@ class ConfluentRegistry:
     def __init__(self, settings: Mapping[str, str]) -> None:
         import httpx
 
+        quiet()
         url = settings["url"].rstrip("/")
         check_host(httpx.URL(url).host, "option 'url'")
         user, password = settings.get("auth.basic.username"), settings.get("auth.basic.password")

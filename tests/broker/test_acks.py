@@ -46,6 +46,25 @@ def test_a_partly_confirmed_micro_batch_withholds_the_ack(feed: Feed) -> None:
     assert begin(feed.broker) is not None
 
 
+@pytest.mark.proves("C11", "T2")
+def test_a_queue_is_acked_for_each_micro_batch_apart_whatever_lies_between_them(feed: Feed) -> None:
+    # Given micro-batches of a queue, with others between and behind them
+    for source in ("file", "file", "queue", "file", "queue", "file"):
+        m = feed.broker.open({source: [piece(0, 10)]}, "config", feed.broker.latest_sealed() + 1)
+        with feed.broker.acquire(f"sources.{source}", "t") as lease:
+            feed.broker.stage(f"sources.{source}", m, lease.token, Stage("stage", [10], 10))
+        feed.seal(m)
+        feed.delivered(m)
+    # When it is acked as long as there is something to tell
+    given = []
+    while ack := feed.broker.begin_ack("queue", DESTINATIONS, "delivered", apart=True):
+        given.append((ack.m_from, ack.m_to))
+        feed.broker.commit_ack("queue", ack)
+    # Then all is told, each for itself, and nothing is left to collect for its sake
+    assert given == [(1, 3), (4, 5)]
+    assert not feed.broker.ack_due("queue", DESTINATIONS, "delivered")
+
+
 @pytest.mark.proves("C12", "I2")
 def test_after_a_crash_between_intent_and_commit_the_same_ack_is_given_again(feed: Feed) -> None:
     broker = feed.broker
