@@ -34,8 +34,8 @@ class Acks(Deliveries):
         """The next ack of a source, its intent recorded; the same one again if the last was never committed (C12).
 
         Covers everything up to the lowest cursor of `destinations` (`ack_on` stored: the last sealed micro-batch);
-        `apart`: only up to the first micro-batch that has something of the source. None where there is nothing to tell. `token`: of the lease
-        `acks.<source>`; raises Fenced where it was lost.
+        `apart`: only up to the first micro-batch that has something of the source. None where there is nothing to tell.
+        `token`: of the lease `acks.<source>`; raises Fenced where it was lost.
         """
         ack = self.hash(self.keys.ack(source))
         if "to" in ack:
