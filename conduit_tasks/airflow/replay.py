@@ -73,15 +73,20 @@ def replay_timetable(interval: str) -> ReplayTimetable | ReplayDeltaTimetable:
 
 def prepare_run(
     *, pipeline_id: str, params: Mapping[str, Any], run_id: str, ti: Any, dag_run: Any, **_: Any
-) -> dict[str, int]:
-    """How many records were read and chosen. Announces the interval, so that later ones wait for it."""
+) -> dict[str, Any]:
+    """How many records were read and chosen. Announces the interval, so that later ones wait for it. With `dry-run`
+    also what `would` go, per destination; nothing is kept then."""
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.replay.deliver import announced
     from conduit_tasks.replay.interval import ask
     from conduit_tasks.replay.prepare import prepare
+    from conduit_tasks.replay.run import look
 
     with fail_without_retry(), opened(pipeline_id, run_id) as context:
         wanted = ask(context.pipeline, *_interval(params, dag_run), params["destinations"], params["what"])
+        if params.get("dry-run"):
+            made, would = look(context, wanted)
+            return {**made.counts, "would": would}
         with announced(context, wanted, wanted.destinations, run_id, BETWEEN):
             made = prepare(context, wanted, run_id, generation=_generation(ti), wait=WAIT)
     log.info("%s", made.counts)
@@ -108,6 +113,8 @@ def deliver_run(
 
     with fail_without_retry(), opened(pipeline_id, run_id) as context:
         wanted = ask(context.pipeline, *_interval(params, dag_run), params["destinations"], params["what"])
+        if params.get("dry-run"):
+            raise AirflowSkipException("a dry run sends nothing")
         if destination not in wanted.destinations:
             raise AirflowSkipException(f"{destination} is not among the destinations chosen for this run")
         made = prepare(context, wanted, run_id, generation=None, wait=WAIT)
@@ -170,4 +177,5 @@ def _params(pipeline: Pipeline) -> dict[str, Param]:
         "to": Param(
             None, type=["null", "string"], title="To", description="Up to this event time, which is not inside."
         ),
+        "dry-run": Param(False, type="boolean", title="Dry run", description="Only count what would go."),
     }

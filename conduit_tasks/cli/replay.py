@@ -29,12 +29,15 @@ def replay(
     Called again after a crash it goes on; called again after it ended it begins anew. Exit code 0 where nothing became
     a dead letter, 3 where something did.
     """
+    from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.replay.interval import ask
     from conduit_tasks.replay.run import look
     from conduit_tasks.replay.run import replay as replaying
 
     chosen = [name for text in destinations or () for name in text.split(",") if name]
     if dry_run:
-        made, would = look(pipeline, start, end, chosen, what)
+        with opened(pipeline, "replay, dry run") as context:
+            made, would = look(context, ask(context.pipeline, start, end, chosen, what))
         _say(made.counts)
         print_table(["destination", "would go"], list(would.items()))
         return

@@ -47,15 +47,9 @@ def _generation(context: Context, wanted: Ask, run: str) -> str:
     return str(int(found.generation or 0) + 1) if ended else found.generation
 
 
-def look(
-    pipeline: str, start: str, end: str, destinations: Sequence[str], what: str
-) -> tuple[Prepared, dict[str, int]]:
+def look(context: Context, wanted: Ask) -> tuple[Prepared, dict[str, int]]:
     """What would go, per destination. Changes nothing."""
-    with (
-        opened(pipeline, "replay, dry run") as context,
-        tempfile.TemporaryDirectory(prefix="conduit-replay-") as folder,
-    ):
-        wanted = ask(context.pipeline, start, end, tuple(destinations), what)
+    with tempfile.TemporaryDirectory(prefix="conduit-replay-") as folder:
         spool = Spool(folder)
         made = read(context, spool, wanted, 1)
         return made, {id: count(context, spool, wanted, made, id) for id in wanted.destinations}

@@ -221,6 +221,39 @@ def test_a_redrive_says_what_would_go_and_starts_a_run_of_its_dag(
     assert api.post(url, json={"class": "http 400"}, headers=ASK).status_code == 422
 
 
+@pytest.mark.proves("X3")
+def test_a_replay_starts_a_run_of_its_dag_and_shows_what_became_of_it(
+    api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conduit_tasks.airflow.api import replays
+
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(replays, "start", lambda *what: started.append(what))
+    url, march = "/v1/pipelines/p/replay", {"from": "2013-03-01", "to": "2013-04-01"}
+    done = api.post(url, json={**march, "destinations": ["web"], "what": "all"}, headers=ASK).json()
+    api.post(url, json={**march, "dry_run": True}, headers=ASK)
+    (dag, run, user, conf), (*_, dry) = started
+    assert (dag, run, user) == ("p.replay", done["run_id"], "ann")
+    # What the run is given is what its DAG takes
+    from conduit_tasks.airflow.replay import build_replay_dag
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    assert conf.keys() == build_replay_dag(get_pipeline("p")).params.keys()
+    assert conf == {**march, "destinations": ["web"], "what": "all", "dry-run": False}
+    assert (dry["dry-run"], dry["destinations"]) == (True, ["file", "web"])
+    # What is wrong is named, and starts nothing
+    for wrong in ({"to": "2013-02-01"}, {"destinations": ["x"]}, {"from": "soon"}):
+        assert api.post(url, json={**march, **wrong}, headers=ASK).status_code == 400
+    assert api.post(url, json={**march, "what": "some"}, headers=ASK).status_code == 422
+    assert len(started) == 2
+    told = {"plan": {"read": 9, "chosen": 4}, "destinations.web": {"delivered": 4}, "other": None}
+    known = {"run_id": "b", "state": "success", "conf": {}, "interval": ["2013-03-01", "2013-03-02"], "results": told}
+    monkeypatch.setattr(replays, "results", lambda dag, limit: [known] if dag == "p.replay" else [])
+    (found,) = api.get("/v1/pipelines/p/replays").json()["items"]
+    assert (found["from"], found["to"], found["what"]) == ("2013-03-01", "2013-03-02", "missing")
+    assert (found["found"]["chosen"], found["sent"]) == (4, {"web": {"delivered": 4}})
+
+
 @pytest.mark.proves("X5")
 def test_the_ledger_is_read_newest_first(api: Any, delivered: None) -> None:
     found = api.get("/v1/pipelines/p/ledger", params={"destination": "web", "limit": 2}).json()
@@ -253,7 +286,7 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
 ) -> None:
     airflow.methods = ("GET",)
     assert api.get("/v1/pipelines/p").status_code == 200
-    for change in ("start", "stop", "dead-letters/redrive"):
+    for change in ("start", "stop", "dead-letters/redrive", "replay"):
         assert api.post(f"/v1/pipelines/p/{change}", json={}, headers=ASK).status_code == 403
     assert api.put("/v1/pipelines/p/positions", json={"source": "in"}, headers=ASK).status_code == 403
     airflow.hidden = ("p",)
@@ -267,6 +300,7 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
         "/destinations",
         "/destinations/web",
         "/ledger",
+        "/replays",
         "/records/abcdef0123/history",
     ):
         assert api.get(f"/v1/pipelines/p{path}").status_code == 403
@@ -335,7 +369,7 @@ def test_the_pages_run_nothing_but_their_own_script(api: Any) -> None:
     assert said.headers["content-security-policy"] == POLICY
     assert "script-src 'self'" in POLICY
     assert "unsafe" not in POLICY
-    script = api.get("/pages/conduit.js").text + api.get("/pages/drawing.js").text
+    script = api.get("/pages/conduit.js").text + api.get("/pages/drawing.js").text + api.get("/pages/replays.js").text
     for way_in in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert way_in not in script
     assert api.get("/pages/conduit.css").headers["content-type"].startswith("text/css")

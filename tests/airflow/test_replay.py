@@ -52,6 +52,10 @@ def test_a_backfill_run_delivers_its_interval_and_again_only_where_a_success_was
         )
 
     retries = int(task.retries or 0)
+    looked = go(prepare_run, 1, retries, params={"dry-run": True})
+    assert (looked["chosen"], looked["would"]) == (24, {"a": 24})
+    with pytest.raises(AirflowSkipException, match="dry run"):
+        go(deliver_run, 1, retries, destination="a", params={"dry-run": True})
     assert go(prepare_run, 1, retries)["chosen"] == 24
     assert go(deliver_run, 1, retries, destination="a")["delivered"] == 24
     # A retry of what has ended sends nothing, a clear all of it

@@ -9,7 +9,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from conduit_tasks.airflow.api import access, dead_letters, files, overview, pipelines, problems
+from conduit_tasks.airflow.api import access, dead_letters, files, overview, pipelines, problems, replays
 from conduit_tasks.pipeline.names import dag_id
 
 POLICY = (
@@ -20,6 +20,7 @@ POLICY = (
 _PAGES = {
     "conduit.js": "text/javascript; charset=utf-8",
     "drawing.js": "text/javascript; charset=utf-8",
+    "replays.js": "text/javascript; charset=utf-8",
     "conduit.css": "text/css; charset=utf-8",
 }
 
@@ -34,6 +35,7 @@ app = FastAPI(
 problems.install(app)
 app.include_router(pipelines.router)
 app.include_router(dead_letters.router)
+app.include_router(replays.router)
 
 
 @app.middleware("http")

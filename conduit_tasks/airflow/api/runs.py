@@ -1,4 +1,4 @@
-"""Runs of Airflow that the API starts: one that drains, one that redrives."""
+"""Runs of Airflow that the API starts, to drain, redrive or replay, and what they came to."""
 
 from __future__ import annotations
 
@@ -42,6 +42,36 @@ def start(dag: str, run_id: str, user: str, conf: dict[str, Any] | None = None) 
         )
     except AirflowException as error:
         raise NoRun(f"{error}; trigger the DAG {dag}") from error
+
+
+def results(dag: str, limit: int) -> list[dict[str, Any]]:
+    """The last runs, newest first: id, state, conf, data interval, and what each task returned."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        newest = select(DagRun).where(DagRun.dag_id == dag).order_by(DagRun.run_after.desc(), DagRun.id.desc())
+        runs = session.scalars(newest.limit(limit)).all()
+        returned = select(XComModel).where(
+            XComModel.dag_id == dag,
+            XComModel.run_id.in_([run.run_id for run in runs]),
+            XComModel.key == "return_value",
+        )
+        told: dict[str, dict[str, Any]] = {}
+        for found in session.scalars(returned):
+            told.setdefault(found.run_id, {})[found.task_id] = XComModel.deserialize_value(found)
+        return [
+            {
+                "run_id": run.run_id,
+                "state": str(run.state),
+                "conf": run.conf or {},
+                "interval": [at and at.isoformat() for at in (run.data_interval_start, run.data_interval_end)],
+                "results": told.get(run.run_id, {}),
+            }
+            for run in runs
+        ]
 
 
 def _unable(dag: str) -> str:

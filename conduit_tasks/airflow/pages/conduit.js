@@ -1,5 +1,6 @@
 // The pages: what is shown stands in the address behind "#". Text is only ever set as text, never as markup.
 import { drawing } from "./drawing.js";
+import { replays } from "./replays.js";
 
 const ROOT = location.pathname.replace(/\/conduit\/pages\/.*$/, "");
 const API = `${ROOT}/conduit/v1/pipelines`;
@@ -134,7 +135,7 @@ async function list(r) {
 }
 
 function head(r, dag, status) {
-  const views = [["", "Overview"], ["micro-batches", "Micro-batches"], ["dead-letters", "Dead letters"], ["record", "A record"]];
+  const views = [["", "Overview"], ["micro-batches", "Micro-batches"], ["dead-letters", "Dead letters"], ["replay", "Replay"], ["record", "A record"]];
   return [
     el("div", { class: "head" }, el("h1", {}, r.id), status ? badge(status) : null, el("span", { class: "grow" }),
       outward(`/dags/${encodeURIComponent(dag)}`, "Its DAG")),
@@ -316,7 +317,8 @@ async function record(r) {
       "No attempt was made at it.")];
 }
 
-const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, record };
+const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, record,
+  replay: (r) => replays(r, { el, ask, of, head, table, count, outward, said }) };
 
 // ---- showing, again and again
 

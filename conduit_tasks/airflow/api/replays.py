@@ -1,0 +1,72 @@
+"""`/v1/pipelines/{id}/replays`: an interval again, to chosen destinations, and what became of it (SEMANTICS X3)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any, Literal
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
+
+from conduit_tasks.airflow.api.access import Changed, Seen, same_site
+from conduit_tasks.airflow.api.runs import results, start
+from conduit_tasks.pipeline.names import replay_dag_id, safe_name
+from conduit_tasks.replay.interval import ask
+
+router = APIRouter(prefix="/v1/pipelines/{pipeline_id}", tags=["replay"])
+
+SHOWN = 20
+
+
+class Replay(BaseModel):
+    """Event times from `from` up to `to`, which is not inside (UTC where they name no zone); no destination = all.
+    `dry_run`: what would go is only counted."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    start: Annotated[str, Field(alias="from", max_length=64)]
+    end: Annotated[str, Field(alias="to", max_length=64)]
+    destinations: list[Annotated[str, Field(max_length=128)]] = Field([], max_length=1_000)
+    what: Literal["missing", "failed", "all"] = "missing"
+    dry_run: bool = False
+
+
+@router.post("/replay", dependencies=[Depends(same_site)])
+def replay(pipeline: Changed, body: Replay, user: GetUserDep) -> dict[str, Any]:
+    """Starts a run of `<pipeline>.replay`, which reads the sources; a dry run is one too, and sends nothing. Its result
+    is in the list."""
+    chosen = ask(pipeline, body.start, body.end, body.destinations, body.what)
+    said = {"pipeline": pipeline.id, "dag_id": replay_dag_id(pipeline.id), "run_id": f"replay__{uuid.uuid4()}"}
+    conf = {
+        "from": body.start,
+        "to": body.end,
+        "destinations": list(chosen.destinations),
+        "what": body.what,
+        "dry-run": body.dry_run,
+    }
+    start(said["dag_id"], said["run_id"], str(user.get_name()), conf)
+    return said
+
+
+@router.get("/replays")
+def list_replays(pipeline: Seen) -> dict[str, Any]:
+    """The last ones, newest first: state, interval, and once they are known, what was found and what was sent."""
+    ids = {f"destinations.{safe_name(d.id)}": d.id for d in pipeline.destinations}
+    dag, items = replay_dag_id(pipeline.id), []
+    for run in results(dag, SHOWN):
+        conf, told = run["conf"], run["results"]
+        start, end = run["interval"] if not conf.get("from") else (conf["from"], conf.get("to"))
+        items.append(
+            {
+                "run_id": run["run_id"],
+                "state": run["state"],
+                "from": start,
+                "to": end,
+                "destinations": conf.get("destinations") or [],
+                "what": conf.get("what") or "missing",
+                "dry_run": bool(conf.get("dry-run")),
+                "found": told.get("plan"),
+                "sent": {ids[task]: outcome for task, outcome in told.items() if task in ids},
+            }
+        )
+    return {"dag_id": dag, "items": items}

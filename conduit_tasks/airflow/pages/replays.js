@@ -1,0 +1,54 @@
+// The form that replays an interval, and what became of the last ones. A run of Airflow reads and sends.
+
+const given = {}; // by pipeline: what stands in the form, which is drawn anew with every look
+
+export async function replays(r, { el, ask, of, head, table, count, outward, said }) {
+  const [graph, found] = await Promise.all([ask(of(r.id, "topology")), ask(of(r.id, "replays"))]);
+  const words = (given[r.id] ??= { from: "", to: "", what: "missing", destinations: [] });
+  const form = el("form", { class: "head", onsubmit: (event) => { event.preventDefault(); send(false); }, oninput: () => {
+    const data = new FormData(form);
+    Object.assign(words, Object.fromEntries(["from", "to", "what"].map((name) => [name, data.get(name)])), { destinations: data.getAll("destinations") });
+  } });
+
+  async function send(dry) {
+    if (!form.reportValidity()) return;
+    const to = words.destinations.length ? words.destinations.join(", ") : "all destinations";
+    const what = `${words.what} from ${words.from} to ${words.to}, to ${to}`;
+    if (!dry && !confirm(`Replay ${what}?`)) return;
+    try {
+      const done = await ask(of(r.id, "replay"), {}, { ...words, dry_run: dry });
+      said.replaceChildren(dry ? `Being counted: ${what}. ` : `Being replayed: ${what}. `, itsRun(done.dag_id, done.run_id, "Its run"));
+    } catch (error) {
+      said.textContent = `It was refused: ${error.message}`;
+    }
+  }
+
+  const itsRun = (dag, run, text) => outward(`/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`, text);
+  const field = (name, text) => el("label", {}, text, el("input", { name, id: `f-${name}`, required: true, value: words[name],
+    placeholder: "2013-03-01T00:00" }));
+  form.append(
+    field("from", "From (UTC)"), field("to", "Before"),
+    el("label", {}, "What", el("select", { name: "what", id: "f-what" }, ...["missing", "failed", "all"].map((o) =>
+      el("option", { value: o, selected: o === words.what }, o)))),
+    el("fieldset", {}, el("legend", {}, "Destinations (none chosen: all)"), ...graph.destinations.map((d) => el("label", {},
+      el("input", { type: "checkbox", name: "destinations", value: d.id, id: `d-${d.id}`, checked: words.destinations.includes(d.id) }), d.id))),
+    el("button", { type: "button", id: "would", onclick: () => send(true) }, "What would go?"),
+    el("button", { id: "replay" }, "Replay"));
+
+  const result = (run) => {
+    const parts = Object.entries(run.found?.would ?? {}).map(([id, n]) => `${id}: ${count(n)} would go`);
+    for (const [id, o] of Object.entries(run.sent))
+      parts.push(`${id}: ${count(o.delivered)} delivered${o.dead ? `, ${count(o.dead)} dead` : ""}${o.filtered ? `, ${count(o.filtered)} filtered` : ""}`);
+    return parts.join("; ") || "–";
+  };
+  return [
+    ...head(r, graph.dag_id),
+    el("h2", {}, "Replay an interval"),
+    el("p", { class: "dim" }, "The records of these event times go again, and live deliveries go on. Missing: what a destination never got; "
+      + "failed: its dead letters; all: everything."),
+    form,
+    table(["Run", "State", "From", "Before", "What", "To", "#Read", "Result"],
+      found.items.map((run) => [itsRun(found.dag_id, run.run_id, run.run_id), run.dry_run ? `${run.state}, dry run` : run.state, run.from, run.to,
+        run.what, run.destinations.join(", ") || "all", count(run.found?.read), result(run)]), "Nothing was replayed yet."),
+  ];
+}
