@@ -134,14 +134,15 @@ class Source:
         """Where an open slice ended; asked once, of who read it to its end. What it names must be durable."""
         raise NotImplementedError
 
-    def place(self, position: bytes) -> tuple[str, int] | None:
-        """Part and place in it of a record, by its position, comparable with `place_of_token`: a token lies behind a
-        record where it is greater. None where a source cannot say; a replay of what is missing then refuses."""
+    def before(self, position: bytes, at: Position) -> bool | None:
+        """Whether a record, by its position, lies before where the source stands at `at`. None where it cannot say: a
+        replay of what is missing then refuses."""
         return None
 
-    def place_of_token(self, token: Token) -> int:
-        """See `place`."""
-        raise NotImplementedError
+    def history(self, since: int | None) -> Position:
+        """Has `plan` read for a replay from now on: whatever is acked, and changing nothing anywhere. Where that
+        begins: before every record whose own time is `since` (µs since the epoch; None: any) or later."""
+        return {}
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         """Metadata that every record of the slice shares."""

@@ -137,12 +137,10 @@ class FileSource(Source):
         parse = self.settings["validate"] == "full"
         return read_slice(slice, self._framing(), self.format, key=self.key, null_values=nulls, parse=parse)
 
-    def place(self, position: bytes) -> tuple[str, int] | None:
-        part, _, at = position.decode().rpartition(":")
-        return part, int(at)
-
-    def place_of_token(self, token: Any) -> int:
-        return int(token["offset"] if "offset" in token else token["row"])
+    def before(self, position: bytes, at: Position) -> bool:
+        part, _, place = position.decode().rpartition(":")
+        token: Any = at.get(part)
+        return token is not None and int(place) < (token["offset"] if "offset" in token else token["row"])
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"file.path": slice.part}

@@ -72,6 +72,15 @@ class Group:
 
         return self._offsets(parts, OffsetSpec.latest(), stable=stable)
 
+    def since(self, parts: Sequence[Part], when: int) -> dict[Part, int]:
+        """The offset of the first message whose time is `when` (ms since the epoch) or later; the end where there is
+        none."""
+        from confluent_kafka.admin import OffsetSpec
+
+        ends = self.ends(parts)
+        found = self._offsets(parts, OffsetSpec.for_timestamp(when))
+        return {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}
+
     def _offsets(self, parts: Sequence[Part], spec: Any, *, stable: bool = True) -> dict[Part, int]:
         from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import AdminClient

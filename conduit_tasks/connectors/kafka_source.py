@@ -89,6 +89,7 @@ class KafkaSource(Source):
                 raise ConfigError(f"kafka: option 'topics': {topic} is no regular expression: {error}") from None
         self._connected: Group | None = None
         self._reader: RangeReader | None = None
+        self._replays = False
 
     @property
     def group(self) -> str:
@@ -114,10 +115,13 @@ class KafkaSource(Source):
         with client.reaching("planning"):
             group = self._group()
             there = group.partitions(self._topics)
-            committed = group.committed(there)
-            parts = self._share_of(there, position, committed)
+            committed = {} if self._replays else group.committed(there)
+            parts = there if self._replays else self._share_of(there, position, committed)
             low, end = group.beginnings(parts), group.ends(parts)
-            starts = self._starts(parts, position, committed, low, end)
+            if self._replays:
+                starts = {p: max(low[p], position.get(part_of(*p), 0)) for p in parts}
+            else:
+                starts = self._starts(parts, position, committed, low, end)
             ready = {p: end[p] - starts[p] for p in parts if end[p] > starts[p]}
             sizes = {p: self._size(p, starts[p], end[p]) for p in ready} if limit.bytes is not None else {}
         take = shared_out(ready, UNBOUNDED if limit.records is None else limit.records)
@@ -138,6 +142,20 @@ class KafkaSource(Source):
                     yield batch_of(slice.part, messages)
         except Unavailable as error:
             raise SourceError(f"{error}; it is read again") from error
+
+    def before(self, position: bytes, at: Position) -> bool:
+        part, _, offset = position.decode().rpartition(":")
+        return int(offset) < at.get(part, 0)
+
+    def history(self, since: int | None) -> Position:
+        self._replays = True
+        if since is None:
+            return {}
+        with client.reaching("planning"):
+            group = self._group()
+            # The first message of that time or later: whatever order times are in, all of them lie behind it.
+            found = group.since(group.partitions(self._topics), since // 1000)
+        return {part_of(*p): offset for p, offset in found.items()}
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         topic, partition = topic_partition(slice.part)

@@ -126,6 +126,17 @@ class SqlSource(Source):
         schema, _, name = self.settings["table"].rpartition(".")
         return sa.table(name, schema=schema or None)
 
+    def before(self, position: bytes, at: Position) -> bool | None:
+        if (token := at.get("")) is None:
+            return False
+        text = position.decode().rpartition(":")[0]
+        if isinstance(token, dict):
+            return bool(_TEXTS[token["kind"]](text) <= _value(token))
+        if isinstance(token, str):
+            # Only SQLite compares text as Python does; elsewhere a collation decides.
+            return text <= token if self._url.get_backend_name() == "sqlite" else None
+        return type(token)(text) <= token
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,11 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from conduit_tasks.broker.replay import MICRO, Joined
 from conduit_tasks.connectors.base import Limit, Position, Source
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.filters import compile_filters
+from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.plan import source_connector
 from conduit_tasks.micro_batch.process import NODE, FileReader
 from conduit_tasks.micro_batch.read import SourceReader, group_slices, source_origins
@@ -120,11 +121,11 @@ def read(context: Context, spool: Spool, ask: Ask, token: int, generation: str =
     with own_spark(context.pipeline):
         for source in context.pipeline.sources:
             again = source_class(source.plugin).ack_on == "delivered"
-            batches = _again(context, source.id, token, counts) if again else _spooled(context, source.id)
-            for origins, files, of, batch in batches:
-                choose = _Choice(context, source.id, ask, counts, again=again)
-                for file in files:
-                    portion = choose.portion(of, file, origins, spool, token, len(portions), batch)
+            batches = _again(context, source.id, token, ask, counts) if again else _spooled(context, source.id)
+            choose = _Choice(context, source.id, ask, counts, again=again)
+            for batch in batches:
+                for file in batch.files:
+                    portion = choose.portion(batch, file, spool, token, len(portions))
                     if portion is not None:
                         portions.append(portion)
     if counts["read"] and counts["undated"] == counts["read"] and not context.pipeline.event_time:
@@ -135,20 +136,37 @@ def read(context: Context, spool: Spool, ask: Ask, token: int, generation: str =
     return Prepared(str(token), ask.start, ask.end, time.time(), tuple(portions), dict(counts), generation)
 
 
-Batch = tuple[tuple[Origin, ...], list[PartFile], Spool, int | None]
+@dataclass
+class Batch:
+    """Records to choose from. `number`: the micro-batch they were spooled in; None: read again. `ahead`: filled in by
+    who chooses, the numbers of slices with a record that the live stream is not planned to have yet."""
+
+    spool: Spool
+    origins: tuple[Origin, ...]
+    files: list[PartFile]
+    number: int | None = None
+    ahead: set[int] = field(default_factory=set)
 
 
-def _again(context: Context, source_id: str, token: int, counts: Counter[str]) -> Iterator[Batch]:
-    """Everything a source has, in steps, as the fan-out would see it."""
+def _again(context: Context, source_id: str, token: int, ask: Ask, counts: Counter[str]) -> Iterator[Batch]:
+    """Everything a source has, in steps, as the fan-out would see it: up to where the live stream is planned, where the
+    source can say."""
     pipeline = context.pipeline
     source = pipeline.source(source_id)
-    position: Position = {}
     planner = source_connector(pipeline, source_id)
+    live = Before(context, source_id, context.broker.position(source_id))
     try:
+        # A time in the payload has nothing to do with where a record is.
+        position = planner.history(None if pipeline.event_time else ask.start)
+        passed: set[str] = set()
         for step in range(1 << 30):
             slices = planner.plan(position, LIMIT)
-            if not slices:
+            if not slices or live.reached(position, passed):
                 return
+            if ahead := [s for s in slices if s.part in passed and not s.open]:
+                # What comes in while this goes on is the live stream's.
+                position.update({s.part: s.end for s in ahead})
+                slices = [s for s in slices if s not in ahead]
             with tempfile.TemporaryDirectory(prefix="conduit-replay-") as folder:
                 own = replace(context, spool=Spool(folder))
                 origins, processors = source_origins(pipeline, source, slices)
@@ -171,11 +189,12 @@ def _again(context: Context, source_id: str, token: int, counts: Counter[str]) -
                     results = run_pass(own, plan, FileReader(tuple(origins)), list(enumerate(files)), _here)
                     files = [file for result in results for file in result.files]
                     counts["nacked"] += sum(result.nacked for result in results)
-                yield tuple(origins), files, own.spool, None
+                yield (batch := Batch(own.spool, tuple(origins), files))
+            passed |= {slices[number].part for number in batch.ahead}
             before = dict(position)
             for number, s in enumerate(slices):
                 position[s.part] = ends[number] if s.open else s.end
-            if position == before:
+            if slices and position == before:
                 return
     finally:
         planner.close()
@@ -189,7 +208,7 @@ def _spooled(context: Context, source_id: str) -> Iterator[Batch]:
         if path is not None:
             manifest = spool.read_sealed(path)
             if any(s.source == source_id for s in manifest.slices):
-                yield tuple(origins_of(pipeline.id, manifest.slices)), list(manifest.files), spool, number
+                yield Batch(spool, tuple(origins_of(pipeline.id, manifest.slices)), list(manifest.files), number)
 
 
 class _Choice:
@@ -198,26 +217,15 @@ class _Choice:
     def __init__(self, context: Context, source_id: str, ask: Ask, counts: Counter[str], *, again: bool) -> None:
         self._context, self._source, self._ask, self._counts = context, source_id, ask, counts
         self._time = EventTime(context.pipeline)
-        self._filtered = [d.id for d in context.pipeline.destinations if d.filters]
-        planned = Joined(0, {source_id: context.broker.position(source_id)})
-        self._live = Before(context, source_id, planned) if again else None
+        # Of the spool's columns none is taken: the file may have changed, and a destination joined, since.
+        self._filters = [(d.id, compile_filters(d.filters)) for d in context.pipeline.destinations if d.filters]
+        self._live = Before(context, source_id, context.broker.position(source_id)) if again else None
 
-    def portion(  # noqa: PLR0917 - where from and where to
-        self,
-        of: Spool,
-        file: PartFile,
-        origins: Sequence[Origin],
-        spool: Spool,
-        token: int,
-        number: int,
-        batch: int | None,
-    ) -> Portion | None:
-        """Those of a file, in order, numbered anew; None where there are none."""
-        extra = [id for id in self._filtered if f"to.{id}" in of.columns(file)]
+    def portion(self, batch: Batch, file: PartFile, spool: Spool, token: int, number: int) -> Portion | None:
+        """Those of a file, in order, numbered anew, with what each trigger says; None where there are none."""
         writer, total, last = None, 0, None
-        for rows in of.read(file, [*SPOOL_SCHEMA.names, *(f"to.{id}" for id in extra)]):
-            keep = self._keep(rows.select(SPOOL_SCHEMA.names), origins)
-            chosen = rows.filter(pa.array(keep))
+        for rows in batch.spool.read(file, SPOOL_SCHEMA.names):
+            chosen = rows.filter(pa.array(self._keep(rows, batch)))
             if not chosen.num_rows:
                 continue
             numbers = []
@@ -225,51 +233,50 @@ class _Choice:
                 total += place != last
                 last = place
                 numbers.append(total - 1)
-            if writer is None:
-                writer = spool.writer(self._context.pipeline.id, number, "replay", token).part(0, extra)
+            wanted = [(id, mask(matcher, chosen, batch.origins)) for id, matcher in self._filters]
             at = chosen.schema.get_field_index("n")
-            writer.write(chosen.set_column(at, chosen.schema.field(at), pa.array(numbers, pa.int64())))
+            chosen = chosen.set_column(at, chosen.schema.field(at), pa.array(numbers, pa.int64()))
+            for id, column in wanted:
+                every = np.ones(chosen.num_rows, bool)
+                chosen = chosen.append_column(f"to.{id}", pa.array(every if column is None else column))
+            if writer is None:
+                ids = [id for id, _ in self._filters]
+                writer = spool.writer(self._context.pipeline.id, number, "replay", token).part(0, ids)
+            writer.write(chosen)
         if writer is None:
             return None
         self._counts["chosen"] += total
-        return Portion(writer.close(), self._source, total, tuple(origins), batch)
+        return Portion(writer.close(), self._source, total, batch.origins, batch.number)
 
-    def _keep(self, rows: pa.RecordBatch, origins: Sequence[Origin]) -> np.ndarray[Any, Any]:
-        keep = np.zeros(rows.num_rows, bool)
-        for i, record in enumerate(to_records(rows, origins)):
+    def _keep(self, rows: pa.RecordBatch, batch: Batch) -> np.ndarray[Any, Any]:
+        keep, slices = np.zeros(rows.num_rows, bool), rows.column("slice").to_pylist()
+        for i, record in enumerate(to_records(rows, batch.origins)):
             if record.origin.connector != self._source:
+                continue
+            if self._live is not None and self._live(record.position) is False:
+                # What the live stream has not planned yet, it delivers itself.
+                batch.ahead.add(slices[i])
                 continue
             at = self._time(record)
             self._counts["read"] += record.ordinal == 0
             self._counts["undated"] += at is None and record.ordinal == 0
-            if at is not None and self._ask.start <= at < self._ask.end:
-                # What the live stream has not planned yet, it delivers itself.
-                keep[i] = self._live is None or self._live(record.position) is not False
+            keep[i] = at is not None and self._ask.start <= at < self._ask.end
         return keep
 
 
 class Before:
-    """Whether a record of a source lies before where a position stands; None where the source cannot say."""
+    """Whether a record of a source lies before where the source stands at `position`; None where it cannot say."""
 
-    def __init__(self, context: Context, source_id: str, joined: Joined) -> None:
-        self._connector: Source = source_connector(context.pipeline, source_id)
-        position = joined.sources.get(source_id, {})
-        if type(self._connector).place is Source.place:
-            self._ends = None
-        else:
-            self._ends = {part: self._connector.place_of_token(token) for part, token in position.items()}
-        self._connector.close()
-
-    @property
-    def known(self) -> bool:
-        """Whether the source can say."""
-        return self._ends is not None
+    def __init__(self, context: Context, source_id: str, position: Position) -> None:
+        self._connector, self._position = source_connector(context.pipeline, source_id), position
+        self.known = type(self._connector).before is not Source.before
 
     def __call__(self, position: bytes) -> bool | None:
-        if self._ends is None:
-            return None
-        place = self._connector.place(position)
-        return None if place is None else place[1] < self._ends.get(place[0], -1)
+        return self._connector.before(position, self._position) if self.known else None
+
+    def reached(self, position: Position, passed: Collection[str]) -> bool:
+        """Whether reading has come to it in every part. `passed`: those it was seen to be beyond in."""
+        return self.known and all(p in passed or position.get(p) == at for p, at in self._position.items())
 
 
 def _under_way(context: Context, run: str, found: Prepared) -> bool:
@@ -291,8 +298,3 @@ def _here(function: Any, pieces: Sequence[Any]) -> list[Any]:
     return [function(piece) for piece in pieces]
 
 
-def spoken(at: int) -> str:
-    """A time in µs as people write it."""
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(at / MICRO, UTC).isoformat().replace("+00:00", "Z")

@@ -76,12 +76,18 @@ def choosing(context: Context, ask: Ask, destination: str) -> Callable[[Portion]
         if portion.batch is not None:
             inside = portion.batch <= joined.batch
             return lambda record: inside and record.id not in letters and (happened(record) or 0) not in has
-        before = Before(context, portion.source, joined)
-        if not before.known:
-            raise ConfigError(
-                f"source {portion.source} cannot tell which records {destination} has by their positions: replay `all`"
-            )
-        return lambda r: bool(before(r.position)) and r.id not in letters and (happened(r) or 0) not in has
+        before = Before(context, portion.source, joined.sources.get(portion.source, {}))
+
+        def misses(record: Any) -> bool:
+            said = before(record.position)
+            if said is None:
+                raise ConfigError(
+                    f"source {portion.source} cannot tell which records {destination} has by their positions: replay "
+                    "`all`"
+                )
+            return said and record.id not in letters and (happened(record) or 0) not in has
+
+        return misses
 
     return of
 

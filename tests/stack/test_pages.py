@@ -153,7 +153,7 @@ def test_pages_show_pipelines_live_in_airflow_follow_its_theme_and_lead_to_its_d
 
     # Given a delivered pipeline, one record of which looks like markup
     target = f"plugin: http, settings: {{url: '{picky.url}'}}, dead-letter-queue: {{window-size: 0}}"
-    stack.pipeline("shown", target, "isolate: true")
+    stack.pipeline("shown", target, "isolate: true\n    event-time: '.Metadata[\"opencdc.readAt\"]'")
     stack.write("shown", "a", 1, 40)
     side = stack.home / "in" / "shown" / "b.side"
     side.write_text('{"m": "<img src=x onerror=alert(1)>"}\n')
@@ -168,6 +168,11 @@ def test_pages_show_pipelines_live_in_airflow_follow_its_theme_and_lead_to_its_d
     picky.refuse = False
     asyncio.run(_redrive(browser, url, allowed))
     assert sum(b"<img" in body for body in picky.got) == 2, "refused once, taken once"
+
+    # And all of it is replayed from there, once it was counted
+    sent = len(picky.got)
+    asyncio.run(_replay(browser, url, allowed))
+    assert len(picky.got) == sent + 61
 
     # And it is stopped and started there, alone and as a whole
     asyncio.run(_stop_and_start(browser, url, allowed))
@@ -241,6 +246,28 @@ async def _redrive(browser: str, url: str, allowed: str) -> None:
         await tab.js("window.confirm = () => true, document.querySelector('#redrive').click()")
         await tab.until(f"{said}.startsWith('Being sent again: out: 1 dead letter.')", PATIENCE)
         await tab.until("document.querySelector('#page').innerText.includes('Nothing is dead here')", PATIENCE)
+
+
+async def _replay(browser: str, url: str, allowed: str) -> None:
+    shown = "document.querySelector('#page').innerText"
+    async with tab_of(browser, allowed, url) as tab:
+        await tab.call("Page.navigate", url=f"{url}/conduit/pages/#/shown/replay")
+        await tab.until("document.querySelector('#replay')")
+        await tab.js(
+            "const fill = (id, value) => { document.getElementById(id).value = value; };"
+            "fill('f-from', '2020-01-01'), fill('f-to', '2100-01-01'), fill('f-what', 'all');"
+            "document.querySelector('#d-out').click()"
+        )
+        await tab.js("document.querySelector('#would').focus()")
+        await tab.key("Enter", 13, "\r")
+        await tab.until(f"{shown}.includes('out: 61 would go')", PATIENCE)
+        await tab.picture("replay")
+        await tab.js(
+            "window.confirm = (text) => (window.asked = text, true), document.querySelector('#replay').focus()"
+        )
+        await tab.key("Enter", 13, "\r")
+        await tab.until("window.asked === 'Replay all from 2020-01-01 to 2100-01-01, to out?'")
+        await tab.until(f"{shown}.includes('out: 61 delivered')", PATIENCE)
 
 
 async def _stop_and_start(browser: str, url: str, allowed: str) -> None:

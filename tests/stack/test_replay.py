@@ -49,11 +49,15 @@ def backfill(stack: Stack, first: str, last: str, what: str, behaviour: str) -> 
     ]
     state = stack.state
     environment = component_environment(Layout(stack.home), state.api_url, state.redis_url)
-    # A busy SQLite refuses some of its many small writes: then the rest of the runs is asked for again.
+    # A busy SQLite refuses some of its many small writes, and the scheduler that saw the others falls over their
+    # rollback: then it is asked for again.
     for _ in range(5):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        locked = "database is locked" in done.stderr
+        if locked:
+            stack.conduit("stack", "up", "--timeout", str(PATIENCE))
         _ended(stack)
-        if "database is locked" not in done.stderr:
+        if not locked:
             break
     assert done.returncode == 0, done.stdout + done.stderr
     with stack.api() as api:

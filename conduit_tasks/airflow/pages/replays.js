@@ -5,7 +5,7 @@ const given = {}; // by pipeline: what stands in the form, which is drawn anew w
 export async function replays(r, { el, ask, of, head, table, count, outward, said }) {
   const [graph, found] = await Promise.all([ask(of(r.id, "topology")), ask(of(r.id, "replays"))]);
   const words = (given[r.id] ??= { from: "", to: "", what: "missing", destinations: [] });
-  const form = el("form", { class: "head", onsubmit: (event) => { event.preventDefault(); send(false); }, oninput: () => {
+  const form = el("form", { class: "head", id: "f-replay", onsubmit: (event) => { event.preventDefault(); send(false); }, oninput: () => {
     const data = new FormData(form);
     Object.assign(words, Object.fromEntries(["from", "to", "what"].map((name) => [name, data.get(name)])), { destinations: data.getAll("destinations") });
   } });
@@ -31,9 +31,7 @@ export async function replays(r, { el, ask, of, head, table, count, outward, sai
     el("label", {}, "What", el("select", { name: "what", id: "f-what" }, ...["missing", "failed", "all"].map((o) =>
       el("option", { value: o, selected: o === words.what }, o)))),
     el("fieldset", {}, el("legend", {}, "Destinations (none chosen: all)"), ...graph.destinations.map((d) => el("label", {},
-      el("input", { type: "checkbox", name: "destinations", value: d.id, id: `d-${d.id}`, checked: words.destinations.includes(d.id) }), d.id))),
-    el("button", { type: "button", id: "would", onclick: () => send(true) }, "What would go?"),
-    el("button", { id: "replay" }, "Replay"));
+      el("input", { type: "checkbox", name: "destinations", value: d.id, id: `d-${d.id}`, checked: words.destinations.includes(d.id) }), d.id))));
 
   const result = (run) => {
     const parts = Object.entries(run.found?.would ?? {}).map(([id, n]) => `${id}: ${count(n)} would go`);
@@ -47,6 +45,10 @@ export async function replays(r, { el, ask, of, head, table, count, outward, sai
     el("p", { class: "dim" }, "The records of these event times go again, and live deliveries go on. Missing: what a destination never got; "
       + "failed: its dead letters; all: everything."),
     form,
+    // Outside of the form: while something in it has the focus, the page is not drawn anew.
+    el("div", { class: "head" },
+      el("button", { id: "would", onclick: () => send(true) }, "What would go?"),
+      el("button", { id: "replay", form: "f-replay" }, "Replay")),
     table(["Run", "State", "From", "Before", "What", "To", "#Read", "Result"],
       found.items.map((run) => [itsRun(found.dag_id, run.run_id, run.run_id), run.dry_run ? `${run.state}, dry run` : run.state, run.from, run.to,
         run.what, run.destinations.join(", ") || "all", count(run.found?.read), result(run)]), "Nothing was replayed yet."),
