@@ -296,5 +296,3 @@ def _collect(context: Context) -> None:
 
 def _here(function: Any, pieces: Sequence[Any]) -> list[Any]:
     return [function(piece) for piece in pieces]
-
-
