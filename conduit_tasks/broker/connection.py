@@ -21,6 +21,7 @@ from redis.sentinel import Sentinel
 
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, NotDurable
 from conduit_tasks.settings import Settings
+from conduit_tasks.urls import check_readable, readable
 
 Client = Redis | RedisCluster
 
@@ -61,6 +62,7 @@ def connect(settings: Settings, *, raw: bool = False, retries: int = 6) -> Clien
     BrokerUnavailable where nobody answers; neither shows the password.
     """
     url = settings.redis_url
+    check_readable(url, _VARIABLE)
     try:
         client = _client(url, options(raw=raw, retries=retries))
     except (ValueError, TypeError) as e:
@@ -98,7 +100,9 @@ def _client(url: str, options: dict[str, Any]) -> Client:
 
 
 def address(url: str) -> str:
-    """The URL without user, password and query: what a message may show."""
+    """The URL without user, password and query: what a message may show. Nothing of one that cannot be read."""
+    if not readable(url):
+        return "no address"
     named = _NAMED.match(url)
     if named:
         return f"{named['tls']}+{named['kind']}://{named['hosts']}" + (

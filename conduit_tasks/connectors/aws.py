@@ -6,6 +6,7 @@ the container or machine. Nothing of them is kept in a position, a state or a me
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
@@ -13,6 +14,7 @@ from typing import Any
 
 from conduit_tasks.connectors.base import Option
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.urls import check_no_login
 
 OPTIONS = (
     Option("region", "the service's region; default: of the environment or the profile"),
@@ -40,6 +42,21 @@ def check(settings: Mapping[str, str], name: str) -> None:
         raise ConfigError(f"{name}: options 'access-key-id' and 'secret-access-key' are given together, or neither")
     if "session-token" in settings and "access-key-id" not in settings:
         raise ConfigError(f"{name}: option 'session-token' belongs to 'access-key-id', which is missing")
+    for option in ("access-key-id", "secret-access-key", "session-token"):
+        # They become headers; the client prints one that cannot be.
+        if not all("!" <= character <= "~" for character in settings.get(option, "")):
+            raise ConfigError(
+                f"{name}: option '{option}' holds a blank, a line break or what is no ASCII; leave it out"
+            )
+    if "endpoint-url" in settings:
+        check_address(settings["endpoint-url"], f"{name}: option 'endpoint-url'")
+
+
+def check_address(url: str, option: str) -> None:
+    """Raises ConfigError where it is no address without user and password: messages show it."""
+    check_no_login(url, option, "use 'access-key-id' and 'secret-access-key'")
+    if not re.match("https?://[^/]", url):
+        raise ConfigError(f"{option} must begin with http:// or https:// and name a host")
 
 
 def client(service: str, settings: Mapping[str, str], connections: int = 10) -> Any:

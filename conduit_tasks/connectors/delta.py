@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
 from conduit_tasks.connectors.delta_destination import DeltaDestination
+from conduit_tasks.connectors.delta_storage import check_storage
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.settings import settings as installation
 
@@ -52,6 +53,7 @@ class DeltaSource(Source):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
+        check_storage(self.settings)
         self.start_version = None if self.settings["start"] == "table" else options.integer(self.settings, "start")
         self.end = options.integer(self.settings, "end") if "end" in self.settings else _NO_BOUND
         self.key = self.settings.get("key") or None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
+from conduit_tasks.connectors.delta_storage import check_storage, storage_options
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class DeltaDestination(BatchDestination):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
+        check_storage(self.settings)
         if not self.settings.get("path", "").strip():
             raise ConfigError("delta: option 'path' is missing: the table")
         self.chunk = options.integer(self.settings, "rows-per-commit", least=1)  # type: ignore[misc]  # its own
@@ -55,7 +57,7 @@ class DeltaDestination(BatchDestination):
 
     def open(self, state: dict[str, Any] | None) -> None:
         from conduit_tasks.connectors.delta import table_uri
-        from conduit_tasks.connectors.delta_log import library, storage_options
+        from conduit_tasks.connectors.delta_log import library
 
         self._uri, self._options = table_uri(self.settings["path"]), storage_options(self.settings) or None
         deltalake = library()

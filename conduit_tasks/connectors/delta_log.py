@@ -10,10 +10,8 @@ from urllib.parse import unquote
 import orjson
 import pyarrow.fs as pafs
 
+from conduit_tasks.connectors.delta_storage import storage_options
 from conduit_tasks.errors import ConfigError, SourceError
-
-STORAGE = "storage."
-"""Options of the object store, passed on: `storage.AWS_ACCESS_KEY_ID` and the like."""
 
 
 def library() -> Any:
@@ -23,10 +21,6 @@ def library() -> Any:
     except ImportError:
         raise ConfigError("delta: the package deltalake is missing: pip install 'conduit-tasks[delta]'") from None
     return deltalake
-
-
-def storage_options(settings: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix(STORAGE): value for name, value in settings.items() if name.startswith(STORAGE)}
 
 
 @dataclass(frozen=True)

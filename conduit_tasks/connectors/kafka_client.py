@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,7 +106,9 @@ def made(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (KafkaException, ValueError, TypeError) as error:
-        raise ConfigError(f"kafka: librdkafka refuses its configuration: {said(error)}; mend the options") from None
+        # It quotes the value, which may be secret.
+        shown = re.sub('"[^\n]*"(?= for configuration property)', "", said(error))
+        raise ConfigError(f"kafka: librdkafka refuses its configuration: {shown}; mend the options") from None
 
 
 @contextmanager

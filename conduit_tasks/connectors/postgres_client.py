@@ -9,6 +9,7 @@ from typing import Any
 
 from conduit_tasks.delivery.outcome import clip
 from conduit_tasks.errors import ConduitError, ConfigError
+from conduit_tasks.urls import check_readable
 
 EXTRA = "postgres: psycopg2 is not installed; pip install 'conduit-tasks[postgres]'"
 _URL = re.compile(r"postgres(ql)?(\+\w+)?://")
@@ -29,11 +30,12 @@ def library() -> Any:
 
 def checked_url(text: str) -> str:
     """A URL as libpq has it, `sslmode` and certificates included; SQLAlchemy's `+driver` is left out. Raises
-    ConfigError, which does not repeat it: it may hold a password."""
+    ConfigError, which does not repeat it: it may hold a password, of which libpq would print what it misread."""
     if not _URL.match(text):
         raise ConfigError(
             "postgres: option 'url' is no PostgreSQL URL; write postgresql://user:password@host:5432/name"
         )
+    check_readable(text, "postgres: option 'url'")
     return _URL.sub("postgresql://", text, count=1)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
-from conduit_tasks.connectors.redis_client import URL, asking, opened
+from conduit_tasks.connectors.redis_client import URL, asking, check_url, opened
 from conduit_tasks.connectors.redis_destination import RedisDestination
 from conduit_tasks.errors import ConfigError, SourceError, SpoolError
 
@@ -57,6 +57,7 @@ class RedisSource(Source):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
+        check_url(self.settings)
         self._streams = options.names(self.spec, self.settings, "streams")
         if self.settings["start"] not in ("0", "$"):
             raise ConfigError("redis: option 'start' is 0 or $")

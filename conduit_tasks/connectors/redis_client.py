@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.base import Option
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Unavailable
+from conduit_tasks.urls import check_readable
 
 if TYPE_CHECKING:
     from conduit_tasks.errors import ConduitError
@@ -18,6 +20,16 @@ URL = Option(
     required=True,
     secret=True,
 )
+
+
+_KINDS = re.compile(r"(rediss?|unix|rediss?\+(sentinel|cluster))://\S")
+
+
+def check_url(settings: Mapping[str, str]) -> None:
+    """Raises ConfigError, which does not repeat the URL: it may hold a password."""
+    if not _KINDS.match(settings["url"]):
+        raise ConfigError(f"redis: option 'url' is no Redis address; write {URL.help}")
+    check_readable(settings["url"], "redis: option 'url'")
 
 
 def opened(url: str) -> Any:

@@ -9,7 +9,7 @@ import orjson
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
-from conduit_tasks.connectors.redis_client import URL, asking, opened
+from conduit_tasks.connectors.redis_client import URL, asking, check_url, opened
 from conduit_tasks.errors import Refused, Unavailable
 from conduit_tasks.record.record import Record, data_bytes
 
@@ -41,6 +41,7 @@ class RedisDestination(BatchDestination):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
+        check_url(self.settings)
         self._stream = self.settings["stream"]
         self._most = options.integer(self.settings, "max-length")
         self._client: Any = None

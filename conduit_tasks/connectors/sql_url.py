@@ -10,6 +10,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings as installation
+from conduit_tasks.urls import check_readable
 
 
 def with_driver(url: URL) -> URL:
@@ -23,6 +24,9 @@ def address(text: str) -> URL:
     """Raises ConfigError; the text may hold a password and is not repeated."""
     # Heroku and others still write postgres://.
     text = f"postgresql://{text.removeprefix('postgres://')}" if text.startswith("postgres://") else text
+    if not text.startswith("sqlite"):
+        # The path of a file is not escaped, and holds no password.
+        check_readable(text, "sql: option 'url'")
     try:
         url = with_driver(sa.make_url(text))
         url.get_dialect().import_dbapi()

@@ -70,6 +70,8 @@ class SqsSource(Source):
         super().__init__(settings)
         s = self.settings
         aws.check(s, "sqs")
+        if "://" in s["queue"]:
+            aws.check_address(s["queue"], "sqs: option 'queue'")
         self._parallel = options.integer(s, "max-parallel", least=1)
         self._most = options.integer(s, "max-messages", least=1)
         self._longest = options.duration(s, "max-time")

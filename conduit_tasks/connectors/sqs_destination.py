@@ -56,6 +56,8 @@ class SqsDestination(RecordDestination):
         super().__init__(settings)
         s = self.settings
         aws.check(s, "sqs")
+        if "://" in s["queue"]:
+            aws.check_address(s["queue"], "sqs: option 'queue'")
         self._attributes = options.words(s, "attributes")
         if len(self._attributes) > MESSAGES - 1:
             raise ConfigError(f"sqs: option 'attributes' names {len(self._attributes)}; SQS takes 9 beside ours")

@@ -1,0 +1,22 @@
+"""The object store that a Delta table lies in: its options, which may hold keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conduit_tasks.urls import check_no_login
+
+STORAGE = "storage."
+"""Options of the object store, passed on: `storage.AWS_ACCESS_KEY_ID` and the like."""
+
+
+def storage_options(settings: Mapping[str, str]) -> dict[str, str]:
+    """As the object store calls them."""
+    return {name.removeprefix(STORAGE): value for name, value in settings.items() if name.startswith(STORAGE)}
+
+
+def check_storage(settings: Mapping[str, str]) -> None:
+    """Raises ConfigError where the address of a store holds a password: the client's errors show it."""
+    for name, value in settings.items():
+        if name.startswith(STORAGE) and "://" in value:
+            check_no_login(value, f"delta: option '{name}'", "give the keys as options of their own")
