@@ -96,13 +96,17 @@ class Group:
         return {(tp.topic, tp.partition): future.result().offset for tp, future in asked.items()}
 
     def committed(self, parts: Sequence[Part]) -> dict[Part, int]:
-        """The group's committed offsets; a partition without one is missing."""
-        from confluent_kafka import TopicPartition
+        """The group's committed offsets; a partition without one is missing. Raises where that of one is not known."""
+        from confluent_kafka import KafkaException, TopicPartition
 
         if not parts:
             return {}
         answered = self.consumer.committed([TopicPartition(*p) for p in parts], timeout=self._timeout)
-        return {(tp.topic, tp.partition): tp.offset for tp in answered if tp.error is None and tp.offset >= 0}
+        for tp in answered:
+            # Not known is not the same as never committed: that would begin anew, and commit the new beginning.
+            if tp.error is not None:
+                raise KafkaException(tp.error)
+        return {(tp.topic, tp.partition): tp.offset for tp in answered if tp.offset >= 0}
 
     def commit(self, offsets: Mapping[Part, int]) -> None:
         """Commits the offsets of the next messages. Raises SourceError where consumers that joined the group own it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,9 @@ class SqlSource(Source):
         bounds: list[Any] = []
         with self._asking(), self._opened().connect() as connection:
             at = self._column()
-            query = sa.select(at).select_from(self._rows()).where(*self._behind(start)).order_by(at).limit(room)
+            found = sa.select(at).select_from(self._rows()).where(*self._behind(start)).order_by(at).limit(1)
+            [one] = connection.execute(found).scalars().all() or [None]
+            query = found.with_only_columns(_exact(at, one)).limit(room)
             result = connection.execution_options(stream_results=True, yield_per=FETCH).execute(query)
             value = None
             for n, (value,) in enumerate(result, 1):
@@ -143,7 +146,7 @@ class SqlSource(Source):
         at = self._column()
         wanted: list[Any] = [sa.column(name) for name in options.words(self.settings, "columns")]
         # The position's own column comes under a name of ours, whichever are read.
-        columns = [at.label("conduit_at"), *(wanted or [sa.literal_column("*")])]
+        columns = [_exact(at, slice.end).label("conduit_at"), *(wanted or [sa.literal_column("*")])]
         conditions = [at.is_not(None), at <= _value(slice.end)]
         if slice.start is not None:
             conditions.append(at > _value(slice.start))
@@ -217,6 +220,11 @@ class _Asking:
             raise SourceError(f"{said}; it is tried again") from None
 
 
+def _exact(column: Any, example: Any) -> Any:
+    """The column as a value of it is compared: the shortest text of a `real` is another number than what is stored."""
+    return sa.cast(column, sa.Double) if isinstance(example, float) else column
+
+
 def _kind(value: Any) -> str:
     if isinstance(value, dt.datetime):
         return "datetime"
@@ -224,6 +232,11 @@ def _kind(value: Any) -> str:
 
 
 def _token(value: Any) -> Token:
+    if isinstance(value, float | Decimal) and not math.isfinite(value):
+        raise SourceError(
+            f"sql: option 'column': a row has {value} there, behind which no other comes; mend it, or leave it out "
+            "with 'query'"
+        )
     kind = _kind(value)
     if kind:
         return {"kind": kind, "text": _text(value)}

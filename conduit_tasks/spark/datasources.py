@@ -13,8 +13,9 @@ letters) is not there.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -109,12 +110,18 @@ class SliceReader(DataSourceReader):
     connector: str
     options: dict[str, str]
     home: Settings
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Whose place it is that a source keeps by itself (a consumer group's): nobody else's, or what one has acked would
+    be left out by all."""
 
     def __post_init__(self) -> None:
         self._source()
 
     def _source(self) -> Source:
-        return registry.source_class(self.connector)(self.options)
+        source = registry.source_class(self.connector)(self.options)
+        if self.name:
+            source.pipeline, source.connector = "spark", self.name
+        return source
 
     def partitions(self) -> list[InputPartition]:
         return [SlicePartition(each) for each in self.plan({}, Limit())]
@@ -152,7 +159,8 @@ class SliceReader(DataSourceReader):
 @dataclass
 class SliceStream(DataSourceStreamReader):
     """Reads on and on. An offset holds the position and the slices that lead there, so that boundaries are durable in
-    Spark's checkpoint before anything is read (invariant 3); the source is acked when Spark has committed them."""
+    Spark's checkpoint before anything is read (invariant 3), and the query's own name (`SliceReader.name`; checkpoints
+    from before it have none); the source is acked when Spark has committed them."""
 
     connector: str
     options: dict[str, str]
@@ -160,29 +168,32 @@ class SliceStream(DataSourceStreamReader):
     most: int
 
     def __post_init__(self) -> None:
-        self._reader = SliceReader(self.connector, self.options, self.home)
+        self._reader()
+
+    def _reader(self, offset: Mapping[str, Any] | None = None) -> SliceReader:
+        return SliceReader(self.connector, self.options, self.home, (offset or {}).get("reader", ""))
 
     def initialOffset(self) -> dict[str, Any]:
-        return {"position": {}, "slices": []}
+        return {"position": {}, "slices": [], "reader": secrets.token_hex(8)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         records = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", self.most)
-        slices = self._reader.plan(start["position"], Limit(records=records))
+        slices = self._reader(start).plan(start["position"], Limit(records=records))
         if any(each.open for each in slices):
             raise ConfigError(f"{PREFIX}{self.connector} finds its ends while it reads: use spark.read, or a pipeline")
         if not slices:
             return start
         position = {**start["position"], **{each.part: each.end for each in slices}}
-        return {"position": position, "slices": [asdict(each) for each in slices]}
+        return {**start, "position": position, "slices": [asdict(each) for each in slices]}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [] if start == end else [SlicePartition(Slice(**each)) for each in end["slices"]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._reader.read(partition)
+        return self._reader().read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._reader.ack(end["position"])
+        self._reader(end).ack(end["position"])

@@ -113,6 +113,31 @@ def test_every_kind_of_column_goes_on_where_it_was(database: sa.Engine, kind: st
     assert got == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.proves("C9")
+def test_a_column_whose_numbers_are_not_what_they_print_is_read_to_its_last_row(database: sa.Engine) -> None:
+    # As text 0.3, in a real 0.300000012: neither below its own end nor behind the one before
+    do(database, "CREATE TABLE t (n REAL, i INTEGER)", "INSERT INTO t VALUES (0.1, 1), (0.2, 2), (0.3, 3)")
+    got, position = [], {}
+    for _ in range(2):
+        records, position = step(database, position, 2)
+        got.append(values(records, "i"))
+    assert got == [[1, 2], [3]]
+    assert step(database, position) == ([], position)
+
+
+@pytest.mark.parametrize("kind", ["DOUBLE PRECISION", "REAL", "NUMERIC"])
+def test_a_value_behind_which_nothing_comes_is_refused(server: PostgresServer, home: Path, kind: str) -> None:
+    engine = sa.create_engine(server.url, poolclass=sa.pool.NullPool)
+    do(engine, f"CREATE TABLE t (n {kind})", "INSERT INTO t VALUES (1), ('NaN')")
+    try:
+        with pytest.raises(SourceError, match=r"[nN]a[nN] there"):
+            step(engine, {})
+        assert values(step(engine, {}, query="SELECT * FROM t WHERE n < 'NaN'")[0]) in ([1], [1.0], ["1"])
+    finally:
+        do(engine, "DROP TABLE t")
+        engine.dispose()
+
+
 def test_a_query_takes_the_place_of_a_table_and_values_are_faithful(database: sa.Engine) -> None:
     do(database, "CREATE TABLE t (n INTEGER, price NUMERIC(9, 2), at DATE, none TEXT)")
     do(database, "INSERT INTO t VALUES (1, 1.10, '2013-03-01', NULL), (2, 2, '2013-03-02', NULL)")
