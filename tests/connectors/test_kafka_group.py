@@ -4,16 +4,43 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from conduit_tasks.connectors.base import Limit
+from conduit_tasks.connectors.kafka_group import Group
+from conduit_tasks.connectors.kafka_source import KafkaSource
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.settings import Settings
 from conduit_tasks.spark.datasources import SliceReader, SliceStream
 from tests.connectors.kafka import Kafka, everything
+
+
+@pytest.mark.proves("B4", "C10")
+def test_an_error_of_one_partition_is_not_taken_for_a_place_that_was_never_committed() -> None:
+    # Given a group of which one partition's offset cannot be said, and whatever it is asked to commit
+    committed: list[object] = []
+
+    def answer(_: object, timeout: float) -> list[SimpleNamespace]:
+        error = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+        return [SimpleNamespace(topic="t", partition=0, offset=-1001, error=error)]
+
+    source = KafkaSource({"servers": "127.0.0.1:1", "topics": "t"})
+    group = Group(source.settings, "g", 1.0)
+    group.consumer.close()
+    group.consumer = SimpleNamespace(committed=answer, close=lambda: None)
+    group.partitions = lambda _: [("t", 0)]  # type: ignore[method-assign]
+    group.beginnings = lambda _: {("t", 0): 0}  # type: ignore[method-assign]
+    group.ends = lambda _, *, stable=True: {("t", 0): 500}  # type: ignore[method-assign]
+    group.commit = committed.append  # type: ignore[method-assign]
+    source._connected = group
+    # When it is planned, then it waits, and the end is not committed as its place
+    with pytest.raises(Unavailable, match="planning"):
+        source.plan({}, Limit())
+    assert committed == []
 
 
 @pytest.mark.proves("B4", "C10")
