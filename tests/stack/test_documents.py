@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -49,21 +48,9 @@ def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-@contextmanager
-def sharing(stack: Stack, id: str) -> Iterator[None]:
-    """Nothing of this pipeline goes on after the test: the others share the stack."""
-    try:
-        yield
-    finally:
-        (stack.home / "include" / "pipelines" / f"{id}.yaml").unlink(missing_ok=True)
-        with stack.api() as api:
-            if api.dag(id):
-                api.request("PATCH", f"/dags/{id}", json={"is_paused": True})
-
-
 def test_the_tutorial_works_as_it_is_written(stack: Stack) -> None:
     begin, look, run, more, letters, end = blocks("docs/tutorial.md")
-    with sharing(stack, "example"):
+    with stack.lent("example"):
         # Given the reader's new folder (here the home of the stack that is shared)
         said = begin.splitlines()
         assert said[:2] == ['export PATH="$PWD/.venv/bin:$PATH"', "mkdir ../orders && cd ../orders"]
@@ -128,7 +115,7 @@ def test_the_commands_of_the_readme_work_on_the_flights(stack: Stack, refusing: 
     text = (ROOT / "include" / "pipelines" / "flights.yaml").read_text()
     side = stack.home / "flights.side"
     side.write_text(text.replace("${DELAYS_URL:-http://127.0.0.1:9000/delays}", refusing))
-    with sharing(stack, "flights"):
+    with stack.lent("flights"):
         side.rename(stack.home / "include" / "pipelines" / "flights.yaml")
         with stack.api() as api:
             until(lambda: api.dag("flights"))

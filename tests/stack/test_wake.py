@@ -6,6 +6,7 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import psutil
@@ -28,7 +29,15 @@ pipelines:
       - {{id: lines, type: source, plugin: file, settings: {{path: "in/woken/*.jsonl"}}}}
       - {{id: out, type: destination, plugin: file, settings: {{path: out/woken.jsonl, format: payload}}}}
 """
-DAG = "/dags/woken/dagRuns"
+CONTINUOUS = """\
+version: "2.2"
+pipelines:
+  - id: always
+    schedule: "@continuous"
+    connectors:
+      - {id: lines, type: source, plugin: file, settings: {path: "in/always/*.jsonl"}}
+      - {id: out, type: destination, plugin: file, settings: {path: out/always.jsonl, format: payload}}
+"""
 
 
 def write(stack: Stack, schedule: str, more: str) -> None:
@@ -37,25 +46,25 @@ def write(stack: Stack, schedule: str, more: str) -> None:
     side.rename(stack.home / "include" / "pipelines" / "woken.yaml")
 
 
-def delivered(stack: Stack) -> str:
-    out = stack.home / "out" / "woken.jsonl"
+def delivered(stack: Stack, id: str = "woken") -> str:
+    out = stack.home / "out" / f"{id}.jsonl"
     return out.read_text() if out.exists() else ""
 
 
-def runs(stack: Stack, kind: str) -> list[dict[str, Any]]:
+def runs(stack: Stack, kind: str = "", id: str = "woken") -> list[dict[str, Any]]:
     """Of a kind, newest first."""
     with stack.api() as api:
-        found = api.request("GET", DAG, params={"order_by": "-run_after", "limit": 100})
-    return [run for run in found["dag_runs"] if run["run_type"] == kind]
+        found = api.request("GET", f"/dags/{id}/dagRuns", params={"order_by": "-run_after", "limit": 100})
+    return [run for run in found["dag_runs"] if kind in ("", run["run_type"])]
 
 
 def reader(stack: Stack, source: str) -> dict[str, Any]:
     """The newest run that read this source."""
     with stack.api() as api:
-        for run in api.request("GET", DAG, params={"order_by": "-run_after", "limit": 100})["dag_runs"]:
+        for run in runs(stack):
             states = {task["task_id"]: task["state"] for task in api.tasks("woken", run["dag_run_id"])}
             if states.get(f"sources.{source}") == "success":
-                return dict(run)
+                return run
     raise AssertionError(f"no run read {source}")
 
 
@@ -66,14 +75,12 @@ def woken(stack: Stack) -> Iterator[Stack]:
     (stack.home / "in" / "woken").mkdir(parents=True)
     write(stack, '"@yearly"', "wake: {look: 1s, pause: 2s}")
     stack.conduit("stack", "up", "--timeout", str(PATIENCE))
-    with stack.api() as api:
-        # Airflow makes up for the last time it was due before it knew of the DAG.
-        until(lambda: api.dag("woken") and runs(stack, "scheduled"))
-        until(lambda: not api.active_runs("woken"))
-    yield stack
-    (stack.home / "include" / "pipelines" / "woken.yaml").unlink()
-    with stack.api() as api:
-        api.request("PATCH", "/dags/woken", json={"is_paused": True})
+    with stack.lent("woken"):
+        with stack.api() as api:
+            # Airflow makes up for the last time it was due before it knew of the DAG.
+            until(lambda: api.dag("woken") and runs(stack, "scheduled"))
+            until(lambda: not api.active_runs("woken"))
+        yield stack
     state = stack.state
     processes.stop(state.processes.pop(gateway.NAME), timeout=60)
     state.gateway_url = ""
@@ -126,3 +133,19 @@ def test_what_is_new_starts_a_run_and_what_nobody_woke_for_is_taken_by_the_next_
     woken.write("woken", "d", 6, 6)
     until(lambda: delivered(woken).count("\n") == 6)
     assert runs(woken, "asset_triggered")[0]["dag_run_id"] != before
+
+
+def test_a_continuous_pipeline_runs_again_and_again_one_run_at_a_time(stack: Stack) -> None:
+    (stack.home / "in" / "always").mkdir(parents=True)
+    side = stack.home / "always.side"
+    side.write_text(CONTINUOUS)
+    with stack.lent("always"):
+        side.rename(stack.home / "include" / "pipelines" / "always.yaml")
+        with stack.api() as api:
+            until(lambda: api.dag("always") and len(runs(stack, "scheduled", "always")) > 1)
+        stack.write("always", "a", 1, 2)
+        until(lambda: delivered(stack, "always") == '{"n": 1}\n{"n": 2}\n')
+        # Given each run's beginning and end
+        spans = sorted((r["start_date"], r["end_date"] or "9") for r in runs(stack, id="always") if r["start_date"])
+        # Then none began before the one before it had ended
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
