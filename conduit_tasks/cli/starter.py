@@ -10,6 +10,7 @@ pipelines:
   - id: example
     description: Orders from a CSV file, all of them to one file and the large ones to another.
     schedule: 30s                      # or cron: "*/5 * * * *", or @continuous
+    # wake: [orders]                                          # a new order starts a run before its time
     # micro-batch: {max-records: 500000, max-bytes: 256MiB}   # how much one run reads at most
     # lag-budget: {records: 1000000, age: 6h}                 # how far reading may be ahead; default one micro-batch
     # isolate: true                                           # a destination that fails does not stop the others
