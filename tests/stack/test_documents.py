@@ -69,7 +69,7 @@ def test_the_tutorial_works_as_it_is_written(stack: Stack) -> None:
         shell(stack, more)
         until(lambda: (len(lines(orders)), len(lines(large))) == (6, 4))
         # Then that one is a dead letter, which is found by its id
-        [letter] = json.loads(stack.conduit("dead-letters", "list", "example", "--format", "json"))["dead_letters"]
+        [letter] = json.loads(stack.conduit("dead-letters", "list", "example", "--format", "json"))
         assert "example ID" in letters
         said = shell(stack, letters.replace("ID", letter["id"]))
         assert "amount" in said
