@@ -37,6 +37,7 @@ NAMES = {
     "HandlerKeys": "handlers[]",
     "RecoveryKeys": "error-recovery",
     "WakeKeys": "wake",
+    "AlertKeys": "alerts[]",
 }
 """Model → where its keys stand."""
 

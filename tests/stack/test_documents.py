@@ -108,21 +108,26 @@ def refusing() -> Iterator[str]:
 
 def test_the_commands_of_the_readme_work_on_the_flights(stack: Stack, refusing: str) -> None:
     [commands] = [block for block in blocks("README.md") if "conduit init" in block]
-    first, *others = commands.splitlines()
     # Given the demo's pipeline, with a part of its flights and a service of the test's
     data = stack.home / "include" / "data" / "flights"
     shutil.copytree(ROOT / "tests" / "data" / "flights-extract", data)
     text = (ROOT / "include" / "pipelines" / "flights.yaml").read_text()
+    text = text.replace("${DELAYS_URL:-http://127.0.0.1:9000/delays}", refusing)
     side = stack.home / "flights.side"
-    side.write_text(text.replace("${DELAYS_URL:-http://127.0.0.1:9000/delays}", refusing))
+    side.write_text(text)
+    (stack.home / "changed.yaml").write_text(text.replace("*/15 * * * *", "@hourly"))
     with stack.lent("flights"):
         side.rename(stack.home / "include" / "pipelines" / "flights.yaml")
         with stack.api() as api:
             until(lambda: api.dag("flights"))
         # When each command is called in turn
-        said = {line.partition("  ")[0]: shell(stack, line) for line in (first, *others)}
+        said = {}
+        for command, _, comment in (line.partition("  ") for line in commands.splitlines()):
+            said[command] = shell(stack, command)
+            if "`conduit start flights` goes on" in comment:
+                shell(stack, "conduit start flights")
         # Then the flights are where they belong, and what was refused can be seen
-        assert "include/pipelines/example.yaml" in said[first.partition("  ")[0]]
+        assert "include/pipelines/example.yaml" in said["conduit init my-project"]
         count = sum(len(file.read_text().splitlines()) - 1 for file in data.iterdir())
         assert len(lines(stack.home / "out" / "archive.jsonl")) == count
         assert "archive" in said["conduit status flights"]
