@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -38,6 +39,8 @@ class Settings(BaseSettings):
     """Default of `spool.retention`."""
     ledger_retention: float = 30 * 86_400.0
     """How long the delivery ledger is kept."""
+    log: Literal["json", "text"] = "text"
+    """How log records are written: an object per line, or lines for people."""
 
     @model_validator(mode="after")
     def _embedded_redis(self) -> Settings:

@@ -7,6 +7,7 @@ the last ones tell the operator why the application ended as it did.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from conduit_tasks.logs import parse
 from conduit_tasks.spark.submit import launch
 
 PREFIX = "conduit {"
@@ -81,6 +83,9 @@ class ConduitSubmitHook(SparkSubmitHook):
     def _without_events(self, lines: Iterator[str]) -> Iterator[str]:
         for line in lines:
             event = parse_event(line)
+            if event is None and (record := parse(line.strip())) is not None:
+                _pass_on(record)
+                continue
             if event is None:
                 yield line
                 continue
@@ -106,6 +111,15 @@ class ConduitSubmitHook(SparkSubmitHook):
             return psutil.Process(self._submit_sp.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+
+def _pass_on(record: dict[str, Any]) -> None:
+    """A record of the application's as one of the task's log: its level, logger and fields stay."""
+    import structlog
+
+    fields = {("at" if name == "timestamp" else name): value for name, value in record.items()}
+    level, event, logger = (str(fields.pop(name)) for name in ("level", "event", "logger"))
+    structlog.get_logger(logger).log(logging.getLevelNamesMapping().get(level.upper(), logging.INFO), event, **fields)
 
 
 def _signal(process: psutil.Process, *, force: bool) -> None:

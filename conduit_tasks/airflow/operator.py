@@ -22,6 +22,7 @@ from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.logs import about
 from conduit_tasks.spark.submit import APPLICATION
 
 WAITING, STOPPED, HELD = 3, 4, 5
@@ -62,6 +63,12 @@ class ConduitSubmitOperator(SparkSubmitOperator):
 
     def execute(self, context: Any) -> None:
         """Checks the connection, looks for work, submits, and turns the exit code into a state of the task."""
+        kind, _, name = self.node.partition(".")
+        destination = name if kind == "destinations" else None
+        with about(pipeline=self.pipeline_id, node=self.node, run=context["run_id"], destination=destination):
+            self._execute(context)
+
+    def _execute(self, context: Any) -> None:
         run_id = context["run_id"]
         with fail_without_retry():
             check_connection(self._conn_id)

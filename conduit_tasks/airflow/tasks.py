@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from conduit_tasks.airflow.alerts import looking
 from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped, StateLost
+from conduit_tasks.logs import about
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +31,9 @@ def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, 
     from conduit_tasks.micro_batch.plan import plan_run
 
     limits = {"max-records": int(params["max-records"])} if params.get("max-records") else None
-    with looking(pipeline_id, run_id), fail_without_retry():
+    with about(pipeline=pipeline_id, run=run_id), looking(pipeline_id, run_id), fail_without_retry():
         result = plan_run(pipeline_id, run_id, limits)
-    log.info("%s", result.reason)
+        log.info("%s", result.reason)
     return {"micro_batch": result.micro_batch, "reason": result.reason} if result.work else False
 
 
@@ -40,7 +41,8 @@ def ack(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
     """Acks one source up to the lowest cursor, and collects; acts on the broker's state alone."""
     from conduit_tasks.micro_batch.acks import ack_source
 
-    with looking(pipeline_id, run_id), fail_without_retry():
+    context = about(pipeline=pipeline_id, run=run_id, source=source_id)
+    with context, looking(pipeline_id, run_id), fail_without_retry():
         done = ack_source(pipeline_id, source_id, run_id)
-    log.info("acked %s, collected %d micro-batches", done.get("acked"), len(done.get("collected") or ()))
+        log.info("acked %s, collected %d micro-batches", done.get("acked"), len(done.get("collected") or ()))
     return done

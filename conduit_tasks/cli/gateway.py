@@ -6,7 +6,6 @@ Exit 0: it was asked to stop, and everything it took is answered; 1: it cannot b
 from __future__ import annotations
 
 import logging
-import sys
 from enum import StrEnum
 from typing import Annotated
 
@@ -14,6 +13,7 @@ import typer
 
 from conduit_tasks.cli.output import note
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.logs import configure
 
 
 class Fsync(StrEnum):
@@ -58,7 +58,7 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
 
     if bool(tls_certificate) != bool(tls_key):
         raise ConfigError("conduit gateway: --tls-certificate and --tls-key belong together; give both")
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    configure(others=logging.INFO)
     tls = (tls_certificate, tls_key) if tls_certificate else None
     options = Options(host, port, fsync.value, tls, grace, wait_for_sources, metrics_port, otlp_every)
     service = Service(settings(), options)

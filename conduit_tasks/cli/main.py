@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 from typing import Any, NamedTuple
@@ -103,6 +104,9 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """The console script: an error of ours is one line on stderr and exit code 1; `CONDUIT_DEBUG=1` shows where."""
+    from conduit_tasks.logs import configure
+
+    configure(logging.WARNING)
     try:
         app()
     except ConduitError as error:

@@ -42,8 +42,10 @@ def metrics(
         if not (serve or otlp or otlp_every):
             sys.stdout.write(exposition(STATE, read).decode())
             return
+        from conduit_tasks.logs import configure
         from conduit_tasks.metrics.otlp import Exporter
 
+        configure()
         if otlp:
             Exporter(read, "broker").once()
         stop = threading.Event()

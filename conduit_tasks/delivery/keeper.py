@@ -9,6 +9,7 @@ from types import TracebackType
 
 from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.errors import BrokerUnavailable, ConduitError
+from conduit_tasks.logs import carried
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class Keeper:
         self._stop, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
         self.error: BaseException | None = None
+        self._carry = carried()
 
     def __enter__(self) -> Keeper:
         self._thread.start()
@@ -47,6 +49,7 @@ class Keeper:
             raise self.error
 
     def _run(self) -> None:
+        self._carry()
         while not self._stop.wait(self._interval):
             try:
                 self._port.renew()

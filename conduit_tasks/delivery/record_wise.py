@@ -29,6 +29,7 @@ from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.delivery.work import Reading, Report
 from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, PipelineStopped
+from conduit_tasks.logs import carried
 from conduit_tasks.pipeline.topology import UNTOLD, Delivery
 from conduit_tasks.record.collector import seldom_collecting
 
@@ -82,8 +83,8 @@ class RecordWise:
             loop.call_soon_threadsafe(self._fail, error)
 
         with (
-            ThreadPoolExecutor(1, "delivery-reader") as self._reader,
-            ThreadPoolExecutor(1, "delivery-teller") as self._talker,
+            ThreadPoolExecutor(1, "delivery-reader", carried()) as self._reader,
+            ThreadPoolExecutor(1, "delivery-teller", carried()) as self._talker,
             Keeper(self._port, self._renew_every, lost),
         ):
             flusher = asyncio.create_task(self._guard(self._flush_loop()))

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from conduit_tasks.errors import BrokerUnavailable, ConduitError
@@ -83,6 +84,7 @@ class Committer:
         self._waiting: deque[_Request] = deque()
         self._held: list[_Request] = []
         self._working: asyncio.Task[None] | None = None
+        self._context = copy_context()
 
     async def store(self, count: int, chunk: bytes) -> bool:
         """True once the `count` events of the chunk are durable, False where the backlog is used up.
@@ -93,7 +95,7 @@ class Committer:
         request = _Request(count, chunk, loop.create_future(), loop.time())
         self._waiting.append(request)
         if self._working is None:
-            self._working = loop.create_task(self._work())
+            self._working = loop.create_task(self._work(), context=self._context)
         return await request.stored
 
     async def _work(self) -> None:

@@ -32,6 +32,7 @@ from conduit_tasks.gateway.metrics import told
 from conduit_tasks.gateway.pipe import PipedStore
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.gateway.tokens import Tokens, resolve
+from conduit_tasks.logs import about
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.topology import Pipeline, Source
 from conduit_tasks.pipeline.validate import GATEWAY
@@ -184,7 +185,9 @@ class Service:
             add = self._adding(one)
             committer = self._committers.get(one.path)
             if committer is None:
-                committer = Committer(add, one.source.budget, self._pool, gateway.health)
+                # A group is stored by a task of its own, which takes this along.
+                with about(pipeline=one.pipeline, source=one.connector):
+                    committer = Committer(add, one.source.budget, self._pool, gateway.health)
                 self._committers[one.path] = committer
             committer.add, committer.budget = add, one.source.budget
             committer.hold = one.source.pipe_wait if one.source.pipe else None

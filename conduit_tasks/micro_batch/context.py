@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import Outdated
+from conduit_tasks.logs import about
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import Settings, settings
@@ -98,10 +99,7 @@ def opened(pipeline: str | Pipeline, run: str) -> Iterator[Context]:
     """Opens a pipeline (by its id: as its file is now) for one step and registers its destinations' cursors; closes
     the connection after."""
     pipeline = get_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
-    broker = open_broker(pipeline.id)
-    try:
+    with about(pipeline=pipeline.id, run=run), closing(open_broker(pipeline.id)) as broker:
         broker.register([s.id for s in pipeline.sources], [d.id for d in pipeline.destinations])
         owner = f"{run}@{socket.gethostname()}:{os.getpid()}"
         yield Context(pipeline, broker, open_spool(pipeline), settings(), owner)
-    finally:
-        broker.close()

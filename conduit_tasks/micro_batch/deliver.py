@@ -25,6 +25,7 @@ from conduit_tasks.delivery.latency import Latencies
 from conduit_tasks.delivery.numbering import watched
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.logs import about
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.holding import holding
@@ -169,6 +170,10 @@ class DeliverTask:
     careful: bool = False
 
     def __call__(self, _: Any) -> Report | ConduitError:
+        with about(destination=self.destination, micro_batch=self.number):
+            return self._here()
+
+    def _here(self) -> Report | ConduitError:
         try:
             if not self.careful:
                 return self._deliver(None, ())

@@ -11,6 +11,7 @@ from itertools import chain as chained
 from typing import TYPE_CHECKING, Any, Protocol
 
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.logs import about
 from conduit_tasks.metrics.histogram import added, observed
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.rows import Pass, PassResult
@@ -39,7 +40,8 @@ class _Bound:
     reader: Reader
 
     def __call__(self, piece: Any) -> PassResult:
-        return self.reader(self.plan, self.spool, piece)
+        with about(micro_batch=self.plan.micro_batch):
+            return self.reader(self.plan, self.spool, piece)
 
 
 def run_pass(context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any], run_all: RunAll) -> list[PassResult]:

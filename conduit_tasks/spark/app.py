@@ -36,14 +36,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cleared", action="store_true", help="this run's task succeeded before and was cleared")
     options = parser.parse_args(argv)
 
-    from conduit_tasks import errors
+    from conduit_tasks import errors, logs
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.recovery import counting
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
+    kind, _, name = options.node.partition(".")
+    destination = name if kind == "destinations" else None
+    logs.configure()
     try:
-        with opened(options.pipeline, options.run) as context, counting(context, options.node):
+        with (
+            logs.about(run=options.run, destination=destination, **where),
+            opened(options.pipeline, options.run) as context,
+            counting(context, options.node),
+        ):
             said = _run(context, options)
     except errors.Unavailable as error:
         event("waiting", reason=str(error), **where)

@@ -6,10 +6,11 @@ processor or a Spark-format connector needs it (it costs about two CPU seconds).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from conduit_tasks import logs
 from conduit_tasks.settings import Settings, settings
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
     if not pieces:
         return []
     items: list[Any] = list(pieces)
-    return context().parallelize(items, len(items)).map(_InExecutor(settings(), function)).collect()
+    return context().parallelize(items, len(items)).map(_InExecutor(settings(), function, logs.fields())).collect()
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,11 @@ class _InExecutor:
 
     settings: Settings
     function: Callable[[Any], Any]
+    about: Mapping[str, Any]
+    """What its log records are about."""
 
     def __call__(self, piece: Any) -> Any:
         self.settings.use()
-        return self.function(piece)
+        logs.configure()
+        with logs.about(**self.about):
+            return self.function(piece)
