@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from conduit_tasks.cli.output import Format, fail, print_json, print_table
+from conduit_tasks.cli.output import Format, fail, note, print_json, print_table
 from conduit_tasks.cli.specs import as_dict, as_settings, print_spec, summary
 
 app = typer.Typer(
@@ -112,6 +112,26 @@ def try_(
         )
     if not report.passed:
         raise typer.Exit(1)
+
+
+@app.command()
+def teardown(
+    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it: what is removed there is gone.")] = False,
+) -> None:
+    """Removes what a source made in its system, such as a replication slot; the pipeline must be stopped.
+
+    For a pipeline or connector that is about to be deleted: it cannot go on from where it was.
+    """
+    from conduit_tasks.micro_batch.teardown import teardown
+
+    if not yes:
+        note(f"{source} of {pipeline} cannot go on after it; say --yes to do it")
+        raise typer.Exit(1)
+    done = teardown(pipeline, source)
+    note(f"removed: {', '.join(done)}" if done else f"{source} of {pipeline} has nothing to remove")
 
 
 def _from_file(file: Path) -> dict[str, dict[str, str]]:

@@ -165,6 +165,10 @@ class Source:
     def ack(self, position: Position) -> None:
         """Told how far everything is confirmed; the same position may be given again after a crash (C12)."""
 
+    def teardown(self) -> list[str]:
+        """Removes what it made for itself in its system, when it is not used any more; says what, [] for nothing."""
+        return []
+
     def close(self) -> None:
         """Leaves nothing open."""
 

@@ -77,7 +77,9 @@ class PostgresSource(Source):
                 default="conduitslot",
             ),
             Option(
-                "logrepl.autoCleanup", "taken from Conduit's files; drop slot and publication by hand", default="true"
+                "logrepl.autoCleanup",
+                "whether `conduit connectors teardown` may drop the slot, and the publication that was made here",
+                default="true",
             ),
             Option("logrepl.withAvroSchema", "taken from Conduit's files; no schema is attached", default="true"),
             Option(
@@ -181,6 +183,18 @@ class PostgresSource(Source):
     def close(self) -> None:
         if self._rows is not None:
             self._rows.close()
+
+    def teardown(self) -> list[str]:
+        """Drops the slot, and the publication if it was made here. Raises ConfigError, Unavailable."""
+        if not self._cdc:
+            return []
+        if not options.boolean(self.settings, "logrepl.autoCleanup"):
+            raise ConfigError(
+                f"postgres: option 'logrepl.autoCleanup' is false, so slot {self.settings['logrepl.slotName']} stays; "
+                "set it to true, or drop the slot by hand"
+            )
+        with connected(self._url, Unavailable) as connection:
+            return self._slot.drop(connection, Unavailable)
 
     def ack(self, position: Position) -> None:
         """Moves the slot: what lies before is gone for good. Raises Unavailable, SourceError."""

@@ -18,6 +18,9 @@ BUSY = 60.0
 FETCH = 500
 """Changes fetched at a time, each as large as its row."""
 
+OURS = "made by conduit"
+"""Comment of a publication that was made here, and so is dropped here."""
+
 HEADS = (
     "get_byte(data, 0), length(data), CASE WHEN get_byte(data, 0) IN (66, 67) THEN data "
     "WHEN get_byte(data, 0) = 84 THEN substring(data FOR 5) END"
@@ -42,6 +45,8 @@ class Slot:
                 names = sql.SQL(", ").join(sql.Identifier(*table.split(".", 1)) for table in tables)
                 statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
                 cursor.execute(statement.format(sql.Identifier(self.publication), names))
+                comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}")
+                cursor.execute(comment.format(sql.Identifier(self.publication), sql.Literal(OURS)))
             if self._state(cursor) is None:
                 cursor.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [self.name])
         self.published(connection, tables)
@@ -136,6 +141,26 @@ class Slot:
                 cursor.execute("SELECT pg_replication_slot_advance(%s, %s)", [self.name, reached])
 
         self._alone(move, busy)
+
+    def drop(self, connection: Any, busy: type[Exception]) -> list[str]:
+        """Says what it dropped: the slot, and the publication where it was made here. Raises ConfigError where the slot
+        is another's, `busy` where somebody else reads it."""
+        sql, done = library().sql, []
+        with connection.cursor() as cursor:
+            state = self._state(cursor)
+            if state is not None:
+                if state[0] != "pgoutput" or not state[1]:
+                    raise ConfigError(f"postgres: slot {self.name} is another's; it is not dropped")
+                self._alone(lambda: cursor.execute("SELECT pg_drop_replication_slot(%s)", [self.name]), busy)
+                done.append(f"slot {self.name}")
+            cursor.execute(
+                "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s",
+                [self.publication],
+            )
+            if cursor.fetchone() == (OURS,):
+                cursor.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self.publication)))
+                done.append(f"publication {self.publication}")
+        return done
 
     def _alone(self, act: Callable[[], T], busy: type[Exception]) -> T:
         deadline = time.monotonic() + BUSY

@@ -1,13 +1,16 @@
 """PostgreSQL's text of a value as JSON, by its type: the same for rows that are queried and rows that are replicated.
 
-Numbers that JSON has stay numbers; `numeric` is text, which keeps every digit; `bytea` is base64; `json` and arrays are
-what they hold; times are ISO 8601; everything else is PostgreSQL's own text.
+Numbers that JSON has stay numbers; `numeric` is text, which keeps every digit, and so are whole numbers beyond 64 bits
+inside `json`; `bytea` is base64; `json` and arrays are what they hold; times are ISO 8601; everything else is
+PostgreSQL's own text.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +21,11 @@ SETTINGS = (
     "SET timezone = 'UTC'"
 )
 """What a session must have set for its texts to be those that are read here."""
+
+
+_DIGITS = 20
+"""Of the largest number of 64 bits."""
+_LONG = re.compile(r"\d{19}")
 
 
 def json_value(text: str | None, oid: int) -> Any:
@@ -52,10 +60,18 @@ def _time(text: str) -> str:
 
 def _json(text: str) -> Any:
     try:
-        return orjson.loads(text)
+        value = orjson.loads(text)
     except orjson.JSONDecodeError:
         # PostgreSQL takes numbers and escapes that JSON libraries do not; nothing of it is lost as text.
         return text
+    # orjson makes a float of it, which drops digits.
+    return value if _LONG.search(text) is None else json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> int | str:
+    """As text where it is beyond 64 bits, as a `numeric` is."""
+    number = int(digits) if len(digits) <= _DIGITS + 1 else None
+    return number if number is not None and -(1 << 63) <= number < 1 << 64 else digits
 
 
 def _array(text: str) -> Any:
