@@ -27,7 +27,8 @@ class Keys:
 
     @property
     def pipeline(self) -> str:
-        """hash: status, error, error_at, deadline, forced; last, unsealed, sealed, collected (numbers). Pipeline."""
+        """hash: status, error, error_at, deadline, forced, resume; numbers last, unsealed, sealed, collected.
+        Pipeline."""
         return self._tag + "pipeline"
 
     @property

@@ -18,12 +18,14 @@ from conduit_tasks.broker import scripts
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.lifecycle import SCHEMA
+from conduit_tasks.broker.versions import literal
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.delivery.restored import lost_exceptions
 from conduit_tasks.errors import ConfigError, SpoolError
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tokens
 from conduit_tasks.spool.manifest import SealedManifest
+from conduit_tasks.spool.names import known_as
 from conduit_tasks.spool.spool import Spool
 
 Fields = dict[str, str]
@@ -107,7 +109,7 @@ def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
     """Writes the state, in one step. Raises ConfigError where there is state and `replace` is False."""
     keys = broker.keys
     with reaching(broker.redis):
-        present = sorted(broker.redis.scan_iter(match=_literal(keys.prefix) + "*", count=1000))
+        present = sorted(broker.redis.scan_iter(match=literal(keys.prefix) + "*", count=1000))
     leases = [key for key in present if key.startswith(keys.lease(""))]
     stale = tuple(
         keys.prefix + name for name in ("micro-batch:", "planned:", "acked:", "ack:", "intent:", "index:", "redo:")
@@ -179,9 +181,15 @@ def _micro_batch(pipeline: Pipeline, spool: Spool, manifest: SealedManifest) -> 
         "manifest": spool.sealed(manifest.pipeline, manifest.micro_batch) or "",
         "total": str(manifest.total),
         "bytes": str(sum(file.bytes for file in manifest.files)),
-        "matched": _json(manifest.matched),
+        "matched": _json(_matched(pipeline, spool, manifest)),
         **{f"slices:{source}": _json(of) for source, of in slices.items()},
     }
+
+
+def _matched(pipeline: Pipeline, spool: Spool, manifest: SealedManifest) -> dict[str, int]:
+    """Under the ids of now: a destination may have been renamed since."""
+    ids = {known_as(spool, pipeline.id, d.id, manifest.matched): d.id for d in pipeline.destinations}
+    return {ids.get(id, id): count for id, count in manifest.matched.items()}
 
 
 def _destination(mark: Mark | None, cursor: int, manifests: dict[int, SealedManifest]) -> Fields:
@@ -230,8 +238,3 @@ def _totals(marks: dict[str, Mark], manifests: dict[int, SealedManifest]) -> Fie
 
 def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
-
-
-def _literal(prefix: str) -> str:
-    """A prefix as a glob pattern that means itself."""
-    return "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix)

@@ -144,6 +144,8 @@ def _prelude(table: str, origin: str, declared: list[Parameter]) -> str:
 
 REGISTER = load("register")
 ADOPT = load("adopt")
+RENAME = load("rename")
+FORGET = load("forget")
 FAIL = load("fail")
 STOP = load("stop")
 STOPPED = load("stopped")

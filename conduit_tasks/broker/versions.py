@@ -10,6 +10,8 @@ import orjson
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import BrokerBase, seconds
+from conduit_tasks.broker.connection import reaching
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.version import version_of
 
 if TYPE_CHECKING:
@@ -55,3 +57,78 @@ class Versions(BrokerBase):
     def left(self) -> dict[str, float]:
         """Destination that has left the file → since when, in seconds since the epoch."""
         return {id: seconds(at) or 0.0 for id, at in self.hash(self.keys.left).items()}
+
+    def interrupt(self) -> None:
+        """Notes that a pipeline that runs is to be started again, once what it is stopped for is done."""
+        if self.field(self.keys.pipeline, "status") == "running":
+            self.read(("HSETNX", self.keys.pipeline, "resume", "1"))
+
+    def interrupted(self) -> bool:
+        """Whether `interrupt` was called, and the pipeline not started since."""
+        return self.field(self.keys.pipeline, "resume") is not None
+
+    def rename(self, old: str, new: str) -> bool:
+        """All that is known of destination `old` goes on as `new`; False where that was done before.
+
+        Raises ConfigError where the pipeline runs, or `new` has got something already.
+        """
+        moved, gone = self._all_of(old), [self.keys.lease(f"destinations.{old}")]
+        pairs = [text for key in moved for text in (key, self._under(key, old, new))]
+        last, collected = self.numbers("last", "collected")
+        kind, *_ = self.run(
+            scripts.RENAME,
+            {
+                "pipeline": self.keys.pipeline,
+                "version": self.keys.version,
+                "destinations": self.keys.destinations,
+                "left": self.keys.left,
+                "from": self.keys.destination(old),
+                "to": self.keys.destination(new),
+                "each": [*pairs, *gone, *(self.keys.micro_batch(m) for m in range(collected + 1, last + 1))],
+            },
+            old=old,
+            new=new,
+            pairs=len(moved),
+            remove=len(gone),
+        )
+        if kind == "runs":
+            raise ConfigError(f"pipeline {self.pipeline} was started meanwhile: apply the file again")
+        if kind == "taken":
+            raise ConfigError(
+                f"destination {new} of pipeline {self.pipeline} has got records of its own already, so {old} cannot go "
+                f"on under that id: put {old} back into the file until it is drained, or --drop {old}"
+            )
+        return kind == 1
+
+    def forget(self, destination: str) -> bool:
+        """Removes the state of a destination that has left the file; False where it is in the file."""
+        keys = [*self._all_of(destination), self.keys.destination(destination)]
+        answer = self.run(
+            scripts.FORGET,
+            {
+                "destinations": self.keys.destinations,
+                "left": self.keys.left,
+                "each": [*keys, self.keys.lease(f"destinations.{destination}")],
+            },
+            id=destination,
+        )
+        return bool(answer[0])
+
+    def _all_of(self, id: str) -> list[str]:
+        """Every key of a destination but its delivery and its lease."""
+        keys = self.keys
+        one = [keys.window, keys.dead, keys.redo, keys.redrive, keys.parked, keys.turns, keys.numbers]
+        found = [*(key(id) for key in one), keys.numbers(id, redelivery=True)]
+        with reaching(self.redis):
+            for by_run in (keys.run, keys.finished, keys.replay):
+                found += sorted(self.redis.scan_iter(match=literal(by_run(id, "")) + "*", count=1000))
+        return found
+
+    def _under(self, key: str, old: str, new: str) -> str:
+        kind, _, rest = key.removeprefix(self.keys.prefix).partition(":")
+        return f"{self.keys.prefix}{kind}:{new}{rest.removeprefix(old)}"
+
+
+def literal(prefix: str) -> str:
+    """A prefix as a glob pattern that means itself."""
+    return "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix)

@@ -218,7 +218,7 @@ class _Effects:
         renamed = self._alike.get(d.node, "").partition(".")[2]
         if renamed:
             waits.append(f"{renamed} looks like it under another id, and would be read from its beginning")
-            decision = f"--rename {id}={renamed} (positions go along) or --drop {id}"
+            decision = f"keep the id: a source's position goes with it. Or --drop {id}, and {renamed} begins anew"
         elif waits:
             decision = f"--drop {id}"
         return Change("removed", d.node, "source", "; ".join([*said, *waits]), decision=decision)

@@ -1,4 +1,4 @@
-"""`conduit plan FILE`: what a changed pipeline file does to pipelines with data in flight."""
+"""`conduit plan | apply FILE`: what a changed pipeline file does to data in flight, and applying it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conduit_tasks.cli.output import Format, fail, note, print_json, print_table
+from conduit_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
+    from conduit_tasks.changes.apply import Decisions
     from conduit_tasks.changes.plan import Plan
     from conduit_tasks.pipeline.topology import Pipeline
 
 DECIDE = 3
 """Exit code where something has to be decided."""
+
+EVER = ("1970-01-01", "2200-01-01")
+"""The interval that history is."""
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "left": "!"}
 
@@ -41,6 +46,123 @@ def plan(
             show(found)
     if any(found.decisions for found in plans):
         raise typer.Exit(DECIDE)
+
+
+def apply(  # noqa: PLR0917 - its options
+    file: File,
+    rename: Annotated[
+        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="A destination goes on under another id.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="May leave; put back into the file, it goes on.")
+    ] = None,
+    forget: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Left before: its state goes for good.")
+    ] = None,
+    from_now: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Begins with what is read from now on: the default.")
+    ] = None,
+    from_history: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Gets what was before it joined, too, by a replay.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the options, show the plan, change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Give up what dropped or forgotten ids have not got.")] = False,
+    deadline: Annotated[float, typer.Option(help="Seconds in which what is in flight should be delivered.")] = 60.0,
+    start: Annotated[bool, typer.Option("--start/--no-start", help="Start again what was running.")] = True,
+) -> None:
+    """Applies a changed file: drains, stops, changes, and starts again what was running.
+
+    FILE takes the place of the pipelines' file in the project's folder. Stopped half-way, the same command again
+    finishes. Exit codes as of `conduit plan`; 3: nothing was changed, or a replay of history left dead letters.
+    """
+    from conduit_tasks.changes.apply import Undecided
+
+    renamed = dict(_pair(text) for text in rename or ())
+    found = load(file, None)
+    history = _joining(found, from_now or [], from_history or [])
+    try:
+        asked = [(p, _asked(p, renamed, drop or [], forget or [], yes)) for p in found]
+        for p, decisions in asked:
+            _check(p, decisions, dry_run)
+        if dry_run:
+            return
+        _apply(file, asked, deadline, start)
+    except Undecided as error:
+        fail(str(error))
+        raise typer.Exit(DECIDE) from None
+    replayed = [_replay(p, id) for p, id in history]
+    if not all(replayed):
+        raise typer.Exit(DECIDE)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    old, sign, new = text.partition("=")
+    if not (old and sign and new):
+        raise ConfigError(f"--rename {text}: it is OLD=NEW")
+    return old, new
+
+
+def _joining(found: list[Pipeline], now: list[str], history: list[str]) -> list[tuple[Pipeline, str]]:
+    """Destinations that are to get history, with their pipelines."""
+    if both := sorted({*now} & {*history}):
+        raise ConfigError(f"--from-now {both[0]} and --from-history {both[0]}: one of the two")
+    ids = {d.id for p in found for d in p.destinations}
+    if strange := [id for id in [*now, *history] if id not in ids]:
+        raise ConfigError(f"the file has no destination {strange[0]}; it has {', '.join(sorted(ids))}")
+    return [(p, id) for p in found for id in history if any(d.id == id for d in p.destinations)]
+
+
+def _asked(p: Pipeline, renamed: dict[str, str], drop: list[str], forget: list[str], yes: bool) -> Decisions:
+    """What of the options concerns this pipeline of the file."""
+    from conduit_tasks.changes.apply import Decisions
+
+    ids = {d.id for d in p.destinations}
+    mine = {old: new for old, new in renamed.items() if new in ids}
+    return Decisions(mine, frozenset(drop), frozenset(forget), yes)
+
+
+def _check(p: Pipeline, decisions: Decisions, print_it: bool) -> None:
+    from conduit_tasks.changes.apply import check
+    from conduit_tasks.changes.plan import plan_change
+    from conduit_tasks.micro_batch.context import open_broker
+
+    broker = open_broker(p.id, initialise=False)
+    try:
+        found = plan_change(p, broker)
+        if print_it:
+            show(found)
+        check(p, found, broker, decisions)
+    finally:
+        broker.close()
+
+
+def _apply(file: Path, asked: list[tuple[Pipeline, Decisions]], deadline: float, start: bool) -> None:
+    from conduit_tasks.changes import apply as applying
+    from conduit_tasks.cli.status import wake
+
+    for p, decisions in asked:
+        name = p.id
+        applying.apply(
+            file,
+            p,
+            decisions,
+            deadline=deadline,
+            wake=wake,
+            start=start,
+            step=lambda said, name=name: note(f"{name}: {said}"),  # type: ignore[misc]
+        )
+
+
+def _replay(p: Pipeline, id: str) -> bool:
+    """History of a destination, up to where its live stream begins. Again, it goes on, and sends nothing twice."""
+    from conduit_tasks.replay.run import replay
+
+    outcomes = replay(p.id, EVER[0], EVER[1], [id], "missing", run=f"apply__{id}", wait=120.0)
+    for o in outcomes:
+        note(f"{p.id}: {id} got {o.delivered:,} records of history, {o.dead:,} became dead letters")
+    return not any(o.dead for o in outcomes)
 
 
 def load(file: Path, pipeline: str | None) -> list[Pipeline]:

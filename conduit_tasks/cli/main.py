@@ -30,6 +30,7 @@ COMMANDS = {
     "validate": Lazy("validate", "Check pipeline files; every finding with its place and what to do."),
     "explain": Lazy("explain", "Say what a pipeline guarantees on each edge, and what it does not tolerate."),
     "plan": Lazy("changes", "Show what a changed pipeline file does to data in flight."),
+    "apply": Lazy("changes", "Apply a changed pipeline file to a pipeline with data in flight."),
     "schema": Lazy("schema", "Print the JSON Schema of the pipeline file, for editors."),
     "filters": Lazy("filters", "Try trigger filters on events."),
     "processors": Lazy("processors", "List and describe processors, and try one on records."),

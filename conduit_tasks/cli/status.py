@@ -94,14 +94,14 @@ def stop(
     if force:
         note(f"{pipeline}: {control.force_stop(pipeline).status}")
         return
-    done = control.stop(pipeline, deadline=deadline, wait=wait, wake=_wake)
+    done = control.stop(pipeline, deadline=deadline, wait=wait, wake=wake)
     note(f"{pipeline}: {done.status}" + (f", in flight: {done.left}" if done.left else ""))
     if done.overdue:
         note(f"the deadline of {deadline:g} s is missed; runs go on delivering, or `conduit stop --force`")
         raise typer.Exit(1)
 
 
-def _wake(pipeline: str) -> bool:
+def wake(pipeline: str) -> bool:
     """Without a run under way nothing would drain it: starts one, where Airflow can be reached; False where none is."""
     from conduit_tasks.errors import ConduitError
     from conduit_tasks.settings import settings

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from conduit_tasks.errors import SpoolError
 from conduit_tasks.ledger.entry import SCHEMA
+from conduit_tasks.spool.names import names
 from conduit_tasks.spool.spool import Spool, folder_name
 
 ROLLED = "rolled-"
@@ -32,7 +33,7 @@ class Ledger:
     """The ledger of one pipeline. Every method raises SpoolError naming the file."""
 
     def __init__(self, spool: Spool, pipeline: str) -> None:
-        self._spool, self._folder = spool, f"{folder_name(pipeline)}/ledger"
+        self._spool, self._pipeline, self._folder = spool, pipeline, f"{folder_name(pipeline)}/ledger"
 
     def write(self, entry: pa.Table) -> None:
         """Adds the rows of one attempt; durable on return. Nothing to do for none."""
@@ -45,15 +46,17 @@ class Ledger:
     def read(
         self, destination: str | None = None, since: float | None = None, micro_batch: int | None = None
     ) -> pa.Table:
-        """Rows in order of `ended`. `since`: of attempts that ended then or later, seconds since the epoch."""
+        """Rows in order of `ended`. `since`: of attempts that ended then or later, seconds since the epoch.
+        `destination`: under ids that it had before, too."""
         first = _day(since) if since is not None else None
+        ids = None if destination is None else [destination, *names(self._spool, self._pipeline).get(destination, ())]
         tables = [SCHEMA.empty_table()]
         for day in self._days():
             if first is None or day >= first:
-                tables += self._read_day(day, destination, micro_batch)
+                tables += self._read_day(day, ids, micro_batch)
         found = pa.concat_tables(tables)
-        if destination is not None:
-            found = found.filter(pc.equal(found["destination"], destination))
+        if ids is not None:
+            found = found.filter(pc.is_in(found["destination"], pa.array(ids)))
         if micro_batch is not None:
             found = found.filter(pc.equal(found["micro_batch"], micro_batch))
         if since is not None:
@@ -81,12 +84,12 @@ class Ledger:
         for name in names:
             self._delete(f"{self._folder}/{day}/{name}")
 
-    def _read_day(self, day: date, destination: str | None, micro_batch: int | None) -> list[pa.Table]:
+    def _read_day(self, day: date, ids: list[str] | None, micro_batch: int | None) -> list[pa.Table]:
         def wanted(name: str) -> bool:
             if name.startswith(ROLLED):
                 return True
             number, owner, _ = name.split("@")
-            same = destination is None or owner == quote(destination, safe="-_.")
+            same = ids is None or owner in [quote(id, safe="-_.") for id in ids]
             return same and (micro_batch is None or int(number) == micro_batch)
 
         for last in (False, True):

@@ -29,7 +29,7 @@ from conduit_tasks.logs import about
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.holding import holding
-from conduit_tasks.micro_batch.numbering import numbering_of
+from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
 from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.stage import keeping
@@ -235,7 +235,7 @@ class DeliverTask:
                 destination=destination.id,
                 micro_batch=self.number,
                 total=manifest.total,
-                matched=manifest.matched[destination.id],
+                matched=matched_of(context, manifest, destination),
                 rows=lambda: watched(numbering, timed(latencies, rows_of(context, manifest, destination))),
                 origins=origins,
                 confirmed=confirmed.ranges,
@@ -286,7 +286,7 @@ def rows_of(
     from conduit_tasks.record.schema import SPOOL_SCHEMA
 
     columns = columns or SPOOL_SCHEMA.names
-    wanted = f"to.{destination.id}"
+    wanted = column_of(context, manifest, destination)
     for file in manifest.files:
         # Whether it had filters when this was sealed: the pipeline file may say otherwise by now.
         row_filter = wanted if wanted in context.spool.columns(file) else None

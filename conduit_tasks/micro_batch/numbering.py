@@ -11,6 +11,7 @@ from conduit_tasks.broker.sending import Numbered
 from conduit_tasks.connectors.base import BatchDestination
 from conduit_tasks.delivery.numbering import LaneNumbers, LaneOf, Numbering, RowNumbering, SeqNumbering, count_lanes
 from conduit_tasks.pipeline.topology import INDEX_PIPES, Destination
+from conduit_tasks.spool.names import known_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,7 @@ def numbering_of(
         )
 
     if isinstance(connector, BatchDestination):
-        numbered = number(lambda: {"": manifest.matched[destination.id]})
+        numbered = number(lambda: {"": matched_of(context, manifest, destination)})
         return RowNumbering(numbered, context.pipeline.id, destination.id)
     lanes = LaneOf(destination.delivery.order_by, origins)
     numbered = number(lambda: count_lanes(lane_columns(context, manifest, destination, lanes), lanes))
@@ -89,7 +90,17 @@ def lane_columns(
     context: Context, manifest: SealedManifest, destination: Destination, lanes: LaneOf
 ) -> Iterator[pa.RecordBatch]:
     """What says the lane of each row that the destination's trigger matched."""
-    wanted = f"to.{destination.id}"
+    wanted = column_of(context, manifest, destination)
     for file in manifest.files:
         row_filter = wanted if wanted in context.spool.columns(file) else None
         yield from context.spool.read(file, columns=lanes.columns, row_filter=row_filter)
+
+
+def matched_of(context: Context, manifest: SealedManifest, destination: Destination) -> int:
+    """Records of a sealed micro-batch that this destination's trigger matched."""
+    return manifest.matched[known_as(context.spool, context.pipeline.id, destination.id, manifest.matched)]
+
+
+def column_of(context: Context, manifest: SealedManifest, destination: Destination) -> str:
+    """The column of the spool that says which; a destination that was renamed since is there under its earlier id."""
+    return f"to.{known_as(context.spool, context.pipeline.id, destination.id, manifest.matched)}"

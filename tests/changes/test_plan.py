@@ -79,7 +79,7 @@ def test_a_source_under_another_id_would_be_read_again(home: Path, changed: Path
     run_until_quiet("p")
     changed.write_text(file_of(SOURCE.replace("id: in", "id: inn"), A))
     gone = changes(planned(changed, 3))["sources.in", "source"]
-    assert "--rename in=inn" in gone["decision"]
+    assert "keep the id" in gone["decision"]
     assert "read from its beginning" in gone["effect"]
 
 

@@ -8,7 +8,7 @@
 
 local windows, leases = tonumber(A.windows), tonumber(A.leases)
 if redis.call('HGET', K.scope, 'status') ~= 'running' then
-  redis.call('HDEL', K.scope, 'error', 'error_at', 'deadline', 'forced')
+  redis.call('HDEL', K.scope, 'error', 'error_at', 'deadline', 'forced', 'resume')
   redis.call('HSET', K.scope, 'status', 'running')
   for i = 1, windows do
     -- The watermark stays: what has voted never votes again.

@@ -1,0 +1,227 @@
+"""Applying a changed file: the pipeline is drained and stands still, state goes where the file says, and it goes on.
+
+Every step may be done twice. A crash between any two leaves a pipeline that is stopped, or unchanged; the same command
+again finishes, and starts it where it was running before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conduit_tasks.changes.plan import Change, Plan, in_flight, plan_change
+from conduit_tasks.errors import ConduitError, ConfigError
+from conduit_tasks.micro_batch import control
+from conduit_tasks.micro_batch.context import open_broker, open_spool, opened
+from conduit_tasks.pipeline.load import load_file, load_folder
+from conduit_tasks.pipeline.topology import INDEX_PIPES, Pipeline
+from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import Broker
+
+POLL = 0.2
+"""Seconds between two looks at leases that are still held."""
+
+
+class Undecided(ConfigError):
+    """A change loses or doubles events unless it is decided about; the message names the options."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What the operator says. `rename`: destination, old id → new; `drop`: ids that may leave with what they have not
+    got, and may come back; `forget`: ids that left before, whose state goes for good; `yes`: what these have not got is
+    given up."""
+
+    rename: Mapping[str, str] = field(default_factory=dict)
+    drop: frozenset[str] = frozenset()
+    forget: frozenset[str] = frozenset()
+    yes: bool = False
+
+
+def check(pipeline: Pipeline, plan: Plan, broker: Broker, decisions: Decisions) -> None:
+    """Raises ConfigError for an option that fits nothing, Undecided where one is missing."""
+    now = {d.id for d in pipeline.destinations}
+    for old, new in decisions.rename.items():
+        if new not in now or old in now:
+            raise ConfigError(
+                f"--rename {old}={new}: in {pipeline.file} there is to be a destination {new}, and none {old}"
+            )
+        if old in decisions.drop:
+            raise ConfigError(f"--rename {old}={new} and --drop {old}: one of the two")
+    if len(set(decisions.rename.values())) < len(decisions.rename):
+        raise ConfigError("--rename: two destinations cannot become one")
+    here = {*now, *(s.id for s in pipeline.sources)}
+    if staying := sorted(here & (decisions.drop | decisions.forget)):
+        raise ConfigError(f"--drop or --forget {staying[0]}: {pipeline.file} still has it in pipeline {pipeline.id}")
+    open_ = [c for c in plan.decisions if not _decided(c, decisions)]
+    if open_:
+        said = "; ".join(f"{c.node}: {c.effect}. Decide: {c.decision}" for c in open_)
+        raise Undecided(f"pipeline {pipeline.id}: {said}")
+    lost = [c for c in plan.decisions if c.kind == "removed" and _id(c) in decisions.drop]
+    lost += [c for c in plan.changes if c.kind == "left" and _id(c) in decisions.forget]
+    if lost and not decisions.yes:
+        said = "; ".join(f"{c.node}: {', '.join(map(str, c.in_flight.values())) or c.effect}" for c in lost)
+        raise Undecided(f"pipeline {pipeline.id}: given up would be {said}. Add --yes where that is wanted")
+
+
+def _id(change: Change) -> str:
+    return change.node.partition(".")[2]
+
+
+def _decided(change: Change, decisions: Decisions) -> bool:
+    if change.what == "spool-path":
+        # It is looked at again when the pipeline stands still.
+        return True
+    if change.kind != "removed":
+        return False
+    renamed = change.node.startswith("destinations.") and _id(change) in decisions.rename
+    return renamed or _id(change) in decisions.drop
+
+
+def apply(
+    file: Path,
+    pipeline: Pipeline,
+    decisions: Decisions,
+    *,
+    deadline: float,
+    wake: Callable[[str], bool] | None,
+    start: bool = True,
+    step: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Applies `file` to one pipeline of it; `step` is told what is done, when it is.
+
+    `deadline`: seconds in which what is in flight should be delivered; `wake` sees to runs that do. Raises Undecided,
+    ConfigError, ConduitError where something still works at the deadline.
+    """
+    broker = open_broker(pipeline.id, initialise=False)
+    try:
+        plan = plan_change(pipeline, broker)
+        check(pipeline, plan, broker, decisions)
+        target = _target(file, pipeline)
+        if not plan.known:
+            _install(file, target, step)
+            return
+        broker.interrupt()
+        _stand_still(broker, pipeline, deadline, wake)
+        step("stopped")
+        _check_standing(broker, pipeline, plan, decisions)
+        _install(file, target, step)
+        for old, new in decisions.rename.items():
+            _rename(broker, pipeline, old, new, step)
+        _adopt(broker, pipeline, decisions, step)
+        if start and broker.interrupted():
+            broker.start(destinations=False)
+            step("started")
+    finally:
+        broker.close()
+
+
+def _stand_still(broker: Broker, pipeline: Pipeline, deadline: float, wake: Callable[[str], bool] | None) -> None:
+    """A micro-batch that is under way is finished under the version that it began with, as far as it can be."""
+    until = time.monotonic() + deadline
+    moves = broker.status().status not in ("stopped", "degraded")
+    if moves and _live(pipeline.id) is not None:
+        control.stop(pipeline.id, deadline=deadline, wake=wake)
+    while held := [node for node in broker.nodes() if broker.held_for(node)]:
+        if time.monotonic() >= until:
+            raise ConduitError(
+                f"pipeline {pipeline.id}: {', '.join(held)} still at work after {deadline:g} s; nothing is changed. "
+                "Apply again, with a longer --deadline"
+            )
+        time.sleep(POLL)
+    if moves:
+        # Nobody works on it: what is left waits for a destination that is down, and keeps its place.
+        broker.force_stop()
+
+
+def _check_standing(broker: Broker, pipeline: Pipeline, plan: Plan, decisions: Decisions) -> None:
+    """What can only be said of a pipeline that stands still."""
+    if any(c.what == "spool-path" for c in plan.changes):
+        waiting = [id for id in broker.registered()[1] if in_flight(broker, id).micro_batches]
+        if waiting or broker.unsealed():
+            raise Undecided(
+                f"pipeline {pipeline.id}: spool.path cannot change while micro-batches lie in the old spool for "
+                f"{', '.join(waiting) or 'the seal'}. It is stopped: `conduit start {pipeline.id}`, let it drain, "
+                "apply again"
+            )
+    for old, new in decisions.rename.items():
+        destination = pipeline.destination(new)
+        outside = destination.delivery.guarantee != "at-least-once" or destination.delivery.pipe in INDEX_PIPES
+        if outside and in_flight(broker, old).micro_batches:
+            raise Undecided(
+                f"pipeline {pipeline.id}: {old} has records in flight, and what it wrote of them is known outside by "
+                f"its id (guarantee {destination.delivery.guarantee}, pipe {destination.delivery.pipe}): as {new} it "
+                f"would write them twice. It is stopped: `conduit start {pipeline.id}`, let it drain, apply again"
+            )
+
+
+def _live(id: str) -> Path | None:
+    """The file in the pipelines' folder that holds a pipeline."""
+    loaded = load_folder(settings().path(settings().pipelines))
+    return next((Path(p.file) for p in loaded.pipelines if p.id == id), None)
+
+
+def _target(file: Path, pipeline: Pipeline) -> Path:
+    """Where the file has to be for runs to see it. Raises ConfigError where others would go with the old one."""
+    folder = Path(settings().path(settings().pipelines))
+    live = _live(pipeline.id)
+    target = folder / file.name if live is None else live
+    if target.resolve() == file.resolve() or not target.exists():
+        return target
+    here, there = ({p.id for p in load_file(path).pipelines} for path in (file, target))
+    if lost := sorted(there - here):
+        raise ConfigError(
+            f"{file} would take the place of {target}, which also holds {', '.join(lost)}: put them into {file}, too"
+        )
+    return target
+
+
+def _install(file: Path, target: Path, step: Callable[[str], None]) -> None:
+    from conduit_tasks.spool.durable import replace_file
+
+    data = file.read_bytes()
+    if not target.exists() or target.read_bytes() != data:
+        replace_file(target, data)
+        step(f"{target} is {file}")
+
+
+def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callable[[str], None]) -> None:
+    """The spool and the store of dead letters first: the broker's state says whether it is done."""
+    from conduit_tasks.delivery.dead_letter_move import move
+    from conduit_tasks.spool.checkpoint import Checkpoint, Mark
+    from conduit_tasks.spool.names import renamed
+
+    spool = open_spool(pipeline)
+    state = broker.hash(broker.keys.destination(old))
+    if not state:
+        return
+    renamed(spool, pipeline.id, old, new)
+    step(f"{old} is known as {new} in the spool")
+    # X7: a rebuild after Redis was lost finds the new id where the old one was.
+    at = int(broker.now() * 1e6)
+    hashes = {"destination": state, "window": broker.hash(broker.keys.window(old))}
+    Checkpoint(spool, pipeline.id).write(Mark(f"destinations.{new}", at, at, int(state.get("cursor", 0)), hashes))
+    step(f"{new} is marked where {old} is")
+    moved = move(settings().path(settings().dead_letters), pipeline.id, old, new)
+    step(f"{moved} files of dead letters moved")
+    broker.rename(old, new)
+    step(f"{old} is {new}")
+
+
+def _adopt(broker: Broker, pipeline: Pipeline, decisions: Decisions, step: Callable[[str], None]) -> None:
+    with opened(pipeline, "apply"):
+        # Opening registers what is new, from now on.
+        step("registered")
+    broker.adopt(pipeline, "conduit apply")
+    step(f"version {pipeline.digest()} is in force")
+    # What has nothing left goes by itself.
+    for id in broker.left():
+        nothing = not in_flight(broker, id).micro_batches and not broker.dead_count(id) and not broker.parked(id)
+        if nothing or id in decisions.forget:
+            broker.forget(id)
+            step(f"{id} is forgotten")

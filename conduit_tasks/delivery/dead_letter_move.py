@@ -1,0 +1,35 @@
+"""Dead letters, parked records and their marks of a destination that goes on under another id."""
+
+from __future__ import annotations
+
+from conduit_tasks.delivery.dead_letter_marks import FOLDER
+from conduit_tasks.delivery.dead_letter_store import PARKED
+from conduit_tasks.errors import ConduitError
+from conduit_tasks.spool.store import open_store
+
+
+def move(root: str, pipeline: str, old: str, new: str) -> int:
+    """Files of `old` are files of `new`: each is copied, durable, before it goes. Returns how many; after a
+    crash it goes on. Raises ConduitError."""
+    store, moved = open_store(root), 0
+    for base in (pipeline, f"{pipeline}/{PARKED}", f"{pipeline}/{FOLDER}"):
+        before, after = f"{base}/destination={old}", f"{base}/destination={new}"
+        try:
+            for name, is_folder in store.names(before):
+                if is_folder or name.startswith("."):
+                    continue
+                with store.open(f"{before}/{name}") as file:
+                    sink = store.create(f"{after}/{name}")
+                    try:
+                        sink.write(file.read())
+                        sink.commit()
+                    except BaseException:
+                        sink.abort()
+                        raise
+                store.delete(f"{before}/{name}")
+                moved += 1
+        except OSError as error:
+            raise ConduitError(
+                f"dead letters cannot be moved from {root}/{before} to {after}: {error}; mend it, and apply again"
+            ) from error
+    return moved

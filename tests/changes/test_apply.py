@@ -1,0 +1,319 @@
+"""`conduit apply`: a changed file takes over without an event lost or sent twice, whenever it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from conduit_tasks.broker import rebuild
+from conduit_tasks.changes.apply import Decisions, apply
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.pipeline.load import load_file
+from conduit_tasks.settings import forget
+from tests.changes.parts import SOURCE, TRIGGER, changes, conduit, deliver, destination, file_of, planned, read, write
+from tests.faults.parts import account, dead_letters, events
+from tests.micro_batch.harness import payloads, run_until_quiet, state
+
+A, B = destination("a"), destination("b")
+
+
+@pytest.fixture
+def changed(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the changed file is, apart from what runs; nobody drains (no Airflow), and nobody waits for it."""
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "1")
+    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.1")
+    forget()
+    return tmp_path / "changed.yaml"
+
+
+def applied(*arguments: str | Path, code: int = 0) -> Result:
+    result = conduit("apply", *arguments, "--deadline", "0")
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+@pytest.mark.proves("C10")
+def test_a_renamed_destination_goes_on_where_it_was(home: Path, changed: Path) -> None:
+    # Given a destination with a trigger that has confirmed one micro-batch, and lacks the next
+    old = destination("b", more=f"trigger: {{filters: [{TRIGGER}]}}")
+    write(home, file_of(SOURCE, A, old))
+    rows = events(home / "data", 70)
+    run_until_quiet("p")
+    rows += events(home / "data", 70, 70)
+    read()
+    deliver("a")
+    # When it gets another id, and more is read after
+    changed.write_text(file_of(SOURCE, A, destination("z", "b", f"trigger: {{filters: [{TRIGGER}]}}")))
+    applied(changed, "--rename", "b=z")
+    rows += events(home / "data", 70, 140)
+    run_until_quiet("p")
+    # Then it got each record once, in order, and its account goes on
+    assert payloads(home / "out/b.jsonl") == [row for row in rows if row["k"] == "3"]
+    assert account()["destinations"]["z"]["delivered"] == 30
+    assert state("p").left() == {}
+    # And the ledger tells its whole history, as it was
+    said = conduit("ledger", "p", "--destination", "z", "--sql", "SELECT DISTINCT destination FROM ledger ORDER BY 1")
+    assert [word for word in said.stdout.split() if word in ("b", "z")] == ["b", "z"]
+
+
+@pytest.mark.proves("C14", "X4")
+def test_dead_letters_and_parked_keys_go_along(home: Path, changed: Path) -> None:
+    # Given a letter of `b`, and records of its key parked behind it
+    keyed = "processors: [{id: k, plugin: field.set, settings: {field: .Key, value: '{{ .Payload.After.k }}'}}]"
+    fails = "processors: [{id: x, plugin: error, condition: '{{ eq .Payload.After.n 3 }}'}], "
+    more = "delivery: {park-keys: true, order-by: key}, dead-letter-queue: {window-size: 0}"
+    write(home, file_of(SOURCE, A, destination("b", more=fails + more), more=keyed))
+    events(home / "data", 21)
+    run_until_quiet("p")
+    assert len(dead_letters("p", "b")) == 1
+    assert len(state("p").parked("b")) == 1
+    assert len(payloads(home / "out/b.jsonl")) == 18
+    # When it is renamed
+    changed.write_text(file_of(SOURCE, A, destination("z", "b", more), more=keyed))
+    applied(changed, "--rename", "b=z")
+    # Then they are of `z`, and are sent again there, in the order of their key
+    assert len(dead_letters("p", "z")) == 1
+    assert dead_letters("p", "b") == []
+    again = conduit("dead-letters", "redrive", "p", "--destination", "z")
+    assert again.exit_code == 0, again.output
+    assert state("p").dead_count("z") == 0
+    assert state("p").parked("z") == {}
+    assert [row["n"] for row in payloads(home / "out/b.jsonl")][18:] == [3, 10, 17]
+
+
+@pytest.mark.proves("X7")
+def test_a_renamed_destination_is_found_where_it_was_when_redis_is_lost(home: Path, changed: Path) -> None:
+    # Given a renamed destination that has one micro-batch, and lacks the next
+    write(home, file_of(SOURCE, A, B))
+    rows = events(home / "data", 20)
+    run_until_quiet("p")
+    rows += events(home / "data", 20, 20)
+    read()
+    deliver("a")
+    changed.write_text(file_of(SOURCE, A, destination("z", "b")))
+    applied(changed, "--rename", "b=z")
+    # When Redis is lost, and rebuilt from the spool
+    broker = state("p")
+    broker.redis.flushall()
+    assert conduit("broker", "rebuild", "p").exit_code == 0
+    assert rebuild.holds_state(broker)
+    run_until_quiet("p")
+    # Then it gets what it lacks, and nothing else
+    assert payloads(home / "out/b.jsonl") == rows
+
+
+def test_a_removed_destination_needs_a_word_and_comes_back_where_it_was(home: Path, changed: Path) -> None:
+    # Given records that `b` has not got
+    live = write(home, file_of(SOURCE, A, B))
+    rows = events(home / "data", 10)
+    read()
+    deliver("a")
+    # When it is to leave: not without being asked, not without a yes
+    changed.write_text(file_of(SOURCE, A))
+    before = live.read_text()
+    assert "Decide: --drop b" in applied(changed, code=3).output
+    assert "Add --yes" in applied(changed, "--drop", "b", code=3).output
+    assert "safe" in applied(changed, "--drop", "b", "--yes", "--dry-run").output
+    assert live.read_text() == before
+    assert state("p").status().status == "running"
+    applied(changed, "--drop", "b", "--yes")
+    run_until_quiet("p")
+    # Then it may come back, and go on
+    assert not (home / "out/b.jsonl").exists()
+    changed.write_text(file_of(SOURCE, A, B))
+    applied(changed)
+    run_until_quiet("p")
+    assert payloads(home / "out/b.jsonl") == rows
+
+
+def test_a_destination_that_left_is_forgotten_for_good_by_a_second_word(home: Path, changed: Path) -> None:
+    write(home, file_of(SOURCE, A, B))
+    events(home / "data", 10)
+    read()
+    deliver("a")
+    changed.write_text(file_of(SOURCE, A))
+    applied(changed, "--drop", "b", "--yes")
+    # The same again forgets nothing: it may only have been interrupted
+    applied(changed, "--drop", "b", "--yes")
+    assert set(state("p").left()) == {"b"}
+    applied(changed, "--forget", "b", code=3)
+    applied(changed, "--forget", "b", "--yes")
+    broker = state("p")
+    assert broker.left() == {}
+    assert not [key for key in broker.redis.keys("*") if key.endswith((":b", ".b"))]
+
+
+@pytest.mark.proves("X3")
+def test_an_added_destination_begins_now_or_with_history_without_a_gap(home: Path, changed: Path) -> None:
+    # Given history, and something that is sealed already
+    write(home, file_of(SOURCE, A))
+    rows = events(home / "data", 10, at="2013-03-01T00:00:00Z")
+    run_until_quiet("p")
+    # When one is added from now, one with history
+    now, history = destination("now"), destination("history")
+    changed.write_text(file_of(SOURCE, A, now, history, more="event-time: .Payload.After.at"))
+    applied(changed, "--from-now", "now", "--from-history", "history")
+    more = events(home / "data", 10, 10, at="2013-03-02T00:00:00Z")
+    run_until_quiet("p")
+    # Then neither has a gap behind where it began, or anything twice
+    assert payloads(home / "out/now.jsonl") == more
+    assert payloads(home / "out/history.jsonl") == rows + more
+    # And the same again does nothing
+    applied(changed, "--from-history", "history")
+    assert payloads(home / "out/history.jsonl") == rows + more
+
+
+@pytest.mark.parametrize("status", ["running", "stopped", "degraded"])
+def test_what_stood_still_stands_still_after(home: Path, changed: Path, status: str) -> None:
+    write(home, file_of(SOURCE, A))
+    events(home / "data", 10)
+    run_until_quiet("p")
+    broker = state("p")
+    if status == "stopped":
+        broker.force_stop()
+    elif status == "degraded":
+        broker.fail("plan", "a reason", "X")
+    changed.write_text(file_of(SOURCE, A, B))
+    applied(changed)
+    assert broker.status().status == status
+    assert (broker.status().error is not None) == (status == "degraded")
+
+
+def test_an_effectively_once_destination_is_renamed_only_once_it_is_drained(home: Path, changed: Path) -> None:
+    # Given a database that knows by id what it was written
+    settings = f"{{url: 'sqlite:///{home}/x.db', table: events}}"
+    table = f"plugin: sql, settings: {settings}, delivery: {{guarantee: effectively-once}}"
+    write(home, file_of(SOURCE, f"{{id: b, type: destination, {table}}}"))
+    events(home / "data", 10)
+    read()
+    changed.write_text(file_of(SOURCE, f"{{id: z, type: destination, {table}}}"))
+    # Then not while it may have written something that is not confirmed
+    assert "would write them twice" in applied(changed, "--rename", "b=z", code=3).output
+    assert conduit("start", "p").exit_code == 0
+    run_until_quiet("p")
+    applied(changed, "--rename", "b=z")
+    assert account()["destinations"]["z"]["delivered"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--rename", "b"), "it is OLD=NEW"),
+        (("--rename", "a=z"), "none a"),
+        (("--drop", "a"), "still has it"),
+        (("--from-history", "q"), "no destination q"),
+        (("--from-history", "a", "--from-now", "a"), "one of the two"),
+    ],
+)
+def test_an_option_that_fits_nothing_is_named(home: Path, changed: Path, arguments: tuple[str, ...], said: str) -> None:
+    write(home, file_of(SOURCE, A, B))
+    events(home / "data", 1)
+    run_until_quiet("p")
+    changed.write_text(file_of(SOURCE, A, destination("z")))
+    result = conduit("apply", changed, *arguments)
+    assert result.exit_code == 1
+    assert said in str(result.exception)
+
+
+def test_a_file_does_not_take_other_pipelines_with_it(home: Path, changed: Path) -> None:
+    both = file_of(SOURCE, A) + file_of(SOURCE, B, id="q").partition("pipelines:\n")[2]
+    live = write(home, both)
+    events(home / "data", 1)
+    run_until_quiet("p")
+    changed.write_text(file_of(SOURCE, A, destination("z")))
+    result = conduit("apply", changed, "--deadline", "0")
+    assert "also holds q" in str(result.exception)
+    assert live.read_text() == both
+
+
+def killed_after(steps: int, work: Callable[[Callable[[str], None]], Any]) -> bool:
+    """Runs `work` in a child that is killed with SIGKILL after so many steps; False where it ended before."""
+    child = os.fork()
+    if child == 0:
+        left = steps
+
+        def step(_: str) -> None:
+            nonlocal left
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+
+        try:
+            work(step)
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.proves("C10", "I5")
+def test_killed_between_any_two_steps_the_same_command_finishes(home: Path, changed: Path) -> None:
+    # Given a pipeline where one destination lacks something, of which some is a dead letter, and one leaves
+    fails = "processors: [{id: x, plugin: error, condition: '{{ eq .Payload.After.n 3 }}'}], "
+    more = "dead-letter-queue: {window-size: 0}"
+    steps, ends = 0, False
+    while not ends:
+        number = steps
+        id, folder = f"p{number}", f"out{number}"
+
+        def text(*destinations: tuple[str, str, str], id: str = id, folder: str = folder) -> str:
+            made = [destination(d, path, extra).replace("out/", f"{folder}/") for d, path, extra in destinations]
+            return file_of(SOURCE.replace("data/", f"data{id}/"), *made, id=id)
+
+        write(home, text(("a", "", ""), ("b", "", fails + more), ("c", "", "")), id)
+        rows = events(home / f"data{id}", 10)
+        run_until_quiet(id)
+        rows += events(home / f"data{id}", 10, 10)
+        read(id)
+        deliver("a", pipeline=id)
+        changed.write_text(text(("a", "", ""), ("z", "b", more)))
+
+        def work(step: Callable[[str], None]) -> None:
+            (pipeline,) = load_file(changed).pipelines
+            apply(
+                changed, pipeline, Decisions({"b": "z"}, frozenset({"c"}), yes=True), deadline=0, wake=None, step=step
+            )
+
+        # When it is killed after the next step, and done again
+        ends = not killed_after(steps, work)
+        applied(changed, "--rename", "b=z", "--drop", "c", "--yes")
+        # Then it runs, everybody who stays has everything once, in order, and who left may come back
+        assert state(id).status().status == "running", steps
+        run_until_quiet(id)
+        left = [row for row in rows if row["n"] != 3]
+        assert payloads(home / folder / "a.jsonl") == rows, steps
+        assert payloads(home / folder / "b.jsonl") == left, steps
+        assert len(dead_letters(id, "z")) == 1, steps
+        assert set(state(id).left()) == {"c"}, steps
+        assert planned(home / f"include/pipelines/{id}.yaml", 0)["changes"][0]["kind"] == "left"
+        steps += 1
+    assert steps > 6
+
+
+def test_a_run_between_a_kill_and_the_second_try_does_no_harm(home: Path, changed: Path) -> None:
+    # Given an apply that was killed once the file was in its place
+    write(home, file_of(SOURCE, A, B))
+    rows = events(home / "data", 10)
+    read()
+    deliver("a")
+    changed.write_text(file_of(SOURCE, A, destination("z", "b")))
+
+    def work(step: Callable[[str], None]) -> None:
+        (pipeline,) = load_file(changed).pipelines
+        apply(changed, pipeline, Decisions({"b": "z"}), deadline=0, wake=None, step=step)
+
+    assert killed_after(1, work)
+    # When a run comes by, which finds a stopped pipeline
+    run_until_quiet("p")
+    with opened("p", "look") as context:
+        assert "z" in [d.id for d in context.pipeline.destinations]
+    applied(changed, "--rename", "b=z")
+    run_until_quiet("p")
+    # Then nothing is lost
+    assert payloads(home / "out/b.jsonl") == rows
+    assert changes(planned(changed, 0)) == {}
