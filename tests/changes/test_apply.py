@@ -103,6 +103,7 @@ def test_a_renamed_destination_is_found_where_it_was_when_redis_is_lost(home: Pa
     broker.redis.flushall()
     assert conduit("broker", "rebuild", "p").exit_code == 0
     assert rebuild.holds_state(broker)
+    assert broker.delivery("z").cursor == 1
     run_until_quiet("p")
     # Then it gets what it lacks, and nothing else
     assert payloads(home / "out/b.jsonl") == rows
