@@ -116,9 +116,12 @@ def prepare(context: Context, ask: Ask, run: str, *, generation: str | None, wai
 
 def read(context: Context, spool: Spool, ask: Ask, token: int, generation: str = "") -> Prepared:
     """The records of the interval, written into `spool`; nothing else changes."""
+    from conduit_tasks.processors.dedupe import in_memory
+
     counts: Counter[str] = Counter()
     portions: list[Portion] = []
-    with own_spark(context.pipeline):
+    # What a replay sees must not make duplicates of what comes live.
+    with own_spark(context.pipeline), in_memory():
         for source in context.pipeline.sources:
             again = source_class(source.plugin).ack_on == "delivered"
             batches = _again(context, source.id, token, ask, counts) if again else _spooled(context, source.id)

@@ -122,6 +122,26 @@ def test_a_replay_passes_the_processors_as_they_are_now_and_tells_the_handlers(
 
 
 @pytest.mark.proves("X3")
+def test_what_a_replay_reads_makes_no_duplicates_of_live_records(home: Path) -> None:
+    # Given a key that is not remembered any more
+    from conduit_tasks.micro_batch.context import open_broker
+
+    processors = ", processors: [{id: once, plugin: dedupe, settings: {key: .Payload.After.k}}]"
+    write(home, LINES + processors, shelf("a"))
+    (home / "data.jsonl").write_text('{"n": 0, "k": "x", "t": "2021-01-01"}\n')
+    run_until_quiet("p")
+    redis = open_broker("p").redis
+    assert redis.delete(*redis.scan_iter("*:dedupe:*")) == 1
+    # When its record is replayed
+    assert again("a", what="all")[0].delivered == 1
+    # Then the next live one with that key is its first
+    with (home / "data.jsonl").open("a") as file:
+        file.write('{"n": 1, "k": "x", "t": "2021-01-02"}\n')
+    run_until_quiet("p")
+    assert got(home, "a") == [0, 0, 1]
+
+
+@pytest.mark.proves("X3")
 @pytest.mark.parametrize("kind", ["INTEGER", "TIMESTAMP"])
 def test_a_late_joiner_gets_the_rows_of_a_table_it_missed(home: Path, kind: str) -> None:
     engine = sa.create_engine(f"sqlite:///{home}/d.db")
