@@ -10,7 +10,7 @@ import orjson
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
 from conduit_tasks.connectors.redis_client import URL, asking, check_url, opened
-from conduit_tasks.errors import Refused, Unavailable
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.record.record import Record, data_bytes
 
 
@@ -59,6 +59,12 @@ class RedisDestination(BatchDestination):
             had, index = self._advance(pipe, rows.numbers) if rows.numbers is not None else (0, {})
             if had == len(entries):
                 return None
+            # A transaction takes nothing back: where the entries fail as it is executed, the number would stand alone.
+            kind = self._client.type(self._stream).decode()
+            if kind not in ("none", "stream"):
+                raise ConfigError(
+                    f"redis: option 'stream': {self._stream} is a {kind}; name another, or remove what is there"
+                )
             # Invariant 4: whoever lost the lease meanwhile appends nothing.
             self.still_ours()
             pipe.multi()
