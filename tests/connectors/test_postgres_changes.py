@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.connectors.postgres_apply import Apply
-from conduit_tasks.errors import Fenced, Refused
+from conduit_tasks.errors import ConfigError, Fenced, Refused
 from conduit_tasks.record.record import Record
 from tests.connectors.postgres_database import Database
 from tests.connectors.test_postgres_destination import change, opened, rows, write
@@ -176,3 +176,24 @@ def test_what_the_tables_own_rules_refuse_is_refused(db: Database, made: list[st
     chance = random.Random(1)
     with pytest.raises(Refused, match=said):
         write(db, change("create", {"id": 3, "v": chance.randbytes(9_000).hex()}), key="id")
+
+
+@pytest.mark.proves("T6")
+def test_a_row_that_a_policy_refuses_is_told_from_a_right_that_is_missing(db: Database) -> None:
+    db.run(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY small ON t USING (true) WITH CHECK (id < 3)",
+        "CREATE ROLE writer LOGIN",
+    )
+    try:
+        url = db.url.replace("postgres@", "writer@")
+        with pytest.raises(ConfigError, match="rights"):
+            write(db, change("create", {"id": 3}), url=url)
+        db.run("GRANT ALL ON t TO writer")
+        with pytest.raises(Refused, match="policy"):
+            write(db, change("create", {"id": 3}), url=url)
+        write(db, change("create", {"id": 2}), url=url)
+    finally:
+        db.run("DROP OWNED BY writer", "DROP ROLE writer")
+    assert db.run("SELECT id FROM t") == [(2,)]
