@@ -81,7 +81,7 @@ class KafkaSource(Source):
         self._lease = options.duration(self.settings, "partition-lease")
         self._from_beginning = options.boolean(self.settings, "readFromBeginning")
         self._skip = self.settings["on-lost"] == "skip"
-        self._topics = options.words(self.settings, "topics")
+        self._topics = options.names(self.spec, self.settings, "topics")
         for topic in self._topics:
             try:
                 re.compile(topic)

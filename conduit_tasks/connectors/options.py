@@ -17,6 +17,12 @@ SDK = "sdk."
 unmodified file loads; a connector for which one matters looks at it itself."""
 
 
+class Checked(dict[str, str]):
+    """Settings that know whose they are, for the messages of what is read of them."""
+
+    plugin = ""
+
+
 def check(spec: Spec, settings: Mapping[str, str]) -> dict[str, str]:
     """The settings with defaults, all strings. Raises ConfigError on an unknown, missing or bad option.
 
@@ -24,7 +30,8 @@ def check(spec: Spec, settings: Mapping[str, str]) -> dict[str, str]:
     """
     exact = {o.name: o for o in spec.options if not _any_suffix(o)}
     prefixes = [o.name[:-1] for o in spec.options if _any_suffix(o)]
-    out: dict[str, str] = {}
+    out = Checked()
+    out.plugin = spec.name
     for name, value in settings.items():
         if name not in exact and not name.startswith((SDK, *prefixes)):
             raise ConfigError(f"{spec.name}: unknown option '{name}'; {_nearest(name, spec.options)}")
@@ -113,7 +120,8 @@ def _parsed(settings: Mapping[str, str], name: str, parse: Callable[[str], T]) -
     try:
         return parse(settings[name].strip())
     except ConfigError as error:
-        raise ConfigError(f"option '{name}': {error}") from None
+        plugin = f"{settings.plugin}: " if isinstance(settings, Checked) else ""
+        raise ConfigError(f"{plugin}option '{name}': {error}") from None
 
 
 def _at_least(value: int, least: int, said: str) -> int:

@@ -99,6 +99,8 @@ class PostgresSource(Source):
             raise ConfigError("postgres: option 'tables' is missing: the tables to read, comma-separated, or *")
         for name in ("logrepl.autoCleanup", "logrepl.withAvroSchema"):
             options.boolean(self.settings, name)
+        if "lag" in self.settings:
+            options.duration(self.settings, "lag")
         self._slot = Slot(self.settings["logrepl.slotName"], self.settings["logrepl.publicationName"])
         self._cdc = self.settings["mode"] == "cdc"
         self._rows = self._incremental() if self.settings["mode"] == "incremental" else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
 from conduit_tasks.connectors.postgres_client import checked_url, library, said
-from conduit_tasks.connectors.sql_options import TRANSACTIONS
+from conduit_tasks.connectors.sql_options import TRANSACTIONS, index_table
 from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record
 
@@ -68,6 +68,7 @@ class PostgresDestination(BatchDestination):
         self._ignore = self.settings["unknown-fields"] == "ignore"
         self.chunk = options.integer(self.settings, "chunk", least=1)  # type: ignore[misc]  # its own
         self._lock_timeout = int(options.duration(self.settings, "lock-timeout") * 1000)
+        self._index_table = index_table(self.settings, "postgres")
         self._engine: Any = None
         self._index: Any = None
         self._tables: dict[str, Any] = {}
@@ -87,8 +88,8 @@ class PostgresDestination(BatchDestination):
         self._tables = {}
         if self._engine is None:
             self._engine = sa.create_engine("postgresql+psycopg2://", creator=self._connect, pool_pre_ping=True)
-            schema, _, name = self.settings["index-table"].rpartition(".")
-            self._index = SqlIndex(name, schema or None, "postgresql")
+            schema, name = self._index_table
+            self._index = SqlIndex(name, schema, "postgresql")
         with self._translated(), self._engine.connect() as connection:
             if self._template.constant is not None:
                 self._table(connection.connection.dbapi_connection, self._template.constant)

@@ -34,7 +34,7 @@ from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
 from conduit_tasks.connectors.sql_columns import RECORD_TYPES, Column, columns_of_setting, columns_of_table, row_of
 from conduit_tasks.connectors.sql_errors import translated
 from conduit_tasks.connectors.sql_index import SqlIndex
-from conduit_tasks.connectors.sql_options import TRANSACTIONS
+from conduit_tasks.connectors.sql_options import TRANSACTIONS, index_table
 from conduit_tasks.connectors.sql_source import SqlSource
 from conduit_tasks.connectors.sql_url import address
 from conduit_tasks.errors import ConfigError, Unavailable
@@ -85,8 +85,8 @@ class SqlDestination(BatchDestination):
         self._table, self._schema = name, schema or None
         self._id = s["id-column"]
         self._append = s["mode"] == "append"
-        index_schema, _, index_name = s["index-table"].rpartition(".")
-        self._index = SqlIndex(index_name, index_schema or None, self._dialect)
+        index_schema, index_name = index_table(s, "sql")
+        self._index = SqlIndex(index_name, index_schema, self._dialect)
         self._with_id = True
         self._columns: list[Column] | None = columns_of_setting(s["columns"]) if s.get("columns") else None
         if any(c.name == self._id for c in self._columns or ()):

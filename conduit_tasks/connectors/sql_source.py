@@ -70,6 +70,8 @@ class SqlSource(Source):
         self._url = address(s["url"])
         if ("table" in s) == ("query" in s):
             raise ConfigError("sql: give one of the options 'table' and 'query'")
+        if not s.get("start-after", "first").strip():
+            raise ConfigError("sql: option 'start-after' is empty; leave it out to begin at the first row")
         self._lag = options.duration(s, "lag") if "lag" in s else None
         self._engine: sa.Engine | None = None
 

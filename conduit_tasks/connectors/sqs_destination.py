@@ -62,12 +62,16 @@ class SqsDestination(RecordDestination):
         if len(self._attributes) > MESSAGES - 1:
             raise ConfigError(f"sqs: option 'attributes' names {len(self._attributes)}; SQS takes 9 beside ours")
         self._delay = round(options.duration(s, "delay"))
+        # The URL of a queue ends with its name.
+        self._fifo = s["queue"].endswith(".fifo")
+        if self._fifo and self._delay:
+            raise ConfigError("sqs: option 'delay' is not for FIFO queues; remove it")
         if self._delay > 900:
             raise ConfigError("sqs: option 'delay' is at most 15m")
         self._largest = options.size(s, "max-request-size", least=1024)
         self._connections = options.integer(s, "connections", least=1)
         self._client: Any = None
-        self._url, self._fifo = "", False
+        self._url = ""
         self._pool: ThreadPoolExecutor | None = None
         self._batcher: Batcher | None = None
 
@@ -88,9 +92,6 @@ class SqsDestination(RecordDestination):
         except aws.errors() as error:
             kind = Unavailable if aws.transient(error) else ConfigError
             raise kind(aws.explain(f"sqs queue {queue} cannot be found", error)) from error
-        self._fifo = self._url.endswith(".fifo")
-        if self._fifo and self._delay:
-            raise ConfigError("sqs: option 'delay' is not for FIFO queues; remove it")
 
     async def send(self, record: Record) -> Outcome:
         if self._batcher is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import re
+
 import pytest
 
-from conduit_tasks.connectors import options
+from conduit_tasks.connectors import options, registry
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError
 
@@ -69,3 +72,40 @@ def test_values_are_read_as_what_they_are() -> None:
 def test_a_value_of_another_kind_is_refused_by_name(read: object, value: str) -> None:
     with pytest.raises(ConfigError, match="option 'it'"):
         read({"it": value}, "it")  # type: ignore[operator]
+    checked = pickle.loads(pickle.dumps(options.check(Spec("shop", "", (Option("it", ""),)), {"it": value})))
+    with pytest.raises(ConfigError, match=r"^shop: option 'it'"):
+        read(checked, "it")  # type: ignore[operator]
+
+
+REDIS, SQL = "redis://h", "sqlite:///x"
+
+
+@pytest.mark.parametrize(
+    ("kind", "plugin", "settings", "said"),
+    [
+        ("source", "redis", {"url": "nonsense", "streams": "s"}, "option 'url' is no Redis address"),
+        ("source", "redis", {"url": "http://h", "streams": "s"}, "option 'url' is no Redis address"),
+        ("destination", "redis", {"url": "redis+nope://h", "stream": "s"}, "option 'url' is no Redis address"),
+        ("source", "redis", {"url": REDIS, "streams": ","}, "option 'streams' names nothing"),
+        ("source", "redis", {"url": REDIS, "streams": "s", "min-idle": "5"}, "option 'min-idle'"),
+        ("source", "kafka", {"servers": "h:1", "topics": ","}, "option 'topics' names nothing"),
+        ("source", "postgres", {"url": "postgresql://h/d", "tables": "t", "lag": "soon"}, "option 'lag'"),
+        ("destination", "postgres", {"url": "postgresql://h/d", "table": "t", "index-table": ""}, "names no table"),
+        ("destination", "sql", {"url": SQL, "table": "t", "index-table": "s."}, "option 'index-table' names no table"),
+        (
+            "source",
+            "sql",
+            {"url": SQL, "table": "t", "column": "c", "start-after": ""},
+            "option 'start-after' is empty",
+        ),
+        ("source", "s3", {"bucket": "b", "endpoint-url": "u:p@h"}, "option 'endpoint-url' must not hold a user"),
+        ("source", "s3", {"bucket": "b", "endpoint-url": "minio:9000"}, "option 'endpoint-url' must begin with"),
+        ("destination", "sqs", {"queue": "q.fifo", "delay": "5s"}, "option 'delay' is not for FIFO queues"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_opened(
+    kind: str, plugin: str, settings: dict[str, str], said: str
+) -> None:
+    found = registry.source_class(plugin) if kind == "source" else registry.destination_class(plugin)
+    with pytest.raises(ConfigError, match=f"^{plugin}: .*{re.escape(said)}"):
+        found(settings)
