@@ -38,7 +38,7 @@ def shell(stack: Stack, commands: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, f"{commands}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
