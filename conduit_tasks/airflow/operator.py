@@ -77,6 +77,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             if not self._work_needed(run_id, cleared, context["ti"].try_number):
                 return
             self.application_args = self._arguments(run_id, cleared)
+            self._inject_lineage(context)
             self._hook = self._get_hook()
         try:
             self._hook.submit(self.application)
@@ -101,6 +102,17 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             application_args=list(self.application_args or []),
             quick_jit=self.quick_jit,
         )
+
+    def _inject_lineage(self, context: Any) -> None:
+        """What the provider's `execute` adds, which this one replaces: OpenLineage's properties of this task, where
+        `[openlineage] spark_inject_parent_job_info` or `spark_inject_transport_info` asks for them."""
+        from airflow.providers.common.compat.openlineage.utils import spark as lineage
+
+        self.conf = dict(self.conf or {})
+        if self._openlineage_inject_parent_job_info:
+            self.conf = lineage.inject_parent_job_information_into_spark_properties(self.conf, context)
+        if self._openlineage_inject_transport_info:
+            self.conf = lineage.inject_transport_information_into_spark_properties(self.conf, context)
 
     def _arguments(self, run_id: str, cleared: bool) -> list[str]:
         arguments = ["--pipeline", self.pipeline_id, "--node", self.node, "--run", run_id]
