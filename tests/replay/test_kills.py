@@ -49,10 +49,10 @@ def test_killed_at_every_step_a_replay_goes_on_and_stateful_destinations_have_ea
     for name, points in POINTS:
         for point in points:
             process = attempt(*MARCH, "missing", name, point=point, destinations=(name,))
-            said, _ = process.communicate(timeout=60)
+            said, _ = process.communicate(timeout=240)
             assert process.returncode == -signal.SIGKILL, (name, point, said)
         process = attempt(*MARCH, "missing", name, point=NOWHERE, destinations=(name,))
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=240)
         assert process.returncode == 0, said
     # Then each record is there once, in order, and live positions never moved
     assert place.got("late") == list(range(20))
@@ -78,7 +78,7 @@ def test_of_two_operators_at_once_one_sends_each_record(brief: Path, what: str, 
     before = place.live()
     # When two replay it at once, under one name or two
     both = [attempt(*MARCH, what, "r" if same else f"r{n}", destinations=("late",)) for n in range(2)]
-    said = [process.communicate(timeout=60)[0] for process in both]
+    said = [process.communicate(timeout=240)[0] for process in both]
     # Then each record came once
     assert [process.returncode for process in both] == [0, 0], said
     assert place.got("late") == list(range(30))
