@@ -82,18 +82,25 @@ class Group:
         return {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}
 
     def _offsets(self, parts: Sequence[Part], spec: Any, *, stable: bool = True) -> dict[Part, int]:
-        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
         from confluent_kafka.admin import AdminClient
 
         if not parts:
             return {}
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-        if self._admin is None:
-            self._admin = AdminClient(client.configuration(self._settings))
-        asked = self._admin.list_offsets(
-            {TopicPartition(*p): spec for p in parts}, isolation_level=level, request_timeout=self._timeout
-        )
-        return {(tp.topic, tp.partition): future.result().offset for tp, future in asked.items()}
+        wanted = {TopicPartition(*p): spec for p in parts}
+        while True:
+            made = self._admin is None
+            if made:
+                self._admin = AdminClient(client.configuration(self._settings))
+            asked = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout)
+            try:
+                return {(tp.topic, tp.partition): future.result().offset for tp, future in asked.items()}
+            except KafkaException as error:
+                if made or client.error_of(error).code() != KafkaError._UNKNOWN_PARTITION:
+                    raise
+                # It knows the partitions that were there when it was made.
+                self._admin = None
 
     def committed(self, parts: Sequence[Part]) -> dict[Part, int]:
         """The group's committed offsets; a partition without one is missing. Raises where that of one is not known."""
