@@ -76,7 +76,7 @@ def test_a_certificate_is_checked_by_source_and_destination(
     assert source.plan({}, Limit())
     source.close()
     # Without TLS, with an authority that did not sign it, and with the certificate of another host
-    with pytest.raises(Unavailable, match="no encryption|no pg_hba.conf entry"):
+    with pytest.raises(Unavailable, match="no encryption"):
         PostgresDestination({"url": f"{secure.url}?sslmode=disable", "table": "t"}).open(None)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
