@@ -46,6 +46,9 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
     source that cannot be reached (AckFailed) is a failure like others, retried with a growing delay and then degraded;
     any other error of its `ack` stops the pipeline at once (C8). Raises AckFailed, PipelineStopped.
     """
+    if not context.in_force():
+        log.warning("%s: another version of the file is in force, whose runs ack %s", context.pipeline.id, source_id)
+        return None
     source = context.pipeline.source(source_id)
     from conduit_tasks.micro_batch.stage import keeping
 
@@ -86,6 +89,8 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
 def collect(context: Context) -> list[int]:
     """Removes micro-batches below the lowest cursor, acked, past their retention (invariant 6), as far as the marks in
     the spool say the same: what Redis forgets of its last moments is then known without it (X7)."""
+    if not context.in_force():
+        return []
     sources = [s.id for s in context.pipeline.sources]
     destinations = [d.id for d in context.pipeline.destinations]
     done: list[int] = []

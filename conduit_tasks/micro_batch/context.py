@@ -34,6 +34,11 @@ class Context:
     settings: Settings
     owner: str
 
+    def in_force(self) -> bool:
+        """Whether this is the version in force, or none is recorded. An older one does not know who else has to confirm
+        what it would ack or collect (invariants 1 and 6)."""
+        return self.broker.field(self.broker.keys.version, "digest") in (None, self.pipeline.digest())
+
     def same_version(self, micro_batch: MicroBatch) -> None:
         """Invariant 3: one version makes a micro-batch, from its slices to its seal. To be asked under the lease that
         it is then made with: `restage`, which changes its version, fences that lease. Raises Outdated."""

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.errors import Outdated
+from conduit_tasks.micro_batch.acks import ack, collect
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
-from tests.changes.parts import TRIGGER, destination, file_of, write
+from conduit_tasks.pipeline.load import get_pipeline
+from tests.changes.parts import TRIGGER, deliver, destination, file_of, read, write
 from tests.faults.parts import account
 from tests.micro_batch.harness import here, payloads, run_until_quiet, state
 
@@ -88,3 +90,28 @@ def test_processors_that_come_or_go_before_the_seal_see_a_whole_micro_batch(home
     now = broker.in_force()
     assert now is not None
     assert broker.micro_batch(1).config == now.digest
+
+
+@pytest.mark.proves("I1", "I6", "C10")
+def test_a_task_with_the_old_file_neither_acks_nor_collects_what_a_new_destination_needs(home: Path) -> None:
+    # Given a task that loaded the file before a destination was added, and nothing kept past its need
+    more = "spool: {retention: 0s}"
+    write(home, file_of(ONE, destination("a"), more=more))
+    before = fill(home, "one", 5)
+    run_until_quiet("p")
+    old = get_pipeline("p")
+    write(home, file_of(ONE, destination("a"), destination("b"), more=more))
+    rows = [{"from": "one", "n": n, "k": "0"} for n in range(5, 10)]
+    with (home / "one/a.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    read()
+    deliver("a")
+    # When it comes to ack and to collect
+    with opened(old, "old") as context:
+        assert ack(context, "one") is None
+        assert collect(context) == []
+    # Then the new one gets what it has to get, and the source is acked by those who know
+    run_until_quiet("p")
+    assert payloads(home / "out/b.jsonl") == rows
+    assert payloads(home / "out/a.jsonl") == before + rows
+    account()
