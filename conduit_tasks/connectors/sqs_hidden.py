@@ -62,20 +62,24 @@ class Hidden:
 
     def _run(self) -> None:
         while not self._done.wait(min(1.0, self._seconds / 10)):
-            try:
-                while (due := self._due()) and not self._done.is_set():
-                    began = time.monotonic()
-                    change(self._client, self._url, [(receipt, round(self._seconds)) for receipt in due])
+            while (due := self._due()) and not self._done.is_set():
+                began = time.monotonic()
+                try:
+                    change(self._client, self._url, [(receipt, round(self._seconds)) for receipt in due[1]])
+                except aws.errors() as error:
+                    log.warning("messages of %s may become visible while they are worked on: %s", self._url, error)
                     with self._lock:
-                        self._held.append((began, due))
-            except aws.errors() as error:
-                log.warning("messages of %s may become visible while they are worked on: %s", self._url, error)
+                        # Still held, and still due: throttling passes.
+                        self._held.appendleft(due)
+                    break
+                with self._lock:
+                    self._held.append((began, due[1]))
 
-    def _due(self) -> list[str]:
+    def _due(self) -> tuple[float, list[str]] | None:
         with self._lock:
             if self._held and time.monotonic() - self._held[0][0] > self._seconds / 3:
-                return self._held.popleft()[1]
-            return []
+                return self._held.popleft()
+            return None
 
 
 Entry = tuple[str, int]

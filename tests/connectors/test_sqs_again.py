@@ -11,9 +11,11 @@ import pytest
 
 from conduit_tasks.connectors.file import FileDestination
 from conduit_tasks.connectors.sqs import SqsSource
+from conduit_tasks.connectors.sqs_hidden import Hidden
 from conduit_tasks.errors import Unavailable
 from tests.connectors.moto_server import MotoServer
 from tests.connectors.test_sqs_pipeline import Queue, numbers
+from tests.delivery.fakes import wait_for
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
 
 pytestmark = pytest.mark.xdist_group("moto")
@@ -109,3 +111,30 @@ def test_what_the_queue_hands_out_again_although_it_was_deleted_is_not_doubled(
     queue.let_visibility_lapse()
     run_until_quiet("p")
     assert (numbers(home), queue.left()) == ([0, 1, 2, 3], 0)
+
+
+@pytest.mark.proves("T2")
+def test_messages_whose_extension_was_throttled_are_extended_again_and_given_back(queue: Queue) -> None:
+    from botocore.exceptions import ClientError
+
+    asked: list[set[int]] = []
+
+    class Throttled:
+        """Refuses once."""
+
+        def change_message_visibility_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> Any:
+            asked.append({entry["VisibilityTimeout"] for entry in Entries})
+            if len(asked) == 1:
+                raise ClientError({"Error": {"Code": "RequestThrottled", "Message": "slow down"}}, "Change")
+            return queue.client.change_message_visibility_batch(QueueUrl=QueueUrl, Entries=Entries)
+
+    url = queue.client.get_queue_url(QueueName=queue.name)["QueueUrl"]
+    queue.client.send_message(QueueUrl=url, MessageBody="1")
+    [message] = queue.client.receive_message(QueueUrl=url, VisibilityTimeout=3)["Messages"]
+    hidden = Hidden(Throttled(), url, 3)
+    hidden.add([message["ReceiptHandle"]])
+    wait_for(lambda: len(asked) >= 2)
+    hidden.close()
+    hidden.give_back()
+    assert (asked[0], asked[1], asked[-1]) == ({3}, {3}, {0})
+    assert len(queue.client.receive_message(QueueUrl=url).get("Messages", ())) == 1
