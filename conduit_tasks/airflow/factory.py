@@ -125,17 +125,17 @@ def _acks(pipeline: Pipeline) -> TaskGroup:
     return group
 
 
-def _params(pipeline: Pipeline) -> dict[str, Param]:
+def destinations_param(pipeline: Pipeline, meaning: str) -> Param:
+    """Some of the pipeline's destinations, as a run's parameter."""
     names = [d.id for d in pipeline.destinations]
+    items = {"type": "string", "enum": names}
+    return Param([], type="array", title="Destinations", description=meaning, items=items, examples=names)
+
+
+def _params(pipeline: Pipeline) -> dict[str, Param]:
+    meaning = "Deliver only to these in this run; none chosen = all. The others go on with the next run."
     return {
-        "destinations": Param(
-            [],
-            type="array",
-            title="Destinations",
-            description="Deliver only to these in this run; none chosen = all. The others go on with the next run.",
-            items={"type": "string", "enum": names},
-            examples=names,
-        ),
+        "destinations": destinations_param(pipeline, meaning),
         "max-records": Param(
             None,
             type=["null", "integer"],

@@ -15,7 +15,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from conduit_tasks.airflow.factory import RETRIES, RETRY_DELAY
+from conduit_tasks.airflow.factory import RETRIES, RETRY_DELAY, destinations_param
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetable
 from conduit_tasks.pipeline.names import replay_dag_id, safe_name
@@ -151,16 +151,8 @@ def _interval(params: Mapping[str, Any], dag_run: Any) -> tuple[str, str]:
 
 
 def _params(pipeline: Pipeline) -> dict[str, Param]:
-    names = [d.id for d in pipeline.destinations]
     return {
-        "destinations": Param(
-            [],
-            type="array",
-            title="Destinations",
-            description="Only to these; none chosen = all.",
-            items={"type": "string", "enum": names},
-            examples=names,
-        ),
+        "destinations": destinations_param(pipeline, "Only to these; none chosen = all."),
         "what": Param(
             "missing",
             type="string",

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import ConduitError, LeaseHeld, SpoolError, StateLost
+from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, token_of, tokens
 
 if TYPE_CHECKING:
@@ -47,22 +48,16 @@ class Marker:
     @contextmanager
     def marking(self) -> Iterator[None]:
         """Marks every now and then meanwhile."""
-        done = threading.Event()
 
-        def run() -> None:
-            while not done.wait(EVERY):
-                try:
-                    self.mark()
-                except ConduitError as error:
-                    log.warning("%s: no checkpoint was written, trying again: %s", self._node, error)
+        def mark() -> bool:
+            try:
+                self.mark()
+            except ConduitError as error:
+                log.warning("%s: no checkpoint was written, trying again: %s", self._node, error)
+            return True
 
-        thread = threading.Thread(target=run, name=f"checkpoint {self._node}", daemon=True)
-        thread.start()
-        try:
+        with beside(f"checkpoint {self._node}", EVERY, mark):
             yield
-        finally:
-            done.set()
-            thread.join()
 
 
 def _destination(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:

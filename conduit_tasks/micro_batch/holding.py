@@ -8,13 +8,13 @@ nobody runs in time the messages come again, and are recognized by what the rece
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from conduit_tasks.connectors.base import Position
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.errors import ConduitError, LeaseHeld
+from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.pipeline.schedule import parse_schedule
@@ -43,20 +43,14 @@ def holding(context: Context, *, again: bool = True) -> Iterator[None]:
     if not again or not least:
         yield
         return
-    done = threading.Event()
 
-    def hold() -> None:
-        while not done.wait(least / 2):
-            for name in queues:
-                _hold(context, name)
+    def hold() -> bool:
+        for name in queues:
+            _hold(context, name)
+        return True
 
-    thread = threading.Thread(target=hold, name="queues' messages", daemon=True)
-    thread.start()
-    try:
+    with beside("queues' messages", least / 2, hold):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _hold(context: Context, source_id: str) -> float:

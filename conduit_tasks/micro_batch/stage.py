@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.logs import about
 from conduit_tasks.metrics.histogram import added, observed
+from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.rows import Pass, PassResult
 from conduit_tasks.processors.chain import has_frames
@@ -56,22 +56,16 @@ def run_pass(context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any]
 @contextmanager
 def keeping(lease: Lease) -> Iterator[None]:
     """Renews the lease in the background. Losing it is seen by the next fenced call, which changes nothing."""
-    done = threading.Event()
 
-    def renew() -> None:
-        while not done.wait(lease.ttl / 3):
-            try:
-                lease.renew()
-            except ConduitError:
-                return
+    def renew() -> bool:
+        try:
+            lease.renew()
+        except ConduitError:
+            return False
+        return True
 
-    thread = threading.Thread(target=renew, name=f"lease {lease.node}", daemon=True)
-    thread.start()
-    try:
+    with beside(f"lease {lease.node}", lease.ttl / 3, renew):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def stage(

@@ -9,7 +9,6 @@ touched. A dead letter whose record is replayed is closed as a redrive would clo
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.errors import ConduitError, ConfigError, Fenced, LeaseHeld, PipelineStopped
+from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.replay.interval import Ask
 from conduit_tasks.replay.port import PortionTask
 from conduit_tasks.replay.prepare import Portion, Prepared, prepared, spool_of
@@ -84,30 +84,19 @@ def deliver_replay(
 @contextmanager
 def announced(context: Context, ask: Ask, destinations: Sequence[str], run: str, ttl: float) -> Iterator[None]:
     """Keeps the run's place before those of later intervals, and for `ttl` seconds after."""
-    from conduit_tasks.micro_batch.context import open_broker
 
-    done = threading.Event()
-
-    def announce() -> None:
-        broker = open_broker(context.pipeline.id)
+    def announce() -> bool:
         try:
-            while not done.wait(ttl / 4):
-                for id in destinations:
-                    broker.turn(id, run, ask.start, ttl)
+            for id in destinations:
+                context.broker.turn(id, run, ask.start, ttl)
         except ConduitError:
-            return
-        finally:
-            broker.close()
+            return False
+        return True
 
     for id in destinations:
         context.broker.turn(id, run, ask.start, ttl)
-    thread = threading.Thread(target=announce, name=f"turn of {run}", daemon=True)
-    thread.start()
-    try:
+    with beside(f"turn of {run}", ttl / 4, announce):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _await_turn(context: Context, ask: Ask, destination: str, run: str, wait: float) -> None:
