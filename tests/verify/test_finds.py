@@ -98,7 +98,7 @@ BREAKS: dict[Broken, tuple[int, int]] = {
     dead_letters_later: (1, 10),
     collected_too_early: (1, 3),
     forgotten_cut: (1, 3),
-    unfenced: (13, 3),
+    unfenced: (126, 2),
 }
 """What is broken → the first seed, and how many at most, among which it is found."""
 
