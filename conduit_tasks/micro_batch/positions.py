@@ -47,7 +47,9 @@ def place(
                 )
         after = {part: token for part, token in {**before, **tokens}.items() if part not in forget}
         if not dry_run:
-            context.broker.drop_unsealed()
+            if context.broker.status().status in ("stopped", "degraded"):
+                # What a forceful stop left open is asked for again from its sources, as at a start (C16).
+                context.broker.drop_unsealed()
             context.broker.place(source, before, after)
         return before, after
 

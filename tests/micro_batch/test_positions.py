@@ -101,6 +101,14 @@ def test_a_pipeline_that_works_or_has_something_in_flight_is_left_alone(pipeline
     run_until_quiet("p")
     with pytest.raises(NotStopped, match=r"is running; .*`conduit stop p`"):
         positions.place("p", "in", {PART: {"offset": 0}})
+    with opened("p", "test") as context:
+        # Nor is what it has open touched
+        dropped: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(context.broker), "drop_unsealed", lambda _: dropped.append(1))
+            with pytest.raises(NotStopped):
+                positions.place("p", "in", {PART: {"offset": 0}})
+        assert not dropped
     control.stop("p", wait=False)
     run_until_quiet("p")
     with opened("p", "test") as context:

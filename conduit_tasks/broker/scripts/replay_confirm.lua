@@ -34,7 +34,7 @@ for letter, outcome in pairs(cjson.decode(A.settled)) do
   end
 end
 for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
-for name, n in pairs(cjson.decode(A.counts)) do redis.call('HINCRBY', K.destination, name, text(n)) end
+add(K.destination, A.counts)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 progressed(K.lease)
 return {'ok', status}
