@@ -11,7 +11,7 @@ from conduit_tasks.stack import processes
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, Process, State
-from conduit_tasks.stack.up import alone
+from conduit_tasks.stack.up import alone, end_left_behind
 
 Say = Callable[[str], None]
 DEADLINE = 60.0
@@ -37,6 +37,7 @@ def down(layout: Layout, say: Say, *, deadline: float = DEADLINE) -> bool:
         return True
     with alone(layout):
         state = State.load(layout)
+        end_left_behind(state, say)
         if not any(processes.find(p) for p in state.processes.values()):
             state.processes.clear()
             state.save(layout)

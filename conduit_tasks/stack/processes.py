@@ -43,21 +43,57 @@ def find(process: Process | None) -> psutil.Process | None:
 
 
 def stop(process: Process | None, *, timeout: float) -> bool:
-    """SIGTERM, and after `timeout` seconds SIGKILL to it and to all it had started. True: it ended by itself."""
+    """SIGTERM, and after `timeout` seconds SIGKILL to it and to all it had started. True: it ended by itself, or had
+    ended before; what it left behind is ended all the same."""
     found = find(process)
-    if found is None:
-        return True
-    family = [found, *_children(found)]
-    _signal([found], signal.SIGTERM)
-    by_itself = not _left([found], timeout)
-    # What it left behind is asked once more, then ended: nothing of ours may go on unseen.
-    rest = _left(family, 0)
-    if rest and by_itself:
-        _signal(rest, signal.SIGTERM)
-        rest = _left(rest, 5)
-    _signal(rest, signal.SIGKILL)
-    _left(rest, 5)
+    family = left_behind(process)
+    by_itself = True
+    if found is not None:
+        family += _children(found)
+        _signal([found], signal.SIGTERM)
+        by_itself = not _left([found], timeout)
+        family.append(found)
+    _end(_left(family, 0), grace=5 if by_itself else 0)
     return by_itself
+
+
+def left_behind(process: Process | None) -> list[psutil.Process]:
+    """The processes that `process` started, in its session and still running; all that is left of it after a SIGKILL.
+
+    The kernel gives a number to no new process while a session has it, so another's processes are never in the list.
+    """
+    if process is None:
+        return []
+    try:
+        if abs(psutil.Process(process.pid).create_time() - process.created) >= 1.0:
+            return []  # the number is used again, so the session has ended
+    except psutil.NoSuchProcess:
+        pass
+    return [p for p in psutil.process_iter() if p.pid != process.pid and _session(p.pid) == process.pid and _runs(p)]
+
+
+def end_left_behind(process: Process | None, grace: float = 5.0) -> int:
+    """Ends what is left of a process that is gone: SIGTERM, after `grace` seconds SIGKILL. Returns how many there were;
+    0 if it still runs."""
+    rest = left_behind(process) if find(process) is None else []
+    _end(rest, grace)
+    return len(rest)
+
+
+def _end(processes: Sequence[psutil.Process], grace: float) -> None:
+    """SIGTERM, after `grace` seconds (0: at once) SIGKILL, and waits: nothing of ours may go on unseen."""
+    if processes and grace:
+        _signal(processes, signal.SIGTERM)
+        processes = _left(processes, grace)
+    _signal(processes, signal.SIGKILL)
+    _left(processes, 5)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:  # gone meanwhile, or another user's
+        return None
 
 
 def _left(processes: Sequence[psutil.Process], timeout: float) -> list[psutil.Process]:

@@ -43,6 +43,7 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
     layout.prepare()
     with alone(layout):
         state = State.load(layout)
+        end_left_behind(state, say)
         _redis(layout, state, say)
         state.api_url = _api_url(state)
         env = component_environment(layout, state.api_url, state.redis_url)
@@ -71,6 +72,13 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
             state.save(layout)
         archive.join()
         return state
+
+
+def end_left_behind(state: State, say: Say) -> None:
+    """Ends what killed parts have left running (a scheduler its workers): they would work beside those started next."""
+    for name, process in state.processes.items():
+        if ended := processes.end_left_behind(process):
+            say(f"ended {ended} {'process' if ended == 1 else 'processes'} that a killed {name} had left running")
 
 
 def slots() -> int:

@@ -22,6 +22,7 @@ from conduit_tasks.stack import processes, redis
 from conduit_tasks.stack.environment import component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, Process, State
 from conduit_tasks.stack.processes import StackError
+from conduit_tasks.stack.up import end_left_behind
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -91,10 +92,39 @@ def test_one_that_does_not_listen_is_killed_with_all_it_had_started(
     assert psutil.wait_procs([below], timeout=5)[1] == []
 
 
+def test_what_a_killed_one_left_running_is_ended_and_nothing_else(
+    run: Callable[[str], Process], layout: Layout
+) -> None:
+    """As a scheduler's workers, which are deaf to SIGTERM and belong to nobody once it was killed."""
+    child = layout.home / "child"
+    left = run(
+        "import subprocess, sys, time\n"
+        "deaf = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)'\n"
+        "p = subprocess.Popen([sys.executable, '-c', deaf], process_group=0)\n"
+        f"open({str(child)!r}, 'w').write(str(p.pid) + ' ')\n"
+        "time.sleep(300)\n"
+    )
+    beside = run("import time; time.sleep(300)")
+    until(lambda: child.exists() and child.read_text().endswith(" "))
+    worker = psutil.Process(int(child.read_text()))
+    assert processes.end_left_behind(left, grace=0.2) == 0, "it still runs"
+    psutil.Process(left.pid).kill()
+    until(lambda: processes.find(left) is None)
+    said: list[str] = []
+
+    end_left_behind(State(processes={"scheduler": left, "api-server": beside}), said.append)
+
+    assert said == ["ended 1 process that a killed scheduler had left running"]
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert processes.find(beside) is not None
+
+
 def test_a_number_used_again_is_not_taken_for_ours(run: Callable[[str], Process]) -> None:
     process = run("import time; time.sleep(300)")
 
-    assert processes.find(Process(process.pid, process.created - 100)) is None
+    earlier = Process(process.pid, process.created - 100)
+    assert processes.find(earlier) is None
+    assert processes.end_left_behind(earlier) == 0
     assert processes.find(process) is not None
 
 

@@ -11,8 +11,9 @@ import httpx
 import psutil
 import pytest
 
+from conduit_tasks.stack import processes
 from conduit_tasks.stack.layout import Layout
-from tests.stack.conftest import Receiver, Stack, until
+from tests.stack.conftest import PATIENCE, Receiver, Stack, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
@@ -118,6 +119,20 @@ def test_a_killed_airflow_worker_is_tried_again_and_goes_on_from_the_cursor(stac
     assert list(dict.fromkeys(receiver.got)) == list(range(1, 401))
     again = receiver.got[sent:]
     assert again == list(range(again[0], 401))
+
+
+def test_a_killed_schedulers_workers_are_ended_when_it_is_started_again(stack: Stack) -> None:
+    scheduler = stack.state.processes["scheduler"]
+    until(lambda: processes.left_behind(scheduler))
+    psutil.Process(scheduler.pid).kill()
+    until(lambda: processes.find(scheduler) is None)
+    assert processes.left_behind(scheduler)
+
+    said = stack.conduit("stack", "up", "--timeout", str(PATIENCE))
+
+    assert "that a killed scheduler had left running" in said
+    assert processes.left_behind(scheduler) == []
+    assert processes.find(stack.state.processes["scheduler"]) is not None
 
 
 @pytest.mark.proves("C9", "I3", "I4", "I10")
