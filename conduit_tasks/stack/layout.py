@@ -14,6 +14,16 @@ SOCKET_LIMIT = 100
 """Bytes; a Unix socket's path ends at 107."""
 
 
+def socket_in(folder: Path) -> Path:
+    """The socket of a Redis whose data lie in `folder`: there, or in a folder of the temporary one where that path is
+    too long for a socket."""
+    here = folder / "redis.sock"
+    if len(os.fsencode(here)) <= SOCKET_LIMIT:
+        return here
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"conduit-{name}" / "redis.sock"
+
+
 @dataclass(frozen=True)
 class Layout:
     """The folders of one stack; several stacks may run on a machine, each with a home of its own."""
@@ -51,18 +61,20 @@ class Layout:
     @property
     def socket(self) -> Path:
         """Redis' socket: beside its data, or in the temporary folder where that path is too long for a socket."""
-        here = self.redis / "redis.sock"
-        if len(os.fsencode(here)) <= SOCKET_LIMIT:
-            return here
-        name = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"conduit-{name}" / "redis.sock"
+        return socket_in(self.redis)
 
     def log(self, component: str) -> Path:
         return self.logs / f"{component}.log"
 
     def prepare(self) -> None:
         """Makes the folders, private ones readable by nobody else."""
-        for folder in (self.root, self.airflow, self.redis, self.logs, self.socket.parent):
+        for folder in (self.root, self.airflow, self.logs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.prepare_redis()
+
+    def prepare_redis(self) -> None:
+        """Makes the folders of Redis' data and of its socket: whoever starts one needs both."""
+        for folder in (self.redis, self.socket.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

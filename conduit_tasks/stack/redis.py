@@ -25,11 +25,13 @@ def binary() -> Path:
 
 
 def command(layout: Layout) -> list[str]:
-    """Append-only, nothing evicted, on a Unix socket that only the owner opens.
+    """The command that starts it, its folders made: append-only, nothing evicted, on a Unix socket that only the owner
+    opens.
 
     `everysec`: what Redis forgets of its last second is found again in the spool and the sources (DESIGN). Where there
     is a gateway, `fsync_always` follows.
     """
+    layout.prepare_redis()
     options = {
         "port": "0",
         "unixsocket": str(layout.socket),

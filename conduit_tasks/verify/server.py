@@ -16,6 +16,7 @@ from pathlib import Path
 import redis
 
 from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.stack.layout import socket_in
 from conduit_tasks.stack.redis import binary
 
 
@@ -44,7 +45,8 @@ def cleaned_up() -> Iterator[None]:
 @contextmanager
 def own_redis(folder: Path) -> Iterator[str]:
     """Starts one in `folder`; its URL. Raises BrokerUnavailable where it does not start."""
-    socket = folder / "redis.sock"
+    socket = socket_in(folder)
+    socket.parent.mkdir(mode=0o700, exist_ok=True)
     command = [str(binary()), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
     command += ["--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our server

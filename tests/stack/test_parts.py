@@ -23,6 +23,7 @@ from conduit_tasks.stack.environment import component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, Process, State
 from conduit_tasks.stack.processes import StackError
 from conduit_tasks.stack.up import end_left_behind
+from conduit_tasks.verify.server import own_redis
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -190,6 +191,25 @@ def test_a_socket_path_that_is_too_long_moves_to_the_temporary_folder(tmp_path: 
     assert near.socket == Path("/srv/conduit/.conduit/redis/redis.sock")
     assert len(str(far.socket)) < 100
     assert far.socket != Layout(tmp_path / ("deeq" * 30)).socket
+
+
+def test_whoever_asks_for_the_command_of_a_redis_can_start_it_however_long_the_path_is(tmp_path: Path) -> None:
+    # Given a home of which nothing is there yet, too deep for a socket
+    layout = Layout(tmp_path / ("deep" * 30))
+    # When the command is all that somebody asked for
+    process = processes.start(redis.command(layout), env={}, cwd=layout.redis, log=layout.redis / "log")
+    # Then the server answers
+    try:
+        until(lambda: redis.answers(layout))
+    finally:
+        processes.stop(process, timeout=5)
+
+
+def test_verifys_own_redis_starts_in_a_deep_folder(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 30)
+    folder.mkdir()
+    with own_redis(folder) as url, client.Redis.from_url(url) as connection:
+        assert connection.ping()
 
 
 def test_secrets_are_made_up_once_and_readable_by_their_owner_only(layout: Layout) -> None:
