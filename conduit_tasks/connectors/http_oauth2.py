@@ -75,6 +75,8 @@ class ClientCredentials:
     async def _fetch(self) -> None:
         import httpx
 
+        from conduit_tasks.connectors.http_guard import ask_async, async_transport
+
         s = self._settings
         form = {"grant_type": "client_credentials"} | {n: s[n] for n in ("scope", "audience") if s.get(n)}
         auth: Any = (s["client-id"], s["client-secret"])
@@ -86,8 +88,11 @@ class ClientCredentials:
             check_host(httpx.URL(s["token-url"]).host, where)
         began = time.monotonic()
         try:
-            async with httpx.AsyncClient(timeout=self._timeout, verify=self._verify, trust_env=False) as client:
-                answer = await client.post(s["token-url"], data=form, auth=auth, headers={"Accept": "application/json"})
+            transport = async_transport(guarded=self._guarded, verify=self._verify)
+            async with httpx.AsyncClient(timeout=self._timeout, transport=transport, trust_env=False) as client:
+                answer = await ask_async(
+                    client, "POST", s["token-url"], data=form, auth=auth, headers={"Accept": "application/json"}
+                )
         except httpx.HTTPError as error:
             raise Unavailable(f"{where}: {type(error).__name__}: {error}") from None
         told: Any = _json(answer)

@@ -7,7 +7,6 @@ again from the same cursor should hold the same records; where it holds more, th
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source
 from conduit_tasks.connectors.http_head import headers
 from conduit_tasks.connectors.http_outcome import seconds_of
 from conduit_tasks.connectors.http_peer import PEER, address, guarded, quiet, tls_context
-from conduit_tasks.connectors.link_local import check_address
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 
 if TYPE_CHECKING:
@@ -223,9 +221,6 @@ class HttpSource(Source):
             url = str(self._url.update_query({self.settings["cursor.param"]: cursor}))
         if "etag" in token:
             extra["If-Modified-Since" if token["since"] else "If-None-Match"] = token["etag"]
-        if self._guarded:
-            for *_, where in socket.getaddrinfo(self._url.host, self._url.port, type=socket.SOCK_STREAM):
-                check_address(str(where[0]), self._url.host or "")
         for again in (True, False):
             bearer = self._token()
             sent = {**extra, "Authorization": f"Bearer {bearer}"} if bearer else extra
@@ -258,10 +253,15 @@ class HttpSource(Source):
     def _opened(self) -> httpx.Client:
         import httpx
 
+        from conduit_tasks.connectors.http_guard import transport
+
         if self._client is None:
             quiet()
             self._client = httpx.Client(
-                headers=self._headers, timeout=self._timeout, verify=tls_context(self.settings), trust_env=False
+                headers=self._headers,
+                timeout=self._timeout,
+                transport=transport(guarded=self._guarded, verify=tls_context(self.settings)),
+                trust_env=False,
             )
         return self._client
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,18 @@ from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
     import aiohttp
+    from yarl import URL
 
 T = TypeVar("T")
 
 MOST = 32 * 1024 * 1024
 """Bytes of an answer; a longer one is the record's error."""
+
+REDIRECTS = 10
+"""As many are followed one after the other."""
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_HARMLESS = frozenset({"accept", "content-type"})
+"""Headers that another origin gets, too."""
 
 COMMON = (
     Option("timeout", "of one request", default="30s"),
@@ -68,6 +76,16 @@ class Again(Exception):
 class Answer:
     status: int
     body: bytes
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """One request."""
+
+    method: str
+    url: URL
+    body: bytes
+    headers: Mapping[str, str]
 
 
 class HttpProcessor(ManyProcessor):
@@ -142,25 +160,42 @@ class HttpProcessor(ManyProcessor):
         import aiohttp
         from yarl import URL
 
-        assert self._loop is not None
         try:
-            address = URL(url)
-            if self._guarded:
-                check_host(address.host or "", self.spec.name)
-            async with self._loop.session.request(method, address, data=body or None, headers=headers) as response:
-                got = await response.content.read(MOST + 1)
-                while len(got) <= MOST and (more := await response.content.read(MOST + 1)):
-                    got += more
-                status = response.status
+            asking = _Asking(method, URL(url), body, headers)
+            for _ in range(REDIRECTS + 1):
+                answer, location = await self._sent(asking)
+                if location is None:
+                    break
+                asking = _redirected(asking, answer.status, location)
+            else:
+                raise RecordError(f"{self.spec.name}: more than {REDIRECTS} redirects one after the other")
         except (ConfigError, ValueError) as error:
             raise RecordError(f"{self.spec.name}: {error}") from None
+        except aiohttp.ClientConnectorError as error:
+            raise Again(f"no answer from {error.host}: {error.os_error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Again(f"no answer: {type(error).__name__}: {error}") from None
-        if again(status):
-            raise Again(f"the answer is {status}: {_shortened(got)}")
-        if len(got) > MOST:
+        if again(answer.status):
+            raise Again(f"the answer is {answer.status}: {_shortened(answer.body)}")
+        if len(answer.body) > MOST:
             raise RecordError(f"{self.spec.name}: the answer is longer than {MOST:,} bytes")
-        return Answer(status, got)
+        return answer
+
+    async def _sent(self, asking: _Asking) -> tuple[Answer, str | None]:
+        """The answer, and where it leads if it is a redirect."""
+        assert self._loop is not None
+        if self._guarded:
+            check_host(asking.url.host or "", self.spec.name)
+        async with self._loop.session.request(
+            asking.method, asking.url, data=asking.body or None, headers=asking.headers, allow_redirects=False
+        ) as response:
+            location = response.headers.get("Location") if response.status in _REDIRECTS else None
+            if location is not None:
+                return Answer(response.status, b""), location
+            got = await response.content.read(MOST + 1)
+            while len(got) <= MOST and (more := await response.content.read(MOST + 1)):
+                got += more
+            return Answer(response.status, got), None
 
     def close(self) -> None:
         if self._loop is not None and self._loop.pid == os.getpid():
@@ -190,39 +225,39 @@ class _Loop:
 
 async def _session(timeout: float, guarded: bool) -> aiohttp.ClientSession:  # noqa: ASYNC109 - the client's, per request
     import aiohttp
+    from aiohttp.resolver import ThreadedResolver
 
-    trace = aiohttp.TraceConfig()
-    if guarded:
-        trace.on_request_redirect.append(_check_redirect)
+    connector = aiohttp.TCPConnector(
+        resolver=ThreadedResolver(), limit=0, socket_factory=_guarded_socket if guarded else None
+    )
+    # No cookies: one record's answer does not become another's request.
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(resolver=_resolver(guarded), limit=0),
-        timeout=aiohttp.ClientTimeout(total=timeout or None),
-        trace_configs=[trace],
+        connector=connector, timeout=aiohttp.ClientTimeout(total=timeout or None), cookie_jar=aiohttp.DummyCookieJar()
     )
 
 
-def _resolver(guarded: bool) -> Any:
-    """Resolves names; `guarded`: fails for those that lead to a refused address."""
-    from aiohttp.resolver import ThreadedResolver
-
-    class Guarded(ThreadedResolver):
-        async def resolve(self, host: str, *args: Any, **options: Any) -> Any:
-            found = await super().resolve(host, *args, **options)
-            for each in found:
-                check_address(each["host"], host)
-            return found
-
-    return Guarded() if guarded else ThreadedResolver()
+def _guarded_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket for exactly this address, written out or resolved; raises OSError where it is a forbidden one."""
+    family, kind, protocol, _, where = address
+    check_address(str(where[0]), str(where[0]))
+    return socket.socket(family, kind, protocol)
 
 
-async def _check_redirect(session: Any, context: Any, parameters: aiohttp.TraceRequestRedirectParams) -> None:
-    """An address that is written out is not resolved, so the resolver cannot refuse it."""
+def _redirected(asking: _Asking, status: int, location: str) -> _Asking:
+    """The request that a redirect leads to (RFC 9110, 15.4). Another origin gets none of the headers that were made for
+    the first one: any of them may be a secret. Raises ValueError where it leads nowhere."""
     from yarl import URL
 
-    where = parameters.response.headers.get("Location") or parameters.response.headers.get("URI") or ""
-    host = URL(where).host
-    if host:
-        check_host(host, "a redirect")
+    url = asking.url.join(URL(location))
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"a redirect leads to {url.scheme or 'no scheme'}:, which is not followed")
+    method, body, headers = asking.method, asking.body, dict(asking.headers)
+    if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
+        method, body = "GET", b""
+        headers = {name: value for name, value in headers.items() if name.lower() != "content-type"}
+    if url.origin() != asking.url.origin():
+        headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
+    return _Asking(method, url, body, headers)
 
 
 def _shortened(body: bytes) -> str:

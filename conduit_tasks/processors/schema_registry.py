@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import ssl
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import orjson
 
+from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option
 from conduit_tasks.connectors.http_peer import quiet
 from conduit_tasks.connectors.link_local import check_host
@@ -27,7 +28,9 @@ OPTIONS = (
     Option("tls.ca.cert", "certificates to trust, PEM, relative to the home folder"),
     Option("tls.client.cert", "certificate of ours, PEM"),
     Option("tls.client.key", "its key, PEM"),
+    Option("allow-link-local", "allow link-local and cloud metadata addresses", default="false"),
 )
+T = TypeVar("T")
 _TAG = "{conduit-schemas}:"
 CONTENT = "application/vnd.schemaregistry.v1+json"
 _PATIENCE = 10.0
@@ -132,14 +135,18 @@ class ConfluentRegistry:
     def __init__(self, settings: Mapping[str, str]) -> None:
         import httpx
 
+        from conduit_tasks.connectors.http_guard import transport
+
         quiet()
         url = settings["url"].rstrip("/")
-        check_host(httpx.URL(url).host, "option 'url'")
+        guarded = not options.boolean({"allow-link-local": "false", **settings}, "allow-link-local")
+        if guarded:
+            check_host(httpx.URL(url).host, "option 'url'")
         user, password = settings.get("auth.basic.username"), settings.get("auth.basic.password")
         self._client = httpx.Client(
             base_url=url,
             auth=(user, password) if user and password else None,
-            verify=_tls(settings) if url.startswith("https:") else True,
+            transport=transport(guarded=guarded, verify=_tls(settings) if url.startswith("https:") else True),
             timeout=_PATIENCE,
             headers={"Accept": CONTENT},
             trust_env=False,
@@ -150,14 +157,13 @@ class ConfluentRegistry:
         answer = self._ask("GET", f"/schemas/ids/{id}")
         if answer is None:
             raise RecordError(f"the schema registry has no schema with the id {id}")
-        schema: str = answer["schema"]
-        return schema
+        return self._part(answer, "schema", str)
 
     def by_version(self, subject: str, version: int) -> tuple[int, str]:
         answer = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")
         if answer is None:
             raise ConfigError(f"the schema registry has no version {version} of the subject {subject}; register it")
-        return int(answer["id"]), answer["schema"]
+        return self._part(answer, "id", int), self._part(answer, "schema", str)
 
     def register(self, subject: str, schema: str) -> int:
         name = quote(subject, safe="")
@@ -169,7 +175,7 @@ class ConfluentRegistry:
         answer = self._ask("POST", f"/subjects/{name}/versions", {"schema": schema, "schemaType": "AVRO"})
         if answer is None:
             raise ConfigError("option 'url': the schema registry takes no schemas there; check the address")
-        return int(answer["id"])
+        return self._part(answer, "id", int)
 
     def close(self) -> None:
         self._client.close()
@@ -178,10 +184,12 @@ class ConfluentRegistry:
         """The answer's JSON, None where it is 404."""
         import httpx
 
+        from conduit_tasks.connectors.http_guard import ask
+
         content = orjson.dumps(body) if body is not None else None
         headers = {"Content-Type": CONTENT} if body is not None else {}
         try:
-            answer = self._client.request(method, path, content=content, headers=headers)
+            answer = ask(self._client, method, path, content=content, headers=headers)
         except httpx.HTTPError as error:
             raise Unavailable(f"the schema registry does not answer: {type(error).__name__}: {error}") from None
         if answer.status_code == 404:
@@ -190,7 +198,17 @@ class ConfluentRegistry:
             raise Unavailable(f"the schema registry answers {answer.status_code}", status=answer.status_code)
         if answer.status_code >= 300:
             raise ConfigError(f"the schema registry answers {answer.status_code} to {path}: {answer.text[:200]}")
-        return orjson.loads(answer.content)
+        try:
+            return orjson.loads(answer.content)
+        except orjson.JSONDecodeError as error:
+            raise Unavailable(f"the schema registry's answer to {path} is not JSON: {error}") from None
+
+    @staticmethod
+    def _part(answer: Any, name: str, kind: type[T]) -> T:
+        found = answer.get(name) if isinstance(answer, dict) else None
+        if type(found) is not kind:
+            raise Unavailable(f"the schema registry's answer has no '{name}' as documented")
+        return found
 
 
 def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:

@@ -120,6 +120,44 @@ def test_link_local_addresses_are_refused_written_out_made_by_a_template_and_beh
         assert "link-local" in (run(record({}), hook(server.url)).error or "")
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_to_another_origin_gets_no_header_that_may_be_a_secret(status: int) -> None:
+    secrets = {"headers__X-Api-Key": "k", "headers__Authorization": "Bearer t", "headers__Cookie": "c=1"}
+    # Given a server that sends on to another port, which is another origin
+    with (
+        answering(lambda asked: (200, b"there")) as other,
+        answering(lambda asked: (status, b"", {"Location": other.url + "/x"})) as server,
+    ):
+        made = one(record({}), hook(server.url, request__method="POST", request__body="b", **secrets))
+    # Then it is asked, by the method and with the body that the status keeps, and learns no secret
+    assert made.after == b"there"
+    [asked] = other.asked
+    kept = status in (307, 308)
+    assert (asked.method, asked.body) == (("POST", b"b") if kept else ("GET", b""))
+    assert not {"x-api-key", "authorization", "cookie"} & asked.headers.keys()
+    assert ("content-type" in asked.headers) == kept
+
+
+def test_a_redirect_within_an_origin_keeps_the_headers_but_no_cookie() -> None:
+    def reply(asked: Asked) -> Reply:
+        return (307, b"", {"Location": "/there", "Set-Cookie": "a=1"}) if asked.path == "/" else (200, b"here")
+
+    with answering(reply) as server:
+        assert one(record({}), hook(server.url + "/", **{"headers__X-Key": "k"})).after == b"here"
+        assert one(record({}), hook(server.url + "/there", **{"headers__X-Key": "k"})).after == b"here"
+    assert [a.headers.get("x-key") for a in server.asked] == ["k", "k", "k"]
+    assert not any("cookie" in a.headers for a in server.asked)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [("/again", "redirects"), ("ftp://127.0.0.1/", "ftp"), ("http://[", "webhook.http"), ("http://", "webhook.http")],
+)
+def test_a_redirect_that_leads_nowhere_is_the_records_error(where: str, said: str) -> None:
+    with answering(lambda asked: (302, b"", {"Location": where})) as server:
+        assert said in (run(record({}), hook(server.url)).error or "")
+
+
 def test_redirects_are_followed() -> None:
     def reply(asked: Asked) -> Reply:
         return (302, b"", {"Location": "/there"}) if asked.path == "/" else (200, b"here")
