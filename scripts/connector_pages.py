@@ -14,7 +14,7 @@ from pathlib import Path
 
 from conduit_tasks.cli.specs import default, meaning, summary
 from conduit_tasks.connectors import registry
-from conduit_tasks.connectors.base import Described, Spec
+from conduit_tasks.connectors.base import Described, Source, Spec
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "connectors"
 
@@ -41,7 +41,7 @@ def pages() -> dict[str, str]:
         for side in SIDES:
             cls = getattr(found, side)
             if cls is not None:
-                text = _with_options(text, side, cls.spec)
+                text = _with_options(text, side, cls.spec, _acked(cls) if side == "source" else "")
         out[path.name] = text
     return out
 
@@ -51,11 +51,17 @@ def _row(name: str, found: Described) -> str:
     return f"| [`{name}`]({name}.md) | {sides} | {summary(found)} |"
 
 
-def _with_options(text: str, side: str, spec: Spec) -> str:
+def _acked(cls: type[Source]) -> str:
+    """When the source is acked unless its file says otherwise, from its class."""
+    when = {"delivered": "every destination that wants it has it", "stored": "it is stored in the spool"}
+    return f"It is told that a record is dealt with when {when[cls.ack_on]} (`ack-on: {cls.ack_on}` by default).\n"
+
+
+def _with_options(text: str, side: str, spec: Spec, more: str = "") -> str:
     between = re.compile(rf"(<!-- {side} -->\n).*?(<!-- /{side} -->)", re.DOTALL)
     if not between.search(text):
         text = f"{text.rstrip()}\n\n## As a {side}\n\n<!-- {side} -->\n<!-- /{side} -->\n"
-    table = _options(spec)
+    table = _options(spec) + (f"\n{more}" if more else "")
     return between.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text, count=1)
 
 

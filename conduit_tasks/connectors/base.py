@@ -104,6 +104,10 @@ class Source:
 
     spec: ClassVar[Spec]
     ack_on: ClassVar[Literal["delivered", "stored"]] = "delivered"
+    """When it is acked unless the file says otherwise (SEMANTICS T2). *stored*: its producer waits for the ack, or what
+    it keeps until then grows without a bound."""
+    read_again: ClassVar[bool] = True
+    """Whether what was acked is still there to be read; a replay then asks the source, otherwise the spool."""
     in_driver: ClassVar[bool] = False
     """Whether it reads through the driver's Spark session; it is then read there, not in an executor."""
     settles: ClassVar[bool] = False

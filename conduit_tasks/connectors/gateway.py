@@ -58,6 +58,7 @@ class GatewaySource(Source):
         ),
     )
     ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+    read_again = False
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)

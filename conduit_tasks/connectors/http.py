@@ -22,7 +22,7 @@ from conduit_tasks.connectors.base import Option, Outcome, RecordDestination, Sp
 from conduit_tasks.connectors.batcher import Batcher
 from conduit_tasks.connectors.http_client import Client
 from conduit_tasks.connectors.http_head import head, headers, pipe_headers
-from conduit_tasks.connectors.http_outcome import outcome_of_answer, outcome_of_error
+from conduit_tasks.connectors.http_outcome import outcome_of_answer, outcome_of_error, statuses
 from conduit_tasks.connectors.http_peer import PEER, address, guarded, tls_context
 from conduit_tasks.connectors.http_source import HttpSource
 from conduit_tasks.errors import ConfigError, Unavailable
@@ -54,6 +54,12 @@ class HttpDestination(RecordDestination):
             Option("batch.size", "events of a request at most, with cloudevents-batched", default="100"),
             Option("batch.delay", "how long the first of them waits for others", default="5ms"),
             Option("content-type", "default: application/json for structured data, application/octet-stream for raw"),
+            Option(
+                "retry-on",
+                "statuses that may recover, so that they are tried again as `delivery` says: 404, or 5xx, a class; "
+                "what is not in the list and not 2xx is refused",
+                default="408, 425, 429, 5xx",
+            ),
             Option("idempotency-header", "carries the record's id; empty: none", default="Idempotency-Key"),
             *PEER,
         ),
@@ -67,6 +73,7 @@ class HttpDestination(RecordDestination):
         self._key = s["idempotency-header"].strip()
         self._content_type = s.get("content-type")
         self._mode = s["body"]
+        self._retriable = statuses(options.words(s, "retry-on"))
         self._oauth2 = http_oauth2.ClientCredentials.wanted(s)
         later = {"content-type", self._key.lower(), *(["authorization"] if self._oauth2 else [])}
         self._head = head(s["method"], self._url, headers(s), later)
@@ -119,7 +126,8 @@ class HttpDestination(RecordDestination):
         tail = f"{lines}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         try:
             if self._tokens is None:
-                return outcome_of_answer(await self._client.exchange(f"{self._head}{tail}".encode("latin-1") + body))
+                answer = await self._client.exchange(f"{self._head}{tail}".encode("latin-1") + body)
+                return outcome_of_answer(answer, self._retriable)
             for again in (True, False):
                 token = await self._tokens.token()
                 text = f"{self._head}Authorization: Bearer {token}\r\n{tail}"
@@ -127,7 +135,7 @@ class HttpDestination(RecordDestination):
                 if answer.status != 401 or not again:
                     break
                 self._tokens.forget(token)
-            return outcome_of_answer(answer)
+            return outcome_of_answer(answer, self._retriable)
         except OSError as error:
             return outcome_of_error(error)
         except (ConfigError, Unavailable) as error:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 from email.utils import parsedate_to_datetime
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.connectors.http_client import Answer
-from conduit_tasks.delivery.outcome import clip, status_kind
+from conduit_tasks.delivery.outcome import RETRIABLE, clip, status_kind
+from conduit_tasks.errors import ConfigError
 
 
-def outcome_of_answer(answer: Answer) -> Outcome:
-    """What a whole answer says."""
-    kind = status_kind(answer.status)
+def statuses(said: Sequence[str]) -> frozenset[int]:
+    """The statuses that a list such as `404, 5xx` names. Raises ConfigError."""
+    out: set[int] = set()
+    for word in said:
+        first, rest = word[:1], word[1:]
+        if len(word) != 3 or first not in ("3", "4", "5") or not (rest.isdecimal() or rest == "xx"):
+            raise ConfigError(
+                f"http: option 'retry-on' takes statuses (404) and classes (5xx) from 300 to 599, not '{word}'"
+            )
+        out.update(range(int(first) * 100, int(first) * 100 + 100) if rest == "xx" else [int(word)])
+    # A status beyond the known classes is a server's own fault, like 5xx.
+    return frozenset(out | set(range(600, 1000)) if 599 in out else out)
+
+
+def outcome_of_answer(answer: Answer, retriable: Collection[int] = RETRIABLE) -> Outcome:
+    """What a whole answer says; `retriable`: the statuses that may recover."""
+    kind = status_kind(answer.status, retriable)
     if kind == "delivered":
         return DELIVERED
     quoted = answer.body.decode(errors="replace")

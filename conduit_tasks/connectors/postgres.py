@@ -36,6 +36,7 @@ class PostgresSource(Source):
     """
 
     ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+    read_again = False
 
     spec = Spec(
         "postgres",

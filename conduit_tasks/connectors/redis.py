@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
@@ -38,7 +38,7 @@ class RedisSource(Source):
 
     spec = Spec(
         "redis",
-        "Reads streams through a consumer group; entries are acked when they are stored.",
+        "Reads streams through a consumer group; entries are acked when they are delivered.",
         (
             URL,
             Option("streams", "names, comma-separated; each is a partition", required=True),
@@ -52,7 +52,7 @@ class RedisSource(Source):
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
     )
-    ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+    read_again = False
     settles = True
 
     def __init__(self, settings: Mapping[str, str]) -> None:

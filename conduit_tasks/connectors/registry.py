@@ -9,10 +9,11 @@ import difflib
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, Literal
 
 from conduit_tasks.connectors.base import BatchDestination, Described, RecordDestination, Source
 from conduit_tasks.errors import ConfigError, UnknownPlugin
+from conduit_tasks.pipeline import topology
 from conduit_tasks.pipeline.plugins import parse_plugin
 
 _OURS = (
@@ -69,6 +70,11 @@ def destination_class(plugin: str) -> type[RecordDestination] | type[BatchDestin
     if found is None:
         raise UnknownPlugin(f"'{name}' is a source only; {_these('destination')}")
     return found
+
+
+def ack_on(source: topology.Source) -> Literal["delivered", "stored"]:
+    """When a source is acked (SEMANTICS T2): as its file says, else as its class does. Raises as `source_class`."""
+    return source.ack_on or source_class(source.plugin).ack_on
 
 
 def described(name: str) -> Described:

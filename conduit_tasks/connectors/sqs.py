@@ -1,7 +1,7 @@
 """Amazon SQS: messages as records (docs/connectors/sqs.md).
 
 The source receives messages, keeps them hidden while they are worked on, and deletes them only after the broker has
-said that they are sealed (`ack-on: stored`) or delivered (SEMANTICS T2). This module is light: boto3 is imported when
+said that they are delivered, or sealed (`ack-on: stored`; SEMANTICS T2). This module is light: boto3 is imported when
 it is used.
 """
 
@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import aws, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
@@ -63,7 +63,7 @@ class SqsSource(Source):
             *aws.OPTIONS,
         ),
     )
-    ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+    read_again = False
     settles = True
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -8,25 +8,25 @@ unless `refused: complete` says otherwise. Anything in the 2xx is *delivered*.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Literal
 
 from conduit_tasks.connectors.base import Outcome
 from conduit_tasks.errors import RecordError, Refused, Unavailable
 
-RETRIABLE = frozenset({408, 425, 429})
-"""Statuses below 500 that may recover: request timeout, too early, too many requests."""
+RETRIABLE = frozenset({408, 425, 429, *range(500, 1000)})
+"""Statuses that may recover, unless a destination says otherwise: request timeout, too early, too many requests, and
+all of a server's own errors."""
 
 LONGEST_MESSAGE = 500
 """Characters kept of a destination's own words."""
 
 
-def status_kind(status: int) -> Literal["delivered", "refused", "failed"]:
-    """The kind of outcome of an HTTP status code (SEMANTICS T6)."""
+def status_kind(status: int, retriable: Collection[int] = RETRIABLE) -> Literal["delivered", "refused", "failed"]:
+    """The kind of outcome of an HTTP status code (SEMANTICS T6). `retriable`: the statuses that may recover."""
     if 200 <= status < 300:
         return "delivered"
-    if status in RETRIABLE or status >= 500:
-        return "failed"
-    return "refused"
+    return "failed" if status in retriable else "refused"
 
 
 def outcome_of(error: BaseException) -> Outcome | None:

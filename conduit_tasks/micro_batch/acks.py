@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext
 from typing import Any
 
-from conduit_tasks.connectors.registry import source_class
+from conduit_tasks.connectors.registry import ack_on, source_class
 from conduit_tasks.errors import AckFailed, PipelineStopped, Unavailable
 from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
@@ -57,7 +57,7 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
     with context.broker.acquire(f"acks.{source_id}", context.owner, wait=5.0) as lease:
         apart = source_class(source.plugin).settles
         while (
-            due := context.broker.begin_ack(source_id, destinations, source.ack_on, lease.token, apart=apart)
+            due := context.broker.begin_ack(source_id, destinations, ack_on(source), lease.token, apart=apart)
         ) is not None:
             connector = source_connector(context.pipeline, source_id)
             connector.receipts = Kept(context.spool)

@@ -138,8 +138,10 @@ def outstanding(context: Context) -> str:
     behind = [d.id for d in pipeline.destinations if d.id not in halted and broker.delivery(d.id).cursor < sealed]
     if behind:
         return f"behind: {', '.join(behind)}"
+    from conduit_tasks.connectors.registry import ack_on
+
     names = [d.id for d in pipeline.destinations]
-    unacked = [s.id for s in pipeline.sources if broker.ack_due(s.id, names, s.ack_on)]
+    unacked = [s.id for s in pipeline.sources if broker.ack_due(s.id, names, ack_on(s))]
     if unacked:
         return f"not acked: {', '.join(unacked)}"
     return ""

@@ -137,10 +137,11 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         nacked=manifest.nacked,
         dead=letters,
     )
-    for source in pipeline.sources:
-        if source.ack_on == "stored":
-            from conduit_tasks.micro_batch.acks import ack
+    from conduit_tasks.connectors.registry import ack_on
+    from conduit_tasks.micro_batch.acks import ack
 
+    for source in pipeline.sources:
+        if ack_on(source) == "stored":
             try:
                 ack(context, source.id)
             except AckFailed as error:

@@ -26,10 +26,6 @@ from conduit_tasks.pipeline.topology import (
 )
 from conduit_tasks.pipeline.validate import GATEWAY
 
-ACKED_WHEN_STORED = frozenset({"gateway", "http", "sqs", "cdc", "postgres"})
-"""Sources whose `ack-on` is `stored` unless the file says otherwise (SEMANTICS T2): their producer waits for the
-answer, or their log grows until they are acked. Known by name, so that reading a file loads no connector."""
-
 
 def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
     """The topology of a pipeline whose keys were checked (`validate.check`)."""
@@ -72,7 +68,7 @@ def _source(keys: ConnectorKeys) -> Source:
         plugin=plugin,
         settings=keys.settings,
         processors=_processors(keys.processors, f"sources.{keys.id}"),
-        ack_on=keys.ack_on or ("stored" if plugin in ACKED_WHEN_STORED else "delivered"),
+        ack_on=keys.ack_on,
         durability=keys.durability or ("redis" if plugin == GATEWAY else None),
     )
 
@@ -94,7 +90,7 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
 
 
 def _delivery(keys: DeliveryKeys) -> Delivery:
-    delivery = Delivery(**keys.model_dump())
+    delivery = Delivery(**keys.effective().model_dump())
     # At-most-once cannot wait: what a destination that is down did not take must not be sent again (SEMANTICS B8).
     return replace(delivery, on_unavailable="dead-letter") if keys.guarantee == "at-most-once" else delivery
 

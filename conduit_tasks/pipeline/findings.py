@@ -50,6 +50,7 @@ CODES = {
     "W202": "an option has no effect as written",
     "W203": "failed records are dropped",
     "W204": "a guarantee needs more of Redis than it must have",
+    "W205": "what the name of the pipe says is not so",
 }
 """Code → what it stands for. Codes are stable: scripts and editors may rely on them. E = error, W = warning."""
 

@@ -38,17 +38,23 @@ _REPEATS = {
 """By `Source.settles`."""
 
 
+_ACKED = {
+    "stored": "once its micro-batch is sealed: the spool then stands for the source (T2)",
+    "delivered": (
+        "after every matching destination confirmed, or its dead letter is stored; in order, once (T2, C11, C12)"
+    ),
+    None: "in order, once, as the page of its connector says (T2, C11, C12); `conduit explain` looks it up",
+}
+"""By `ack-on`; None where neither the file says it nor the connector was looked at."""
+
+
 def source_edge(source: Source, connector: type | None = None) -> Edge:
     """From a source into the pipeline. `connector`: its class, which tells whether it is a queue; None = not looked
     at."""
-    if source.ack_on == "stored":
-        acked = "once its micro-batch is sealed: the spool then stands for the source (T2)"
-    else:
-        acked = (
-            "after every matching destination confirmed, or its dead letter is stored; in order, once (T2, C11, C12)"
-        )
+    ack_on = source.ack_on or getattr(connector, "ack_on", None)
+    acked = _ACKED[ack_on]
     not_tolerated = ["what was read but not yet sealed changes in the source or disappears from it"]
-    if source.ack_on == "stored":
+    if ack_on == "stored":
         not_tolerated.append("loss of the spool before every destination has confirmed")
     if source.durability == "redis":
         not_tolerated.append("loss of Redis before the event is in the spool (durability: spool closes this)")

@@ -23,6 +23,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.units import parse_duration, parse_rate, parse_size
+from conduit_tasks.pipes import registry as pipes
 
 ID_PATTERN = r"[A-Za-z0-9_:.-]{1,128}"
 
@@ -156,11 +157,12 @@ class DeliveryKeys(Keys):
     pipe: Literal[PIPES] = "stream"  # type: ignore[valid-type]
     """The delivery discipline."""
     max_unconfirmed: Positive = 1
-    """Sends in flight, per destination."""
+    """Sends in flight, per destination; 64 with `pipe: resend-multi`."""
     order_by: Literal["partition", "key", "none"] = "partition"
-    """What keeps its order: all records of a source partition, those of one key (64 lanes), or nothing."""
+    """What keeps its order: all records of a source partition, those of one key (64 lanes), or nothing; `none` with
+    `pipe: resend-multi`."""
     retry: Count = 0
-    """How often a failed send is repeated within one attempt of the task."""
+    """How often a failed send is repeated within one attempt of the task; 5 with `pipe: resend` and `resend-multi`."""
     backoff_policy: Literal["constant", "linear", "exponential"] = "exponential"
     """How the delays between repetitions grow."""
     backoff_delay: Duration = 0.2
@@ -182,6 +184,13 @@ class DeliveryKeys(Keys):
     park_keys: bool = False
     """After a dead letter of a key, later records of that key are parked (X4)."""
 
+    def effective(self) -> DeliveryKeys:
+        """With what the pipe's name says, where the file does not."""
+        said = {n: value for n, value in pipes.PIPES[self.pipe].defaults.items() if n not in self.model_fields_set}
+        if self.guarantee == "at-most-once":
+            said.pop("retry", None)
+        return self.model_copy(update=said)
+
 
 class ConnectorKeys(Keys):
     """A source or a destination."""
@@ -199,7 +208,8 @@ class ConnectorKeys(Keys):
     processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
     """They see the records of this connector only (SEMANTICS C2)."""
     ack_on: Literal["delivered", "stored"] | None = None
-    """Sources: acked when everything is delivered, or when the micro-batch is sealed; absent = the connector's own."""
+    """Sources: acked when everything is delivered, or when the micro-batch is sealed; absent = delivered, but for
+    `gateway` and `postgres`."""
     durability: Literal["redis", "spool"] | None = None
     """Source `gateway`: where an event is stored before its producer is answered; absent = redis."""
     trigger: TriggerKeys | None = None

@@ -35,7 +35,8 @@ class Source:
     plugin: str
     settings: Mapping[str, str] = field(default_factory=dict)
     processors: tuple[Processor, ...] = ()
-    ack_on: Literal["delivered", "stored"] = "delivered"
+    ack_on: Literal["delivered", "stored"] | None = None
+    """As the file says; None = as the connector's class does (`connectors.registry.ack_on`)."""
     durability: Literal["redis", "spool"] | None = None
     """The HTTP gateway: where an event is stored before its producer is answered; None = its default."""
 

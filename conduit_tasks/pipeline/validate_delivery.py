@@ -9,6 +9,8 @@ from conduit_tasks.pipeline.topology import INDEX_PIPES
 
 STRICT_PIPES = INDEX_PIPES | {"sequential"}
 """Pipes whose promise is an order (SEMANTICS O4–O6r)."""
+RESENDING = frozenset({"resend", "resend-multi"})
+"""Pipes whose promise is that what is not confirmed in time is sent again (SEMANTICS O1, O2)."""
 ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
 """Pipes that have one record on its way in all."""
 KEY_LANES = 64
@@ -20,11 +22,12 @@ _RETRYING = ("backoff-policy", "backoff-delay", "retry-after-max")
 
 def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Report, base: Path) -> None:
     """`base`: the connector's place; `queue`: the pipeline's dead letters, where it has none of its own."""
-    delivery, path = connector.delivery, (*base, "delivery")
-    if delivery is None:
+    if connector.delivery is None:
         return
-    written = {str(DeliveryKeys.model_fields[name].alias or name) for name in delivery.model_fields_set}
+    delivery, path = connector.delivery.effective(), (*base, "delivery")
+    written = {str(DeliveryKeys.model_fields[name].alias or name) for name in connector.delivery.model_fields_set}
     _check_pipe(delivery, report, path)
+    _check_name(delivery, report, path)
     _check_unconfirmed(delivery, report, path)
     if delivery.guarantee == "at-most-once":
         _check_at_most_once(delivery, written, report, path)
@@ -60,9 +63,38 @@ def _check_pipe(delivery: DeliveryKeys, report: Report, path: Path) -> None:
         )
 
 
+def _check_name(delivery: DeliveryKeys, report: Report, path: Path) -> None:
+    """What makes the name of a pipe untrue without contradicting anything else."""
+    if delivery.pipe in RESENDING and not delivery.retry:
+        written = (*path, "retry")
+        report.add(
+            "W205",
+            written if written in report.keys else (*path, "pipe"),
+            f"the pipe {delivery.pipe} sends again what was not confirmed, and here nothing is sent again within a run",
+            "write pipe: stream" if delivery.guarantee == "at-most-once" else "remove retry, or write pipe: stream",
+        )
+    if delivery.pipe != "resend-multi":
+        return
+    if delivery.max_unconfirmed == 1:
+        report.add(
+            "W205",
+            (*path, "max-unconfirmed"),
+            "the pipe resend-multi has several records on their way, not one",
+            "remove max-unconfirmed, or write pipe: resend",
+        )
+    elif delivery.order_by == "partition":
+        report.add(
+            "W205",
+            (*path, "order-by"),
+            "the pipe resend-multi has several records on their way, and with order-by: partition there is one per "
+            "source partition",
+            "write order-by: key for 64 lanes, or none; or pipe: resend",
+        )
+
+
 def _check_unconfirmed(delivery: DeliveryKeys, report: Report, path: Path) -> None:
     key = (*path, "max-unconfirmed")
-    if delivery.max_unconfirmed == 1:
+    if delivery.max_unconfirmed == 1 or key not in report.keys:
         return
     if delivery.pipe in ONE_UNCONFIRMED:
         report.add(
@@ -71,7 +103,7 @@ def _check_unconfirmed(delivery: DeliveryKeys, report: Report, path: Path) -> No
             f"the pipe {delivery.pipe} has one unconfirmed record, not {delivery.max_unconfirmed}",
             "remove max-unconfirmed, or write pipe: resend-multi",
         )
-    elif delivery.order_by == "partition":
+    elif delivery.order_by == "partition" and delivery.pipe != "resend-multi":
         report.add(
             "W202",
             key,

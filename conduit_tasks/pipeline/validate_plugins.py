@@ -13,6 +13,7 @@ from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorK
 from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import INDEX_PIPES, Processor
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
+from conduit_tasks.pipeline.validate_delivery import ONE_UNCONFIRMED
 
 
 class _Kind(NamedTuple):
@@ -161,6 +162,13 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: P
             "holds across the crash of a machine only where Redis has `appendfsync always`: with everysec it may "
             "forget what was sent in its last second, which is then sent twice",
             "set appendfsync always (`conduit broker check` says what it is), or write guarantee: at-least-once",
+        )
+    if delivery.pipe in ONE_UNCONFIRMED and batch_wise:
+        report.add(
+            "W205",
+            (*path, "delivery", "pipe"),
+            f"the pipe {delivery.pipe} has one record on its way, and '{connector.plugin}' writes many at a time",
+            "write pipe: stream",
         )
     if delivery.pipe in INDEX_PIPES and batch_wise and not cls.keeps_index:
         report.add(

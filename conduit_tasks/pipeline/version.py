@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.topology import Pipeline, Source
 
 Version = Mapping[str, Any]
 """The topology as JSON types: `asdict` of a Pipeline, the values of settings replaced by fingerprints."""
@@ -34,10 +35,22 @@ class Difference:
 def version_of(pipeline: Pipeline) -> dict[str, Any]:
     """What is kept of a pipeline's file; JSON types."""
     found = asdict(pipeline)
+    for each, source in zip(found["sources"], pipeline.sources):
+        each["ack_on"] = _ack_on(source)
     for name in _NOT_DELIVERY:
         del found[name]
     masked: dict[str, Any] = _plain(found, pipeline.id)
     return masked
+
+
+def _ack_on(source: Source) -> str | None:
+    """As it takes effect, so that another default of a connector is a difference, too."""
+    from conduit_tasks.connectors.registry import ack_on
+
+    try:
+        return ack_on(source)
+    except ConfigError:
+        return source.ack_on
 
 
 def _plain(value: Any, place: str) -> Any:

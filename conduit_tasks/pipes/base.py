@@ -15,8 +15,8 @@ receiver of its own. Messages and confirmations of other epochs are ignored.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 State = dict[str, Any]
@@ -146,3 +146,5 @@ class Pipe:
     duplicates: Duplicates
     sender: Callable[..., Sender]
     receiver: Callable[..., Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Delivery options that the name says, where the file does not."""

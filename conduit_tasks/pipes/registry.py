@@ -10,6 +10,10 @@ from conduit_tasks.pipes.resend_multi import ResendMultiReceiver, ResendMultiSen
 from conduit_tasks.pipes.sequential import SequentialReceiver, SequentialSender
 from conduit_tasks.pipes.stream import StreamReceiver, StreamSender
 
+RETRY = 5
+"""How often a pipe that re-sends sends again within a run."""
+UNCONFIRMED = 64
+"""How many messages a pipe that has several on their way has there."""
 _RESENDING = "a path back for confirmations"
 _INDEX_STATE = "the receiver's index stored with what it delivered, where a restart is to go unnoticed"
 
@@ -28,6 +32,7 @@ PIPES: dict[str, Pipe] = {
             duplicates="any",
             sender=ResendSender,
             receiver=ResendReceiver,
+            defaults={"retry": RETRY},
         ),
         Pipe(
             name="resend-multi",
@@ -41,6 +46,7 @@ PIPES: dict[str, Pipe] = {
             duplicates="any",
             sender=ResendMultiSender,
             receiver=ResendMultiReceiver,
+            defaults={"retry": RETRY, "max_unconfirmed": UNCONFIRMED, "order_by": "none"},
         ),
         Pipe(
             name="stream",

@@ -123,7 +123,7 @@ def read(context: Context, spool: Spool, ask: Ask, token: int, generation: str =
     # What a replay sees must not make duplicates of what comes live.
     with own_spark(context.pipeline), in_memory():
         for source in context.pipeline.sources:
-            again = source_class(source.plugin).ack_on == "delivered"
+            again = source_class(source.plugin).read_again
             batches = _again(context, source.id, token, ask, counts) if again else _spooled(context, source.id)
             choose = _Choice(context, source.id, ask, counts, again=again)
             for batch in batches:

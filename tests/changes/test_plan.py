@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.plan import plan_run
 from tests.changes.parts import SOURCE, TRIGGER, changes, conduit, deliver, destination, file_of, planned, read, write
@@ -134,6 +135,31 @@ def test_the_spool_may_move_once_everything_is_delivered(home: Path, changed: Pa
     assert changes(planned(changed, 3))["pipeline", "spool-path"]["in_flight"]["a"]["records"] == 10
     deliver("a")
     planned(changed, 0)
+
+
+@pytest.mark.proves("T2", "I1")
+@pytest.mark.parametrize(("before", "after"), [("stored", "delivered"), ("delivered", "stored")])
+def test_another_default_of_when_a_source_is_acked_is_told_and_takes_what_is_in_flight_along(
+    home: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    # Given a micro-batch that is sealed and not delivered, under a connector that is acked by another default
+    monkeypatch.setattr(FileSource, "ack_on", before)
+    path = write(home, file_of(SOURCE, A))
+    events(home / "data", 10)
+    read()
+    broker = state("p")
+    assert int(broker.hash(broker.keys.ack("in")).get("m", 0)) == (before == "stored")
+    # When its default changes, with the release that brings it
+    broker.redis.hset(broker.keys.version, "digest", "of the release before")
+    monkeypatch.setattr(FileSource, "ack_on", after)
+    # Then the same file says so, and that it is safe
+    [change] = planned(path, 0)["changes"]
+    assert (change["node"], change["what"], change["effect"]) == ("sources.in", "ack-on", "concerns the next ack")
+    # And what was in flight is delivered and acked once
+    run_until_quiet("p")
+    assert len((home / "out/a.jsonl").read_text().splitlines()) == 10
+    assert broker.hash(broker.keys.ack("in"))["m"] == "1"
+    assert planned(path, 0)["changes"] == []
 
 
 def test_no_value_of_a_setting_is_kept_or_printed(home: Path, changed: Path) -> None:

@@ -93,6 +93,7 @@ DELETED: set[int] = set()
 
 class MemoryQueue(MemorySource):
     ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+    read_again = False
     settles = True
 
     def visible(self) -> list[int]:

@@ -122,6 +122,30 @@ def test_the_status_decides_the_outcome_and_the_answer_is_quoted(status: int, ki
 
 
 @pytest.mark.proves("T6")
+@pytest.mark.parametrize(
+    ("retry_on", "failed", "refused"),
+    [
+        ("404, 409, 408, 425, 429, 5xx", [404, 409, 429, 500, 599], [400, 401, 403, 410]),
+        ("503", [503], [408, 429, 500]),
+        ("4xx", [400, 404, 499], [500, 302]),
+        ("", [], [408, 429, 500, 503]),
+    ],
+)
+def test_which_statuses_are_tried_again_is_a_setting(retry_on: str, failed: list[int], refused: list[int]) -> None:
+    for statuses, kind in ((failed, "failed"), (refused, "refused"), ([200, 204], "delivered")):
+        for status in statuses:
+            [outcome], _ = exchange({"retry-on": retry_on}, answering(status))
+            assert (status, outcome.kind) == (status, kind)
+
+
+@pytest.mark.proves("T6")
+def test_a_status_that_nobody_knows_is_as_before() -> None:
+    for status, kind in ((418, "refused"), (471, "refused"), (599, "failed"), (301, "refused")):
+        [outcome], _ = exchange({}, answering(status))
+        assert (status, outcome.kind) == (status, kind)
+
+
+@pytest.mark.proves("T6")
 @pytest.mark.parametrize(("header", "least", "most"), [("7", 7, 7), ("Fri, 01 Jan 2100 00:00:00 GMT", 1e8, 1e11)])
 def test_retry_after_is_read_as_seconds_or_as_a_date(header: str, least: float, most: float) -> None:
     [outcome], _ = exchange({}, answering(429, {"Retry-After": header}))
@@ -173,6 +197,9 @@ def test_no_connection_and_a_broken_answer_are_failures_that_may_recover() -> No
         ({"url": "http://example.org", "headers.Transfer-Encoding": "chunked"}, "headers.Transfer-Encoding"),
         ({"url": "http://example.org", "content-type": "a/b\r\nX: y"}, "content-type"),
         ({"url": "http://example.org", "idempotency-header": "X: y"}, "idempotency-header"),
+        ({"url": "http://example.org", "retry-on": "404, 2xx"}, "'2xx'"),
+        ({"url": "http://example.org", "retry-on": "50x"}, "retry-on"),
+        ({"url": "http://example.org", "retry-on": "timeout"}, "retry-on"),
         ({"url": "http://example.org", "auth.bearer": "a", "auth.basic.username": "b"}, "exclude"),
         ({"url": "http://example.org", "tls.key-file": "k.pem"}, "tls.cert-file"),
         ({"url": "http://169.254.169.254/latest/meta-data"}, "allow-link-local"),

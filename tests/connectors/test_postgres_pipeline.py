@@ -18,6 +18,7 @@ from conduit_tasks.connectors.postgres_apply import Apply
 from conduit_tasks.connectors.postgres_client import lsn_number
 from conduit_tasks.connectors.postgres_read import Chunk
 from conduit_tasks.connectors.postgres_slot import Slot
+from conduit_tasks.connectors.registry import ack_on
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.isolated import ChildDied, in_child
 from conduit_tasks.pipeline.load import get_pipeline
@@ -135,7 +136,7 @@ def test_changes_are_acked_when_they_are_stored(home: Path, postgres: PostgresSe
     # Given a replica that is up to date
     with database(postgres) as source, database(postgres) as target:
         set_up(home, source, target, "at-least-once")
-        assert get_pipeline("p").source("in").ack_on == "stored"
+        assert ack_on(get_pipeline("p").source("in")) == "stored"
         run_until_quiet("p")
         assert contents(source) == contents(target)
         before = source.confirmed("p_in")

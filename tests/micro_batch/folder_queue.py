@@ -20,6 +20,7 @@ from conduit_tasks.settings import settings
 class FolderQueue(Source):
     spec = Spec("folder-queue", "", (Option("path", "", required=True), Option("parallel", "", default="1")))
     ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
+    read_again = False
     settles = True
 
     def __init__(self, given: Mapping[str, str]) -> None:

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from conduit_tasks.connectors import registry
+from conduit_tasks.connectors.registry import ack_on
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.guarantees import source_edge
 from conduit_tasks.pipeline.load import get_pipeline, load_file, load_folder
-from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Limits, Wake
+from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Limits, Pipeline, Source, Wake
+from conduit_tasks.pipeline.version import version_of
 from conduit_tasks.settings import settings
 from tests.pipeline.conftest import FILES, Files
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture
@@ -63,7 +69,7 @@ def test_defaults_are_those_of_an_unmodified_conduit_file(files: Files) -> None:
     delivery = pipeline.destinations[0].delivery
     assert delivery == Delivery(pipe="stream", max_unconfirmed=1, order_by="partition", retry=0)
     assert pipeline.destinations[0].dead_letters == DeadLetterQueue(None, {}, 1, 0)
-    assert pipeline.sources[0].ack_on == "delivered"
+    assert ack_on(pipeline.sources[0]) == "delivered"
     assert pipeline.status == "running"
     assert pipeline.name == "p"
 
@@ -105,11 +111,28 @@ def test_a_destination_without_a_queue_of_its_own_uses_the_pipelines() -> None:
 
 
 @pytest.mark.proves("T2")
-def test_sources_whose_producer_waits_are_acked_when_stored_unless_the_file_says_otherwise(files: Files) -> None:
-    text = files.with_pipeline().replace("plugin: file", "plugin: http", 1)
-    assert files.load(text).pipelines[0].sources[0].ack_on == "stored"
-    text = files.with_pipeline(source="ack-on: delivered").replace("plugin: file", "plugin: http", 1)
-    assert files.load(text).pipelines[0].sources[0].ack_on == "delivered"
+def test_a_source_is_acked_as_its_class_says_unless_the_file_says_otherwise(files: Files) -> None:
+    text = files.with_pipeline().replace("plugin: file", "plugin: gateway", 1)
+    assert ack_on(files.load(text).pipelines[0].sources[0]) == "stored"
+    text = files.with_pipeline(source="ack-on: delivered").replace("plugin: file", "plugin: gateway", 1)
+    assert ack_on(files.load(text).pipelines[0].sources[0]) == "delivered"
+
+
+@pytest.mark.proves("T2")
+def test_every_source_hears_of_what_is_delivered_but_where_a_producer_waits_or_a_log_grows() -> None:
+    stored = {name for name, found in registry.known().items() if found.source and found.source.ack_on == "stored"}
+    assert stored == {"gateway", "postgres"}
+    for name, found in registry.known().items():
+        if found.source is not None and name in registry.BUILTIN:
+            when = found.source.ack_on
+            source = Source("in", name)
+            # The file as it is read, `conduit explain`, the version that `conduit plan` compares, and the page agree.
+            assert ack_on(source) == when
+            said = source_edge(source, found.source).acked
+            assert said == source_edge(Source("in", name, ack_on=when)).acked != source_edge(source).acked
+            version = version_of(Pipeline("p", (source,), ()))
+            assert version["sources"][0]["ack_on"] == when
+            assert f"`ack-on: {when}` by default" in (DOCS / "connectors" / f"{name}.md").read_text()
 
 
 def test_settings_are_flattened_to_dotted_text(files: Files) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.pipeline.findings import CODES
+from conduit_tasks.pipeline.topology import Delivery
 from tests.pipeline.conftest import Files
 
 Only = Callable[..., tuple[int, int, str, str, str]]
@@ -100,6 +101,13 @@ def test_a_wrong_key_of_the_pipeline_is_found_at_its_place(
             "E209",
             "leave the plugin of dead-letter-queue out",
         ),
+        ("delivery: {pipe: resend, retry: 0}", "W205", "nothing is sent again within a run"),
+        ("delivery: {pipe: resend, guarantee: at-most-once}", "W205", "write pipe: stream"),
+        ("delivery: {pipe: resend-multi, retry: 0}", "W205", "nothing is sent again within a run"),
+        ("delivery: {pipe: resend-multi, max-unconfirmed: 1}", "W205", "not one"),
+        ("delivery: {pipe: resend-multi, order-by: partition}", "W205", "one per source partition"),
+        ("delivery: {pipe: resend-multi, order-by: partition, max-unconfirmed: 8}", "W205", "one per source partition"),
+        ("delivery: {pipe: resend-multi, order-by: key, max-unconfirmed: 65}", "W202", "64 lanes"),
         ("delivery: {retry: -1}", "E103", "greater than or equal to 0"),
         ("delivery: {timeout: 10}", "E103", "is not a duration"),
         ("delivery: {timeout: 0s}", "E103", "above zero"),
@@ -122,6 +130,31 @@ def test_what_belongs_to_destinations_is_refused_at_sources(only: Only, files: F
     line, column, code, message, _ = only(files.with_pipeline(source=key))
     assert (line, column, code) == (SOURCE_LINE, 9, "E107")
     assert key.split(":", maxsplit=1)[0] in message
+
+
+@pytest.mark.proves("O1", "O2")
+def test_a_pipe_that_re_sends_does_so_by_default_and_has_several_unconfirmed_where_its_name_says_so(
+    files: Files,
+) -> None:
+    def delivery(keys: str) -> Delivery:
+        found = files.load(files.with_pipeline(destination=f"delivery: {{{keys}}}"))
+        assert found.findings == []
+        return found.pipelines[0].destinations[0].delivery
+
+    assert delivery("pipe: resend") == Delivery(pipe="resend", retry=5, max_unconfirmed=1)
+    assert delivery("pipe: resend-multi") == Delivery("resend-multi", retry=5, max_unconfirmed=64, order_by="none")
+    assert delivery("pipe: resend-multi, order-by: key, max-unconfirmed: 8, retry: 2, backoff-delay: 1s") == Delivery(
+        "resend-multi", retry=2, max_unconfirmed=8, order_by="key", backoff_delay=1.0
+    )
+    assert delivery("pipe: sequential") == Delivery("sequential")
+
+
+@pytest.mark.parametrize("pipe", ["resend", "sequential"])
+def test_a_pipe_of_one_record_at_a_time_is_untrue_where_many_are_written(only: Only, files: Files, pipe: str) -> None:
+    _, _, code, message, hint = only(files.with_pipeline(destination=f"delivery: {{pipe: {pipe}}}"), plugins=True)
+    assert code == "W205"
+    assert "writes many at a time" in message
+    assert hint == "write pipe: stream"
 
 
 def test_a_back_off_longer_than_the_timeout_is_fine(files: Files) -> None:
