@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import orjson
 
@@ -12,6 +12,18 @@ from conduit_tasks.broker.keys import Keys
 from conduit_tasks.broker.scripts import Script
 from conduit_tasks.broker.state import StoredError
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
+
+T = TypeVar("T")
+
+
+PORTION = 1_000
+"""Fields, letters or parts that one command or script takes of what has no bound of its own: a millisecond or two."""
+
+
+def portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence[T]]:
+    """Consecutive pieces; none of nothing."""
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
 
 
 class BrokerBase:
@@ -58,6 +70,18 @@ class BrokerBase:
         """A whole hash; {} where there is none."""
         with reaching(self.redis):
             return dict(self.redis.hgetall(key))  # type: ignore[arg-type]  # typed for both sync and async
+
+    def scanned(self, key: str) -> dict[str, str]:
+        """A hash that may be large, in portions: no other pipeline waits for it. Not one moment's: for what only the
+        holder of a lease changes, or what may as well be read a moment later."""
+        found: dict[str, str] = {}
+        cursor = 0
+        while True:
+            with reaching(self.redis):
+                cursor, some = self.redis.hscan(key, cursor, count=PORTION)  # type: ignore[misc]  # the same
+            found.update(some)
+            if cursor == 0:
+                return found
 
     def field(self, key: str, name: str) -> str | None:
         """One field of a hash."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.broker.connection import reaching
@@ -31,8 +31,7 @@ class DeadIndex(BrokerBase):
 
     def dead_letters(self, destination: str = "") -> Iterator[DeadEntry]:
         """Dead letters of a destination ("": before the fan-out) in order of epoch, micro-batch, seq and ord."""
-        with reaching(self.redis):
-            found: Any = self.redis.hgetall(self.keys.dead(destination))
+        found = self.scanned(self.keys.dead(destination))
         entries = []
         for key, value in found.items():
             at, attempts, error_class = value.split(":", 2)

@@ -25,7 +25,7 @@ class MicroBatches(BrokerBase):
 
     def position(self, source: str) -> Position:
         """How far a source is planned: part → token."""
-        return _tokens(self.hash(self.keys.planned(source)))
+        return _tokens(self.scanned(self.keys.planned(source)))
 
     def open(self, slices: Mapping[str, Sequence[Slice]], config: str, expect: int, *, processors: bool = False) -> int:
         """Opens micro-batch `expect`, the one behind the last, and moves the planned positions, in one step.

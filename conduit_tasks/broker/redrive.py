@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.base import BrokerBase, portions
 from conduit_tasks.broker.dead_index import index_entries
 
 if TYPE_CHECKING:
@@ -61,15 +61,20 @@ class Redrives(BrokerBase):
 
     def claim(self, destination: str, token: int, by: str, letters: Sequence[Letter]) -> tuple[int, list[Letter]]:
         """Begins a redrive: its epoch, and those of `letters` that it may send; the others are dead letters no more."""
-        epoch, *claimed = self.run(
-            scripts.CLAIM,
-            self._keys(destination, "pipeline", "destination", "lease", "dead", "redrive"),
-            token=token,
-            nonce=uuid.uuid4().hex,
-            by=" ".join(by.split()) or "unknown",
-            letters=[letter_field(key) for key in letters],
-        )
-        return int(epoch), [letter_key(field) for field in claimed]
+        self._give_back(destination, token)
+        epoch, out, nonce = 0, list[Letter](), uuid.uuid4().hex
+        for portion in list(portions(letters)) or [()]:
+            said, *claimed = self.run(
+                scripts.CLAIM,
+                self._keys(destination, "pipeline", "destination", "lease", "dead", "redrive"),
+                token=token,
+                nonce=nonce,
+                by=" ".join(by.split()) or "unknown",
+                letters=[letter_field(key) for key in portion],
+            )
+            epoch = int(said)
+            out += map(letter_key, claimed)
+        return epoch, out
 
     def settle(
         self,
@@ -130,7 +135,7 @@ class Redrives(BrokerBase):
     def settled(self, destination: str) -> list[Settled]:
         """What is settled, and perhaps not marked in the store."""
         out = []
-        for field, value in self.hash(self.keys.redrive(destination)).items():
+        for field, value in self.scanned(self.keys.redrive(destination)).items():
             if field[:1].isdigit() and value != "claimed":
                 outcome, epoch, at, by = value.split("|", 3)
                 out.append(Settled(letter_key(field), outcome, int(epoch), int(at) / 1e6, by))
@@ -139,22 +144,31 @@ class Redrives(BrokerBase):
     def claimed(self, destination: str) -> set[Letter]:
         """What a redrive under way has claimed, or one that died; empty where its lease is not held."""
         owner = self.field(self.keys.lease(lease_node(destination)), "owner")
-        fields = self.hash(self.keys.redrive(destination)) if owner else {}
-        return {letter_key(field) for field, value in fields.items() if value == "claimed"}
+        fields = self.scanned(self.keys.redrive(destination)) if owner else {}
+        return {letter_key(field) for field, value in fields.items() if value == "claimed" and field[:1].isdigit()}
 
     def mark(self, destination: str, token: int, letters: Sequence[Letter], *, over: bool = False) -> None:
         """The store knows what became of these; `over`: the redrive ends, and gives back what it did not send."""
-        self.run(
-            scripts.MARK,
-            self._keys(destination, "lease", "redrive"),
-            token=token,
-            over=over,
-            letters=[letter_field(key) for key in letters],
-        )
+        for portion in portions(letters):
+            self._mark(destination, token, [letter_field(key) for key in portion])
+        if over:
+            self._give_back(destination, token)
+
+    def _give_back(self, destination: str, token: int) -> None:
+        """Claims that nobody will settle: of the redrive that ends, or of one whose holder is gone."""
+        found = self.scanned(self.keys.redrive(destination))
+        claims = [field for field, value in found.items() if value == "claimed" and field[:1].isdigit()]
+        if found:
+            for portion in list(portions(claims)) or [()]:
+                self._mark(destination, token, portion, back=True)
+
+    def _mark(self, destination: str, token: int, letters: Sequence[str], *, back: bool = False) -> None:
+        keys = self._keys(destination, "lease", "redrive")
+        self.run(scripts.MARK, keys, token=token, back=back, letters=letters)
 
     def parked(self, destination: str) -> dict[str, Position]:
         """Parked keys: hash → position up to which the key is settled; what comes after it waits."""
-        found = self.hash(self.keys.parked(destination))
+        found = self.scanned(self.keys.parked(destination))
         return {key: position(text) for key, text in found.items()}
 
     def unpark(self, destination: str, token: int, key: str, at: Position) -> bool:
@@ -165,7 +179,9 @@ class Redrives(BrokerBase):
     def purge(self, destination: str, letters: Sequence[Letter]) -> list[Letter]:
         """Takes letters out of the index; returns those that stay, because a redrive has claimed them."""
         keys = self._keys(destination, "lease", "dead", "redrive")
-        kept = self.run(scripts.PURGE, keys, letters=[letter_field(key) for key in letters])
+        kept: list[str] = []
+        for portion in portions(letters):
+            kept += self.run(scripts.PURGE, keys, letters=[letter_field(key) for key in portion])
         return [letter_key(field) for field in kept]
 
     def _keys(self, destination: str, *names: str) -> dict[str, str]:

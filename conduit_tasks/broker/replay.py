@@ -72,14 +72,14 @@ class Replays(BrokerBase):
 
     def replay_share(self, destination: str, run: str) -> Share | None:
         """A destination's progress; None where it has none (any more)."""
-        return _share(self.hash(self.keys.replay(destination, run)))
+        return _share(self.scanned(self.keys.replay(destination, run)))
 
     def replay_begin(
         self, destination: str, run: str, token: int, prepared: str, *, generation: str, retention: float
     ) -> Share:
         """Begins, or goes on. One that has finished in another `generation` begins anew. `retention`: of the spool,
         seconds."""
-        flat = self.run(
+        self.run(
             scripts.REPLAY_BEGIN,
             self._share_keys(destination, run, "pipeline", "destination", "lease", "replay"),
             token=token,
@@ -87,7 +87,8 @@ class Replays(BrokerBase):
             generation=generation,
             remember=int(max(retention, 86_400.0) * 7_000),
         )
-        share = _share(dict(zip(flat[::2], flat[1::2])))
+        # Only the holder of the lease changes it.
+        share = self.replay_share(destination, run)
         assert share is not None
         return share
 

@@ -92,6 +92,8 @@ class Limit:
 
     records: int | None = None
     bytes: int | None = None
+    slices: int | None = None
+    """More of them are thrown away: a source that spares itself the work may stop there."""
 
 
 class Source:

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 NODE = "plan"
 
+SLICES = 5_000
+"""Of one source in a micro-batch at most: they are one command to Redis (`open`, `stage`, `begin_ack`)."""
+
 
 @dataclass(frozen=True)
 class PlanResult:
@@ -78,7 +81,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     if room is not None and waiting is None:
         expect = broker.latest_sealed() + 1
         with counting(context, NODE):
-            slices = _slices(context, room)
+            slices = _slices(context, room, expect)
         broker.recovered(NODE)
         if any(slices.values()):
             # Invariant 3: boundaries are durable before anything is read.
@@ -186,28 +189,39 @@ def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | Non
     return Limits(records, size)
 
 
-def _slices(context: Context, room: Limits) -> dict[str, list[Slice]]:
-    """Asks every source, with an equal share of the room each; together never more than the room (invariant 7)."""
+def _slices(context: Context, room: Limits, expect: int) -> dict[str, list[Slice]]:
+    """Asks every source in turn for an equal share of the room that is left; together never more than the room
+    (invariant 7). Which is first changes with each micro-batch, so that a room smaller than the number of sources
+    starves none of them, and one that has nothing leaves its share to the others."""
     pipeline = context.pipeline
     out: dict[str, list[Slice]] = {}
-    for i, source in enumerate(pipeline.sources):
-        limit = Limit(
-            _share(room.records, i, len(pipeline.sources)),
-            _share(room.bytes, i, len(pipeline.sources)),
-        )
+    records, size, count = room.records, room.bytes, len(pipeline.sources)
+    for left, at in zip(range(count, 0, -1), range(expect, expect + count)):
+        source = pipeline.sources[at % count]
+        limit = Limit(_share(records, left), _share(size, left), SLICES)
         if limit.records == 0 or limit.bytes == 0:
-            continue
+            break
         connector = source_connector(pipeline, source.id)
         connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
         try:
-            out[source.id] = connector.plan(context.broker.position(source.id), limit)
+            out[source.id] = connector.plan(context.broker.position(source.id), limit)[:SLICES]
         finally:
             connector.close()
-    return out
+        records = _rest(records, limit.records, [s.records for s in out[source.id]])
+        size = _rest(size, limit.bytes, [s.bytes for s in out[source.id]])
+    return {s.id: out[s.id] for s in pipeline.sources if s.id in out}
 
 
-def _share(room: int | None, number: int, sources: int) -> int | None:
-    return None if room is None else (room + sources - 1 - number) // sources
+def _share(room: int | None, sources: int) -> int | None:
+    return None if room is None else -(-room // sources)
+
+
+def _rest(room: int | None, share: int | None, taken: list[int | None]) -> int | None:
+    """What slices leave of a room; their whole share where they cannot say what they hold."""
+    if room is None or share is None:
+        return None
+    known = [n for n in taken if n is not None]
+    return max(0, room - (sum(known) if len(known) == len(taken) else share))
 
 
 def source_connector(pipeline: Pipeline, source_id: str) -> Source:

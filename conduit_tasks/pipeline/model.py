@@ -223,7 +223,7 @@ class ConnectorKeys(Keys):
 
 
 class MicroBatchKeys(Keys):
-    """How much one run reads at most; shared out equally between sources."""
+    """How much one run reads at most; shared out between sources in turn."""
 
     max_records: Positive = 500_000
     """Records of all sources together."""

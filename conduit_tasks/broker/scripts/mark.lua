@@ -1,24 +1,21 @@
--- mark: the dead-letter store knows what became of these letters: the redrive forgets them, and ends where it is over.
+-- mark: the dead-letter store knows what became of these letters, or their claims are given back: the redrive forgets
+-- them, and ends where it is over.
 --
 -- @key lease    hash   of the destination
 -- @key redrive  hash   see `claim`; removed with its last letter
 -- @arg token    int    of the lease
--- @arg over     int    1: what is still claimed is given back
--- @arg letters  text*  settled, and marked in the store
+-- @arg back     int    1: these are claims that are given back; 0: these are settled, and marked in the store
+-- @arg letters  text*  a portion of them; in the other state they are left alone
 -- @returns ok
 
 local no = fenced(K.lease, A.token)
 if no then return no end
 renew(K.lease)
 for _, letter in ipairs(A.letters) do
-  if redis.call('HGET', K.redrive, letter) ~= 'claimed' then redis.call('HDEL', K.redrive, letter) end
-end
-if A.over == '1' then
-  local all = redis.call('HGETALL', K.redrive)
-  for i = 1, #all, 2 do
-    if all[i + 1] == 'claimed' then redis.call('HDEL', K.redrive, all[i]) end
+  if (redis.call('HGET', K.redrive, letter) == 'claimed') == (A.back == '1') then
+    redis.call('HDEL', K.redrive, letter)
   end
-  -- Only `token`, `nonce`, `epoch`, `by` and `step` are left.
-  if redis.call('HLEN', K.redrive) == 5 then redis.call('DEL', K.redrive) end
 end
+-- Only `token`, `nonce`, `epoch`, `by` and `step` are left.
+if A.back == '1' and redis.call('HLEN', K.redrive) == 5 then redis.call('DEL', K.redrive) end
 return {'ok'}

@@ -9,15 +9,15 @@
 -- @arg prepared     text  names what was prepared: progress in anything else counts for nothing
 -- @arg generation   text  one that has finished in another generation begins anew, in an epoch of its own
 -- @arg remember     int   milliseconds it is remembered
--- @returns ok FIELD VALUE… (of `replay`)
+-- @returns ok (what is done is read behind it, in portions: a replay has any number of them)
 
 local no = guard(K.pipeline, K.lease, A.token, K.destination)
 if no then return no end
 local have = redis.call('HMGET', K.replay, 'prepared', 'generation', 'finished')
 if have[1] ~= A.prepared or (have[3] and have[2] ~= A.generation) then
-  redis.call('DEL', K.replay)
+  redis.call('UNLINK', K.replay)
   redis.call('HSET', K.replay, 'prepared', A.prepared, 'epoch', A.token)
 end
 redis.call('HSET', K.replay, 'generation', A.generation)
 redis.call('PEXPIRE', K.replay, A.remember)
-return {'ok', unpack(redis.call('HGETALL', K.replay))}
+return {'ok'}
