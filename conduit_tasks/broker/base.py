@@ -78,7 +78,8 @@ class BrokerBase:
         cursor = 0
         while True:
             with reaching(self.redis):
-                cursor, some = self.redis.hscan(key, cursor, count=PORTION)  # type: ignore[misc]  # the same
+                answer: Any = self.redis.hscan(key, cursor, count=PORTION)
+            cursor, some = answer
             found.update(some)
             if cursor == 0:
                 return found

@@ -64,7 +64,7 @@ def test_a_source_that_has_nothing_leaves_its_share_to_the_others(home: Path) ->
 
 
 def test_a_micro_batch_has_a_bounded_number_of_slices(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given more files than a micro-batch may have slices, then they are read over several, all of them and in order."""
+    """Given more files than a micro-batch may have slices, then several read all of them, in order."""
     monkeypatch.setattr(plan, "SLICES", 3)
     three(home, "max-records: 1000")
     for n in range(8):
