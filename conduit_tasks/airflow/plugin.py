@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from conduit_tasks.airflow import preload
 from conduit_tasks.airflow.links import PipelineLink
 from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetable
 
@@ -25,6 +26,7 @@ class ConduitPlugin(AirflowPlugin):
     ]
     operator_extra_links = [PipelineLink()]  # noqa: RUF012 - Airflow's own type
 
+    listeners = [preload]  # noqa: RUF012 - Airflow's own type
     timetables = [ReplayTimetable, ReplayDeltaTimetable]  # noqa: RUF012 - Airflow's own type
 
     @property

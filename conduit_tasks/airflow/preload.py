@@ -1,0 +1,51 @@
+"""Imports what tasks need into the scheduler, before LocalExecutor forks its workers.
+
+A task runs in a process forked from such a worker and inherits its modules; without this each task would import them
+again. The scheduler tells its listeners that it starts before it starts its executor. Celery's and Kubernetes' workers
+are no children of the scheduler: there each worker, or each pod, imports for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib import import_module
+from typing import Any
+
+from airflow.listeners import hookimpl
+
+MODULES = (
+    "airflow.dag_processing.dagbag",
+    "airflow.providers.apache.spark.hooks.spark_submit",
+    "airflow.providers.standard.operators.empty",
+    "airflow.providers.standard.operators.python",
+    "airflow.sdk.execution_time.task_runner",
+    "conduit_tasks.airflow.factory",
+    "conduit_tasks.airflow.redrive",
+    "conduit_tasks.airflow.replay",
+    "conduit_tasks.connectors.file",
+    "conduit_tasks.micro_batch.acks",
+    "conduit_tasks.micro_batch.plan",
+    "conduit_tasks.micro_batch.recovery",
+    "conduit_tasks.micro_batch.work",
+)
+"""Imported by `plan`, a look for work, a submit and `acks` of every pipeline. None opens a connection, which processes
+must not share; Arrow and OpenBLAS, which start threads when they are imported, start them again after a fork."""
+
+log = logging.getLogger(__name__)
+
+
+@hookimpl
+def on_starting(component: Any) -> None:
+    """Called by Airflow when one of its jobs starts. The job cannot say yet of what kind it is; the command line can."""
+    if sys.argv[1:2] == ["scheduler"]:
+        preload()
+
+
+def preload() -> None:
+    """Imports MODULES. One that cannot be imported is left to the task that needs it, which then says so."""
+    for name in MODULES:
+        try:
+            import_module(name)
+        except ImportError as error:
+            log.warning("%s is not loaded before tasks are forked: %s", name, error)

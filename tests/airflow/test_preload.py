@@ -1,0 +1,48 @@
+"""Modules that the scheduler loads before its workers are forked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conduit_tasks.airflow import preload
+
+PROGRAM = """
+import json, os, sys
+sys.argv = ["airflow", "scheduler"]
+from airflow.listeners.listener import get_listener_manager
+from conduit_tasks.airflow.preload import MODULES
+get_listener_manager().hook.on_starting(component=object())
+loaded = [name for name in MODULES if name in sys.modules]
+if os.fork() == 0:
+    import pyarrow.compute as pc, pyarrow as pa
+    # A task's Arrow works in the forked process, threads and all.
+    taken = pa.table({"n": list(range(100_000))}).filter(pc.field("n") > 1)
+    os._exit(0 if taken.num_rows == 99_998 else 1)
+forked = os.waitstatus_to_exitcode(os.wait()[1])
+print(json.dumps([len(MODULES), len(loaded), forked]))
+"""
+
+
+def test_a_scheduler_loads_what_its_tasks_will_need_and_a_forked_task_can_use_it() -> None:
+    # Given Airflow as its scheduler starts it, with the plugin found by its entry point
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    wanted, loaded, forked = json.loads(done.stdout.splitlines()[-1])
+    assert loaded == wanted
+    assert forked == 0
+
+
+@pytest.mark.parametrize(("part", "times"), [("scheduler", 1), ("triggerer", 0), ("dag-processor", 0)])
+def test_no_other_part_of_airflow_loads_it(part: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[None] = []
+    monkeypatch.setattr(preload, "preload", lambda: called.append(None))
+    monkeypatch.setattr(sys, "argv", ["airflow", part])
+
+    preload.on_starting(component=object())
+
+    assert len(called) == times
