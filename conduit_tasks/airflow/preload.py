@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Called by Airflow when one of its jobs starts. The job cannot say yet of what kind it is; the command line can."""
+    """Called by Airflow when a job of its own starts; the command line says which, the job does not know yet."""
     if sys.argv[1:2] == ["scheduler"]:
         preload()
 
