@@ -46,6 +46,8 @@ def meaning(option: Option) -> str:
     """The help, with the choices where it does not name them, and whether it is secret."""
     missing = [choice for choice in option.choices if choice not in option.help]
     text = f"{option.help}; one of {', '.join(option.choices)}" if missing else option.help
+    if option.conduit:
+        text += f"; Conduit's {option.conduit}"
     return f"{text} (secret)" if option.secret else text
 
 
@@ -68,4 +70,5 @@ def _option(option: Option) -> dict[str, Any]:
         "required": option.required,
         "secret": option.secret,
         "choices": list(option.choices),
+        "conduit": option.conduit or None,
     }

@@ -17,11 +17,11 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.urls import check_no_login
 
 OPTIONS = (
-    Option("region", "the service's region; default: of the environment or the profile"),
+    Option("region", "the service's region; default: of the environment or the profile", conduit="aws.region"),
     Option("endpoint-url", "another server that speaks the same protocol (MinIO, LocalStack, moto)"),
     Option("profile", "a profile of the shared configuration files"),
-    Option("access-key-id", "instead of the usual chain of credentials"),
-    Option("secret-access-key", "belongs to access-key-id", secret=True),
+    Option("access-key-id", "instead of the usual chain of credentials", conduit="aws.accessKeyId"),
+    Option("secret-access-key", "belongs to access-key-id", secret=True, conduit="aws.secretAccessKey"),
     Option("session-token", "belongs to access-key-id, where it is a temporary one", secret=True),
 )
 

@@ -34,6 +34,8 @@ class Option:
     required: bool = False
     secret: bool = False
     choices: tuple[str, ...] = ()
+    conduit: str = ""
+    """What Conduit's own connector calls it, which is taken as well."""
 
 
 @dataclass(frozen=True)

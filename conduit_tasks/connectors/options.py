@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from conduit_tasks.connectors.base import Option, Spec
@@ -28,24 +28,40 @@ def check(spec: Spec, settings: Mapping[str, str]) -> dict[str, str]:
 
     An option with a default of None is left out where it is not set.
     """
-    exact = {o.name: o for o in spec.options if not _any_suffix(o)}
-    prefixes = [o.name[:-1] for o in spec.options if _any_suffix(o)]
     out = Checked()
     out.plugin = spec.name
-    for name, value in settings.items():
+    for _, problem in _problems(spec, settings, out):
+        raise ConfigError(problem)
+    return out
+
+
+def problems(spec: Spec, settings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """All that `check` would raise for, one after the other: the option as it is written, and what is wrong."""
+    return list(_problems(spec, settings, {}))
+
+
+def _problems(spec: Spec, settings: Mapping[str, str], out: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Fills `out` on its way."""
+    exact = {o.name: o for o in spec.options if not _any_suffix(o)}
+    prefixes = [o.name[:-1] for o in spec.options if _any_suffix(o)]
+    ours = {o.conduit: o.name for o in spec.options if o.conduit}
+    for written, value in settings.items():
+        name = ours.get(written, written)
         if name not in exact and not name.startswith((SDK, *prefixes)):
-            raise ConfigError(f"{spec.name}: unknown option '{name}'; {_nearest(name, spec.options)}")
-        out[name] = str(value)
+            yield written, f"{spec.name}: unknown option '{name}'; {_nearest(name, spec.options)}"
+        elif name != written and name in settings:
+            yield written, f"{spec.name}: option '{written}' is Conduit's name of '{name}'; keep one of them"
+        else:
+            out[name] = str(value)
     for option in exact.values():
         if option.required and not out.get(option.name, "").strip():
-            raise ConfigError(f"{spec.name}: option '{option.name}' is missing: {option.help}")
+            yield option.name, f"{spec.name}: option '{option.name}' is missing: {option.help}"
         if option.default is not None:
             out.setdefault(option.name, option.default)
         chosen = out.get(option.name)
         if option.choices and chosen is not None and chosen not in option.choices:
             said = "what it is set to" if option.secret else f"'{chosen}'"
-            raise ConfigError(f"{spec.name}: option '{option.name}' cannot be {said}; {_one_of(option.choices)}")
-    return out
+            yield option.name, f"{spec.name}: option '{option.name}' cannot be {said}; {_one_of(option.choices)}"
 
 
 def integer(settings: Mapping[str, str], name: str, *, least: int = 0) -> int:

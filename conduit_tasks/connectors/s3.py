@@ -32,7 +32,7 @@ class S3Source(Source):
         "s3",
         "Reads objects of a bucket in the order of their keys: lines, JSON Lines, CSV or Parquet.",
         (
-            Option("bucket", "the bucket's name", required=True),
+            Option("bucket", "the bucket's name", required=True, conduit="aws.bucket"),
             Option("prefix", "of the keys to read", default=""),
             Option("suffix", "of the keys to read, such as .jsonl.gz", default=""),
             Option("start-after", "the key to begin behind; default: the first"),
@@ -48,6 +48,9 @@ class S3Source(Source):
             Option("quote", "around CSV cells; empty: none", default='"'),
             Option("null-values", "CSV cells that are null, comma-separated; empty cells always are", default="NA"),
             *aws.OPTIONS,
+            Option(
+                "pollingPeriod", "of Conduit's connector; the pipeline's schedule says when the bucket is looked at"
+            ),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
     )

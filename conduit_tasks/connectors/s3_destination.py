@@ -32,13 +32,14 @@ class S3Destination(BatchDestination):
         "s3",
         "Writes objects to a bucket: JSON Lines or Parquet.",
         (
-            Option("bucket", "the bucket's name", required=True),
+            Option("bucket", "the bucket's name", required=True, conduit="aws.bucket"),
             Option("prefix", "of the keys, such as events/", default=""),
             Option(
                 "format",
-                "opencdc: a line of JSON per record; payload: the payload alone; parquet: rows",
+                "opencdc: a line of JSON per record; json: the same, by Conduit's name; payload: the payload alone; "
+                "parquet: rows",
                 default="opencdc",
-                choices=("opencdc", "payload", "parquet"),
+                choices=("opencdc", "json", "payload", "parquet"),
             ),
             Option(
                 "rows",
@@ -54,6 +55,8 @@ class S3Destination(BatchDestination):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         aws.check(self.settings, "s3")
+        if self.settings["format"] == "json":
+            self.settings["format"] = "opencdc"
         self._bucket = self.settings["bucket"]
         self.chunk = options.integer(self.settings, "records-per-object", least=1)  # type: ignore[misc]  # its own
         self._client: Any = None

@@ -14,8 +14,9 @@ from pydantic_core import ErrorDetails
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline import model, validate
 from conduit_tasks.pipeline.build import to_pipeline
+from conduit_tasks.pipeline.clashes import Declared, without_clashes
 from conduit_tasks.pipeline.findings import Finding, Path, Report, nearest
-from conduit_tasks.pipeline.names import dag_id, redrive_dag_id, replay_dag_id
+from conduit_tasks.pipeline.mend import keep_sure, mended
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.pipeline.yaml import Document, read
 
@@ -45,6 +46,8 @@ class LoadResult:
 
     pipelines: list[Pipeline] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    declared: list[Declared] = field(default_factory=list)
+    """Every pipeline that has an id, broken ones too."""
 
     @property
     def errors(self) -> list[Finding]:
@@ -70,7 +73,7 @@ def load_file(
         return result
     for document in read(text, str(path), os.environ if env is None else env):
         _load_document(document, result, plugins)
-    return _without_clashes(result) if check_ids else result
+    return _checked_ids(result) if check_ids else result
 
 
 def load_folder(
@@ -80,7 +83,7 @@ def load_folder(
     env: Mapping[str, str] | None = None,
     load: Callable[..., LoadResult] = load_file,
 ) -> LoadResult:
-    """The pipelines of all `*.yaml` and `*.yml` directly in a folder, files in name order. Never raises.
+    """The pipelines of all `*.yaml` and `*.yml` directly in a folder, whatever their case, in name order. Never raises.
 
     `load`: what loads a file; its result stays as it is.
 
@@ -92,13 +95,17 @@ def load_folder(
             Finding(str(path), 0, 0, "E001", "error", "is not a folder", "create it, or run `conduit init`")
         )
         return result
-    for file in sorted(
-        f for f in folder.iterdir() if f.suffix in (".yaml", ".yml") and f.is_file() and not f.stem.endswith(".test")
-    ):
+    for file in sorted(f for f in folder.iterdir() if is_pipeline_file(f) and f.is_file()):
         loaded = load(file, plugins=plugins, env=env, check_ids=False)
         result.pipelines += loaded.pipelines
         result.findings += loaded.findings
-    return _without_clashes(result)
+        result.declared += loaded.declared
+    return _checked_ids(result)
+
+
+def is_pipeline_file(path: FilePath) -> bool:
+    """Whether a file of a folder is read for pipelines, by its name."""
+    return path.suffix.lower() in (".yaml", ".yml") and not path.stem.lower().endswith(".test")
 
 
 def get_pipeline(id: str) -> Pipeline:
@@ -134,6 +141,7 @@ def _load_document(document: Document, result: LoadResult, plugins: bool) -> Non
         if version:
             pipelines = _pipelines(root, report)
             ids = {n: str(p["id"]) for n, p in enumerate(pipelines) if isinstance(p, dict) and p.get("id")}
+            result.declared += [Declared(id, report.file, report.locate(("pipelines", n))[0]) for n, id in ids.items()]
             for index, keys in enumerate(pipelines):
                 pipeline = _load_pipeline(keys, ("pipelines", index), report, version, plugins)
                 if pipeline:
@@ -183,18 +191,28 @@ def _load_pipeline(keys: Any, base: Path, report: Report, version: str, plugins:
         report.add("E103", base, "a pipeline must be a map", "write '- id: …' and its connectors")
         return None
     validate.check_version(keys, report, base, version)
+    pruned = _pruned(keys)
     try:
-        parsed = model.PipelineKeys.model_validate(_pruned(keys))
+        parsed = model.PipelineKeys.model_validate(pruned)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
+        details = error.errors(include_url=False)
+        for detail in details:
             _report_detail(detail, report, base)
+        if rest := mended(pruned, details):
+            since = len(report.found)
+            _check(rest[0], report, base, plugins)
+            keep_sure(report, since, base, rest[1])
         return None
+    _check(parsed, report, base, plugins)
+    return None if report.broken(base) else to_pipeline(parsed, report.file, report.locate(base)[0])
+
+
+def _check(parsed: model.PipelineKeys, report: Report, base: Path, plugins: bool) -> None:
     validate.check(parsed, report, base)
     if plugins:
         from conduit_tasks.pipeline.validate_plugins import check_plugins
 
         check_plugins(parsed, report, base)
-    return None if report.broken(base) else to_pipeline(parsed, report.file, report.locate(base)[0])
 
 
 def _pruned(value: Any) -> Any:
@@ -235,6 +253,8 @@ _HINTS = {
     "list_type": "write a list: each item begins with '- '",
     "int_parsing": "write a whole number",
     "bool_parsing": "write true or false",
+    "greater_than_equal": "write 0 or more",
+    "greater_than": "write more than 0",
 }
 
 
@@ -252,29 +272,6 @@ def _known(keys: type[model.Keys]) -> set[str]:
     return {str(f.alias or name) for name, f in keys.model_fields.items()}
 
 
-def _without_clashes(result: LoadResult) -> LoadResult:
-    """Drops pipelines of the same id (both: which one is meant is unknown, as in Conduit), and those whose DAG would
-    have the name of another's."""
-    by_id: dict[str, list[Pipeline]] = {}
-    for pipeline in result.pipelines:
-        by_id.setdefault(pipeline.id, []).append(pipeline)
-    others = {name(p.id): p.id for p in result.pipelines for name in (replay_dag_id, redrive_dag_id)}
-    kept = []
-    for pipeline in result.pipelines:
-        twins = [p for p in by_id[pipeline.id] if p is not pipeline]
-        other = others.get(dag_id(pipeline.id))
-        if twins:
-            where = f"{twins[0].file}:{twins[0].line}"
-            message = f"the pipeline id '{pipeline.id}' is used twice, also in {where}; neither is loaded"
-            result.findings.append(_clash(pipeline, "E105", message))
-        elif other:
-            message = f"the pipeline '{pipeline.id}' would have the name of a DAG of '{other}'"
-            result.findings.append(_clash(pipeline, "E106", message))
-        else:
-            kept.append(pipeline)
-    return replace(result, pipelines=kept)
-
-
-def _clash(pipeline: Pipeline, code: str, message: str) -> Finding:
-    hint = "give each pipeline an id of its own"
-    return Finding(pipeline.file, pipeline.line, 1, code, "error", message, hint, pipeline.id)
+def _checked_ids(result: LoadResult) -> LoadResult:
+    kept, found = without_clashes(result.pipelines, result.declared)
+    return replace(result, pipelines=kept, findings=[*result.findings, *found])

@@ -3,8 +3,8 @@ modules of the plugins in the file, so not for parsing DAGs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from conduit_tasks.errors import ConfigError, UnknownPlugin
@@ -14,6 +14,7 @@ from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import INDEX_PIPES, Processor
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
 from conduit_tasks.pipeline.validate_delivery import ONE_UNCONFIRMED
+from conduit_tasks.pipeline.validate_settings import check_settings
 
 
 class _Kind(NamedTuple):
@@ -88,7 +89,18 @@ def _check_processor(processor: ProcessorKeys, report: Report, path: Path, *, re
         check_with(template.compile, processor.condition, "E207", report, (*path, "condition"))
     if cls and not report.wrong((*path, "condition")):
         topology = Processor(processor.id, parse_plugin(processor.plugin).name, processor.settings, processor.condition)
-        _check_settings(lambda: registry.build(topology), processor.settings, report, path)
+        try:
+            spec = registry.variant(topology.plugin, topology.settings).spec
+        except ConfigError:
+            spec = None
+        check_settings(
+            lambda settings: registry.build(replace(topology, settings=settings)),
+            processor.settings,
+            report,
+            path,
+            spec=spec,
+            what=f"processor {processor.id}: ",
+        )
         if record_wise and not report.wrong(path) and registry.is_frame(topology):
             report.add(
                 "E204",
@@ -103,7 +115,7 @@ def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], repo
     nothing."""
     cls = _find(kind, plugin, report, path)
     if cls:
-        _check_settings(lambda: cls(settings), settings, report, path)
+        check_settings(cls, settings, report, path, spec=cls.spec)
     return cls
 
 
@@ -122,15 +134,6 @@ def _find(kind: _Kind, plugin: str, report: Report, path: Path) -> Any:
     except ConfigError as error:
         report.add("E204", (*path, "plugin"), str(error))
     return None
-
-
-def _check_settings(make: Callable[[], Any], settings: Mapping[str, str], report: Report, path: Path) -> None:
-    if report.wrong((*path, "settings")):
-        return
-    try:
-        make()
-    except ConfigError as error:
-        report.add("E205", _setting_path(str(error), settings, report, path), str(error))
 
 
 def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: Path) -> None:
@@ -177,13 +180,3 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: P
             f"'{connector.plugin}' keeps no index: it writes in order from where it is confirmed, whatever the pipe",
             "write pipe: stream",
         )
-
-
-def _setting_path(message: str, settings: Mapping[str, str], report: Report, path: Path) -> Path:
-    """Where the setting that a message names is written, nested or dotted."""
-    named = [s for s in settings if re.search(rf"(?<![\w.]){re.escape(s)}(?![\w.])", message)]
-    for name in sorted(named, key=len, reverse=True):
-        for written in ((*path, "settings", name), (*path, "settings", *name.split("."))):
-            if written in report.keys:
-                return written
-    return (*path, "settings")

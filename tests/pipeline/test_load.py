@@ -150,6 +150,28 @@ def test_settings_are_flattened_to_dotted_text(files: Files) -> None:
     }
 
 
+def test_conduits_template_from_postgres_to_s3_is_valid() -> None:
+    result = load_file(FILES / "postgres-s3.yaml", env={}, plugins=True)
+    assert result.findings == []
+    [destination] = result.pipelines[0].destinations
+    built = registry.destination_class("s3")(destination.settings)
+    assert {name: built.settings[name] for name in ("bucket", "region", "access-key-id", "format")} == {
+        "bucket": "your-bucket-name",
+        "region": "us-east-1",
+        "access-key-id": "your-access-key-id",
+        "format": "opencdc",
+    }
+    source = {"aws.bucket": "b", "aws.region": "eu", "prefix": "in/", "pollingPeriod": "10s"}
+    assert registry.source_class("s3")(source).settings["bucket"] == "b"
+
+
+def test_a_setting_under_its_name_and_conduits_is_refused(files: Files) -> None:
+    text = (FILES / "postgres-s3.yaml").read_text() + "          bucket: another\n"
+    [finding] = files.load(text, plugins=True).findings
+    assert (finding.code, finding.line) == ("E205", 27)
+    assert "'aws.bucket' is Conduit's name of 'bucket'; keep one of them" in finding.message
+
+
 def test_keys_without_a_value_are_as_if_they_were_not_there(files: Files) -> None:
     text = files.with_pipeline("processors:\nschedule:\ndead-letter-queue:\ndescription:", destination="delivery:")
     result = files.load(text.replace("{path: in.txt}", ""))
@@ -229,6 +251,65 @@ def test_pipelines_of_the_same_id_in_two_files_are_both_refused(project: Files) 
         ("b.yml", 3, "E105"),
     ]
     assert "b.yml:3" in result.errors[0].message
+
+
+@pytest.mark.parametrize(("old", "new"), [("type: source", "type: sauce"), ("path: in.txt", 'path: "${NOWHERE}"')])
+def test_an_id_used_twice_is_refused_in_both_copies_also_where_one_is_broken(
+    project: Files, old: str, new: str
+) -> None:
+    project.write(project.with_pipeline(), "a.yaml")
+    project.write(project.with_pipeline().replace(old, new), "b.yaml")
+    result = load_folder(project.folder, env={})
+    assert result.pipelines == []
+    clashes = [(os.path.basename(f.file), f.line) for f in result.errors if f.code == "E105"]
+    assert clashes == [("a.yaml", 3), ("b.yaml", 3)]
+
+
+def test_the_end_of_a_files_name_is_read_in_any_case(project: Files) -> None:
+    project.write(project.with_pipeline(), "A.YML")
+    project.write(project.with_pipeline().replace("id: p", "id: q"), "b.Yaml")
+    project.write("not: a pipeline", "b.TEST.yaml")
+    result = load_folder(project.folder)
+    assert [p.id for p in result.pipelines] == ["p", "q"]
+    assert result.findings == []
+
+
+def test_all_that_is_wrong_with_a_file_is_told_at_once(files: Files) -> None:
+    text = files.with_pipeline(
+        "micro-batch: {max-records: many}\nlag-budget: {records: -5}\nschedule: now and then\nwake: [nobody]",
+        source="colour: red\nprocessors: [{id: a, plugin: field.convert, settings: {type: cow, colour: red}}]",
+        destination="delivery: {retry: lots, pipe: sequential, order-by: none}\nack-on: stored",
+    )
+    text = text.replace("{path: in.txt}", "{format: xml, colour: red, null-values: [], shards: 3}")
+    text += (
+        files.with_pipeline().replace("id: p", "id: q").replace("type: source", "type: sauce").split("pipelines:\n")[1]
+    )
+    found = [(f.line, f.code) for f in files.load(text, plugins=True).errors]
+    assert found == [
+        (8, "E205"),  # path is missing
+        (8, "E205"),  # format: xml
+        (8, "E205"),  # colour
+        (8, "E205"),  # shards
+        (9, "E101"),  # colour
+        (10, "E205"),  # type: cow
+        (10, "E205"),  # colour
+        (10, "E205"),  # field is missing
+        (15, "E103"),  # retry: lots
+        (15, "E209"),  # sequential, order-by: none
+        (16, "E107"),  # ack-on
+        (17, "E103"),  # many
+        (18, "E103"),  # -5
+        (19, "E208"),  # now and then
+        (20, "E215"),  # nobody
+        (24, "E103"),  # sauce; not that there is no source
+    ]
+
+
+def test_of_several_settings_whose_values_are_wrong_each_is_told(files: Files) -> None:
+    text = files.with_pipeline().replace("plugin: file", "plugin: http", 1)
+    wrong = "{url: 'http://x', cursor.next: link, timeout: soon, attempts: 0}"
+    found = files.load(text.replace("{path: in.txt}", wrong), plugins=True).errors
+    assert [f.column for f in found] == [19 + wrong.index(name) for name in ("timeout", "attempts")]
 
 
 def test_a_pipeline_that_would_take_the_name_of_a_replay_dag_is_refused(project: Files) -> None:

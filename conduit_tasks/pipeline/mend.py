@@ -1,0 +1,54 @@
+"""Looks on behind a wrong key: what of a pipeline is left without it, so that all findings come at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.model import PipelineKeys
+
+_STAND_INS = {"type": "source", "plugin": "file", "on": "acked", "call": "a:b", "notifier": "a.B"}
+"""Values of keys that cannot be left out; what is found at their item is not reported."""
+_OF_ALL = ("E201", "E202", "E215")
+"""Findings about which connectors there are: in doubt where one of them is."""
+
+
+def mended(keys: dict[str, Any], errors: Sequence[ErrorDetails]) -> tuple[PipelineKeys, list[Path]] | None:
+    """The pipeline without what is wrong, and the paths below which nothing can be said. None where nothing is left."""
+    rest, doubtful = deepcopy(keys), []
+    for n, detail in enumerate(errors):
+        *above, key = detail["loc"]
+        if isinstance(key, int):
+            return None  # the items behind it would have other numbers
+        try:
+            owner: Any = rest
+            for part in above:
+                owner = owner[part]
+            if key == "id" or key in _STAND_INS:
+                owner[str(key)] = f"stand-in-{n}" if key == "id" else _STAND_INS[str(key)]
+                doubtful.append(tuple(above) or ("id",))
+            else:
+                del owner[key]
+                doubtful.append((*above, key))
+        except (KeyError, IndexError, TypeError):
+            return None
+    try:
+        return PipelineKeys.model_validate(rest), doubtful
+    except ValidationError:
+        return None
+
+
+def keep_sure(report: Report, since: int, base: Path, doubtful: Sequence[Path]) -> None:
+    """Drops what was found from the `since`th finding on, where it may come of what is wrong already."""
+    places = [(*base, *path) for path in doubtful]
+    connectors = any(path[:1] == ("connectors",) and len(path) == 2 for path in doubtful)
+    report.found[since:] = [
+        (path, finding)
+        for path, finding in report.found[since:]
+        if not any(path[: len(place)] == place for place in places) and not (connectors and finding.code in _OF_ALL)
+    ]

@@ -1,0 +1,71 @@
+"""Checks of one plugin's settings, which its constructor makes: all that is wrong, not only what comes first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.findings import Path, Report
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import Spec
+
+
+def check_settings(
+    make: Callable[[Mapping[str, str]], Any],
+    settings: Mapping[str, str],
+    report: Report,
+    path: Path,
+    *,
+    spec: Spec | None,
+    what: str = "",
+) -> None:
+    """Reports all that `spec` says of the settings, then what `make`, the constructor, says of the rest: one after the
+    other, each time without what was wrong. What may come of its absence is not reported. `what`: whose they are, in
+    front of a message of the specification."""
+    from conduit_tasks.connectors.options import problems
+
+    if report.wrong((*path, "settings")):
+        return
+    rest, gone = dict(settings), set[str]()
+    written = {o.name: o.conduit for o in spec.options if o.conduit in settings} if spec else {}
+
+    def add(message: str, names: Iterable[str]) -> None:
+        spelled = [written.get(name, name) for name in names]
+        report.add("E205", _place(spelled, report, path), message)
+        gone.update(names)
+        for name in spelled:
+            rest.pop(name, None)
+
+    for name, problem in problems(spec, settings) if spec else ():
+        add(f"{what}{problem}", [name])
+    if spec and any(option.required and option.name in gone for option in spec.options):
+        return
+    while True:
+        try:
+            make(rest)
+            return
+        except ConfigError as error:
+            said = str(error)
+        if any(_names(said, name) for name in gone):
+            return
+        known = [*rest, *written]
+        named = sorted((name for name in known if _names(said, name)), key=len, reverse=True)
+        add(said, named[:1])
+        if not named:
+            return
+
+
+def _names(message: str, setting: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(setting)}(?![\w.])", message) is not None
+
+
+def _place(names: Iterable[str], report: Report, path: Path) -> Path:
+    """Where a setting is written, nested or dotted."""
+    for name in names:
+        for written in ((*path, "settings", name), (*path, "settings", *name.split("."))):
+            if written in report.keys:
+                return written
+    return (*path, "settings")
