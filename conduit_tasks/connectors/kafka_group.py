@@ -6,12 +6,12 @@ is decided by leases of ours (`kafka_share`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conduit_tasks.connectors import kafka_client as client
 from conduit_tasks.errors import SourceError
+from conduit_tasks.patterns import compiled
 
 Part = tuple[str, int]
 """Topic and partition."""
@@ -52,12 +52,12 @@ class Group:
         """Every partition of these topics, sorted; one that begins with ^ is a pattern. Raises SourceError where one
         that is named is not there."""
         found = self.consumer.list_topics(timeout=self._timeout).topics
-        patterns = [re.compile(t) for t in topics if t.startswith("^")]
+        patterns = [compiled(t) for t in topics if t.startswith("^")]
         names = {t for t in topics if not t.startswith("^")}
         missing = sorted(t for t in names if t not in found or found[t].error is not None)
         if missing:
             raise SourceError(f"kafka: there is no topic {', '.join(missing)}; create it, or mend the option 'topics'")
-        names |= {t for t in found if any(p.search(t) for p in patterns) and not t.startswith("__")}
+        names |= {t for t in found if any(p.search(t.encode()) for p in patterns) and not t.startswith("__")}
         return sorted((t, p) for t in names for p in found[t].partitions)
 
     def beginnings(self, parts: Sequence[Part]) -> dict[Part, int]:

@@ -8,7 +8,6 @@ topic that is known, begins at its first message: nothing falls between two plan
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
 from conduit_tasks.connectors.kafka_client import part_of, topic_partition
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
+from conduit_tasks.patterns import compiled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,9 +84,9 @@ class KafkaSource(Source):
         self._topics = options.names(self.spec, self.settings, "topics")
         for topic in self._topics:
             try:
-                re.compile(topic)
-            except re.error as error:
-                raise ConfigError(f"kafka: option 'topics': {topic} is no regular expression: {error}") from None
+                compiled(topic)
+            except ValueError as error:
+                raise ConfigError(f"kafka: option 'topics': {error}") from None
         self._connected: Group | None = None
         self._reader: RangeReader | None = None
         self._replays = False

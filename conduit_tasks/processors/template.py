@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from conduit_tasks.errors import RecordError
+from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.gotemplate.parser import parse
 from conduit_tasks.processors.gotemplate.values import show
 from conduit_tasks.record.fields import Parts
@@ -20,7 +20,10 @@ TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 """What counts as a boolean: Go's `strconv.ParseBool`, which Conduit applies to a condition's output."""
 
-_FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
+LONGEST = 1 << 20
+"""Characters of a template."""
+
+_FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
 
 
 class Template:
@@ -77,4 +80,9 @@ class Template:
 @lru_cache(maxsize=1024)
 def compile(text: str) -> Template:
     """The compiled template. Raises ConfigError that names line and column of a mistake."""
-    return Template(text)
+    if len(text) > LONGEST:
+        raise ConfigError(f"a template may have {LONGEST:,} characters, not {len(text):,}")
+    try:
+        return Template(text)
+    except RecursionError:
+        raise ConfigError(f"template {text[:60]!r}…: its parentheses or blocks are nested too deep") from None

@@ -88,6 +88,22 @@ def shown(text: str) -> str:
         ("{{ list 1 2 | last }} {{ first .Payload.After.stops }} {{ has 2 (list 1 2) }}", "2 LGA true"),
         ("{{ $d := dict `a` 1 }}{{ hasKey $d `a` }}{{ get $d `b` }}{{ $d.a }}", "true1"),
         ("{{ regexMatch `^U` .Payload.After.carrier }} {{ regexReplaceAll `(a)(b)` `xab` `${2}$1` }}", "true xba"),
+        ("{{ regexFind `[0-9]+` `a12b3` }}|{{ regexFind `x` `a` }}", "12|"),
+        (
+            "{{ regexFindAll `[0-9]` `1a2b3` 2 }} {{ regexFindAll `a` `aaa` 0 }} {{ regexFindAll `é.` `éaéb` -1 }}",
+            "[1 2] [] [éa éb]",
+        ),
+        ("{{ regexFindAll `x*` `abxd` -1 | len }} {{ regexReplaceAll `x*` `abxd` `-` }}", "4 -a-b-d-"),
+        ("{{ regexReplaceAll `^a` `aaa` `b` }} {{ regexReplaceAll `\\bA` `A aA` `<$0>` }}", "baa <A> aA"),
+        (
+            "{{ regexReplaceAll `(?P<y>[0-9]{4})-(?<m>..)` `2024-05` `${m}/$y $1x${1}x $$ $9 $no $-` }}",
+            "05/2024 2024x $   $-",
+        ),
+        (
+            "{{ regexReplaceAll `(a)|(b)` `ab` `[$1$2]` }} {{ regexReplaceAllLiteral `a(x*)b` `-ab-` `${1}` }}",
+            "[a][b] -${1}-",
+        ),
+        ("{{ regexMatch `(?i)^É\\pL+$` `éàß` }} {{ regexQuoteMeta `a.b-c #` }}", "true a\\.b-c #"),
         ("{{ date `2006-01-02T15:04:05.000Z07:00` 1700000000 }}", "2023-11-14T22:13:20.000Z"),
         ("{{ dateInZone `Jan _2 3:04PM -0700 MST` 1700000000 `America/New_York` }}", "Nov 14 5:13PM -0500 EST"),
         ("{{ unixEpoch (now) | int | lt 1700000000 }}", "true"),
@@ -144,6 +160,15 @@ def test_a_condition_that_prints_no_boolean_fails_the_record(text: str) -> None:
         "{{ .Key.x }}",
         "{{ fail `no` }}",
         "{{ regexMatch `(` `x` }}",
+        "{{ regexMatch `(?=x)x` `x` }}",
+        "{{ regexMatch `(x)\\1` `xx` }}",
+        "{{ regexMatch `\\C` `x` }}",
+        "{{ regexMatch (repeat 70000 `x`) `x` }}",
+        "{{ regexReplaceAll `x` (repeat 1000000 `x`) (repeat 1000 `y`) }}",
+        "{{ replace `x` (repeat 1000 `y`) (repeat 1000000 `x`) }}",
+        "{{ range 2000000000 }}{{ end }}",
+        "{{ printf `%999999999d` 1 }}",
+        "{{ printf `%.999999999f` 1.5 }}",
         "{{ range true }}{{ end }}",
         "{{ b64dec `*` }}",
         "{{ substr `a` 1 `x` }}",
@@ -195,3 +220,18 @@ def test_a_template_leaves_the_record_alone() -> None:
         subject
     )
     assert subject.after == {"l": [2, 1], "m": {"a": 1}}
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(a|aa)+$", "(.*)*=", "a?" * 26 + "a" * 26 + "$", "(x+x+)+y"])
+def test_no_pattern_is_slower_than_its_text_is_long(pattern: str) -> None:
+    # Given what a backtracking engine tries in 2^n ways; here, a thousand times as much text
+    subject = record({"text": "a" * 26_000 + "!" + "x" * 26_000})
+    # Then it is answered; with backtracking it would take longer than the universe is old
+    assert compile("{{ regexMatch `" + pattern + "` .Payload.After.text }}").render(subject) in ("true", "false")
+
+
+def test_a_template_nested_too_deep_is_a_mistake_in_it() -> None:
+    with pytest.raises(ConfigError, match="deep"):
+        compile("{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}")
+    with pytest.raises(ConfigError, match="characters"):
+        compile("x" * 2_000_000)

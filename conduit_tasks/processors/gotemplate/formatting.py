@@ -37,6 +37,8 @@ def printf(pattern: Any, *arguments: Any) -> str:
             return "%"
         if not rest:
             raise RecordError(f"printf has no argument for {found[0]}")
+        if any(len(digits) > 4 for digits in (width, precision) if digits):
+            raise RecordError(f"printf makes no field of more than 9,999 characters: {found[0][:40]}")
         text = _verb(verb, flags, precision, rest.pop(0), found[0])
         if width is None:
             return text

@@ -13,6 +13,8 @@ Node = Callable[[Any, list[Any], list[str]], str | None]
 """`f(dot, env, out)` appends text to `out`; returns None, BREAK or CONTINUE."""
 
 BREAK, CONTINUE = "break", "continue"
+MOST = 1_000_000
+"""Numbers that `range` counts over."""
 
 
 def literal(text: str) -> Node:
@@ -94,5 +96,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
         case list():
             return list(enumerate(value))
         case int() if not isinstance(value, bool):
+            if value > MOST:
+                raise RecordError(f"range counts to 1,000,000 at most, not to {value}")
             return [(i, i) for i in range(value)]
     raise RecordError(f"range cannot iterate over a value of type {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Text, regular expressions, encodings and hashes of sprig. Patterns are Python's, which include what RE2 offers."""
+"""Text, regular expressions, encodings and hashes of sprig."""
 
 from __future__ import annotations
 
@@ -7,53 +7,20 @@ import binascii
 import hashlib
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import orjson
 
 from conduit_tasks.errors import RecordError
+from conduit_tasks.processors.gotemplate import regex
 from conduit_tasks.processors.gotemplate.values import nested, text
 from conduit_tasks.record.record import Record
-
-_GROUP = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
 
 
 def go_quote(value: str) -> str:
     """A Go string literal of the text (`%q`)."""
     out = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return f'"{out}"'
-
-
-@lru_cache(maxsize=256)
-def _pattern(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise RecordError(f"{pattern!r} is no regular expression: {error}") from None
-
-
-def _replace_all(pattern: Any, value: Any, replacement: Any) -> str:
-    found = _pattern(text(pattern))
-    template = text(replacement)
-
-    def expand(match: re.Match[str]) -> str:
-        def group(reference: re.Match[str]) -> str:
-            name = reference[1] or reference[2]
-            if name is None:
-                return "$"
-            key: int | str = int(name) if name.isdigit() else name
-            known = key <= found.groups if isinstance(key, int) else key in found.groupindex
-            return (match[key] or "") if known else ""
-
-        return _GROUP.sub(group, template)
-
-    return found.sub(expand, text(value))
-
-
-def _find_all(pattern: Any, value: Any, count: Any) -> list[str]:
-    found = [match[0] for match in _pattern(text(pattern)).finditer(text(value))]
-    return found if count < 0 else found[:count]
 
 
 def _default_json(value: Any) -> Any:
@@ -110,6 +77,13 @@ def _trunc(count: int, value: Any) -> str:
     return whole[:count]
 
 
+def _replace(old: Any, new: Any, value: Any) -> str:
+    whole, gone, put = text(value), text(old), text(new)
+    if len(put) > len(gone) and len(whole) + (len(put) - len(gone)) * whole.count(gone) > regex.MOST:
+        raise regex.too_long("replace")
+    return whole.replace(gone, put)
+
+
 def _repeat(count: int, value: Any) -> str:
     if count * len(text(value)) > 1_000_000:
         raise RecordError(f"repeat would make text of more than 1,000,000 characters ({count} times)")
@@ -128,7 +102,7 @@ TABLE: dict[str, tuple[Callable[..., Any], int, int]] = {
     "trimPrefix": (lambda prefix, v: text(v).removeprefix(text(prefix)), 2, 2),
     "trimSuffix": (lambda suffix, v: text(v).removesuffix(text(suffix)), 2, 2),
     "nospace": (lambda v: "".join(text(v).split()), 1, 1),
-    "replace": (lambda old, new, v: text(v).replace(text(old), text(new)), 3, 3),
+    "replace": (_replace, 3, 3),
     "contains": (lambda part, v: text(part) in text(v), 2, 2),
     "hasPrefix": (lambda prefix, v: text(v).startswith(text(prefix)), 2, 2),
     "hasSuffix": (lambda suffix, v: text(v).endswith(text(suffix)), 2, 2),
@@ -150,10 +124,10 @@ TABLE: dict[str, tuple[Callable[..., Any], int, int]] = {
     "sha1sum": (lambda v: hashlib.sha1(_raw(v), usedforsecurity=False).hexdigest(), 1, 1),
     "sha256sum": (lambda v: hashlib.sha256(_raw(v)).hexdigest(), 1, 1),
     "sha512sum": (lambda v: hashlib.sha512(_raw(v)).hexdigest(), 1, 1),
-    "regexMatch": (lambda pattern, v: bool(_pattern(text(pattern)).search(text(v))), 2, 2),
-    "regexFind": (lambda pattern, v: m[0] if (m := _pattern(text(pattern)).search(text(v))) else "", 2, 2),
-    "regexFindAll": (_find_all, 3, 3),
-    "regexReplaceAll": (_replace_all, 3, 3),
-    "regexReplaceAllLiteral": (lambda p, v, new: _pattern(text(p)).sub(lambda _: text(new), text(v)), 3, 3),
-    "regexQuoteMeta": (lambda v: re.escape(text(v)), 1, 1),
+    "regexMatch": (regex.matches, 2, 2),
+    "regexFind": (regex.find, 2, 2),
+    "regexFindAll": (regex.find_all, 3, 3),
+    "regexReplaceAll": (regex.replace_all, 3, 3),
+    "regexReplaceAllLiteral": (regex.replace_literal, 3, 3),
+    "regexQuoteMeta": (regex.quote, 1, 1),
 }

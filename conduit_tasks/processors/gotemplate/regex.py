@@ -1,0 +1,133 @@
+"""Regular expressions of templates: RE2, as Go's `regexp` has them, so that no text takes more than linear time.
+
+Syntax is Go's (`(?P<name>…)`, `(?i)`, `\\pL`, no look-around and no back-references); replacements know `$1`, `${name}`
+and `$$`. Matching is over UTF-8; what is none of it becomes U+FFFD.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from conduit_tasks.errors import RecordError
+from conduit_tasks.patterns import compiled
+from conduit_tasks.processors.gotemplate.values import text
+
+MOST = 32 << 20
+"""Bytes of text that a function makes."""
+
+_REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
+_SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
+
+
+def too_long(what: str) -> RecordError:
+    """What a function would make is beyond `MOST`."""
+    return RecordError(f"{what} would make text of more than {MOST >> 20} MiB")
+
+
+def _compiled(pattern: Any) -> Any:
+    try:
+        return compiled(text(pattern))
+    except ValueError as error:
+        raise RecordError(str(error)) from None
+
+
+def _bytes(value: Any) -> bytes:
+    return text(value).encode(errors="replace")
+
+
+def _matches(pattern: Any, value: bytes) -> Iterator[Any]:
+    """As Go finds all: an empty match right behind another one does not count."""
+    at, before = 0, -1
+    while at <= len(value):
+        found = pattern.search(value, at)
+        if found is None:
+            return
+        begin, end = found.span()
+        if begin != end or begin != before:
+            yield found
+        before = end
+        at = end if end > at else at + _width(value, at)
+
+
+def _width(value: bytes, at: int) -> int:
+    """Bytes of the character there; 1 at the end."""
+    end = at + 1
+    while end < len(value) and value[end] & 0xC0 == 0x80:
+        end += 1
+    return end - at
+
+
+def matches(pattern: Any, value: Any) -> bool:
+    """`regexMatch`."""
+    return _compiled(pattern).search(_bytes(value)) is not None
+
+
+def find(pattern: Any, value: Any) -> str:
+    """`regexFind`: the first match, or nothing."""
+    found = _compiled(pattern).search(_bytes(value))
+    return found[0].decode(errors="replace") if found else ""
+
+
+def find_all(pattern: Any, value: Any, count: Any) -> list[str]:
+    """`regexFindAll`: at most `count`, below 0 all."""
+    out: list[str] = []
+    if count == 0:
+        return out
+    for found in _matches(_compiled(pattern), _bytes(value)):
+        out.append(found[0].decode(errors="replace"))
+        if len(out) == count:
+            break
+    return out
+
+
+def replace_all(pattern: Any, value: Any, replacement: Any) -> str:
+    """`regexReplaceAll`: `$1`, `${1}` and `${name}` are groups, `$$` a dollar; a group that is not there is empty."""
+    found = _compiled(pattern)
+    names = {name.decode(): at for name, at in found.groupindex.items()}
+    parts = list(_parts(text(replacement), found.groups, names))
+
+    def expand(match: Any) -> bytes:
+        return b"".join((match[part] or b"") if isinstance(part, int) else part for part in parts)
+
+    return _replaced(found, _bytes(value), expand)
+
+
+def replace_literal(pattern: Any, value: Any, replacement: Any) -> str:
+    """`regexReplaceAllLiteral`."""
+    new = _bytes(replacement)
+    return _replaced(_compiled(pattern), _bytes(value), lambda _: new)
+
+
+def quote(value: Any) -> str:
+    """`regexQuoteMeta`: a pattern that matches exactly this text."""
+    return _SPECIAL.sub(r"\\\1", text(value))
+
+
+def _parts(template: str, groups: int, names: dict[str, int]) -> Iterator[bytes | int]:
+    at = 0
+    for reference in _REFERENCE.finditer(template):
+        yield template[at : reference.start()].encode(errors="replace")
+        at = reference.end()
+        name = reference[1] or reference[2]
+        if name is None:
+            yield b"$"
+        elif name.isascii() and name.isdigit():
+            if len(name) < 9 and int(name) <= groups:
+                yield int(name)
+        elif name in names:
+            yield names[name]
+    yield template[at:].encode(errors="replace")
+
+
+def _replaced(pattern: Any, value: bytes, new: Callable[[Any], bytes]) -> str:
+    out, at, size = [], 0, 0
+    for found in _matches(pattern, value):
+        begin, end = found.span()
+        out += [value[at:begin], new(found)]
+        size += len(out[-1])
+        if size > MOST:
+            raise too_long("a replacement")
+        at = end
+    return b"".join([*out, value[at:]]).decode(errors="replace")
