@@ -29,7 +29,7 @@ WORKDIR /opt/build
 COPY requirements.txt ./
 # The jars' times are whole seconds, which every way of moving an image keeps: the class-data archive is known by them.
 RUN python3 -m venv /opt/venv \
- && pip install --no-cache-dir --disable-pip-version-check -r requirements.txt \
+ && pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements.txt \
  && ln -s "$(python -c 'import importlib.util as u; print(u.find_spec("pyspark").submodule_search_locations[0])')" /opt/spark \
  && touch -d @1700000000 /opt/spark/jars/*
 
@@ -48,7 +48,7 @@ USER root
 
 COPY pyproject.toml README.md LICENSE ./
 COPY conduit_tasks ./conduit_tasks
-RUN pip install --no-cache-dir --disable-pip-version-check --no-deps . && rm -rf /opt/build/*
+RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation . && rm -rf /opt/build/*
 COPY compose/init.sh compose/healthy.py /opt/conduit/bin/
 
 USER conduit

@@ -34,8 +34,8 @@ fi
 wanted=$(cat requirements.txt pyproject.toml | sha256sum | cut -d' ' -f1)
 if [ "$(cat .venv/.installed 2>/dev/null || true)" != "$wanted" ]; then
   echo "installing the packages of requirements.txt"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
   echo "$wanted" > .venv/.installed
 fi
 

@@ -1,0 +1,147 @@
+"""What is imported is declared, and what is declared is locked with the hashes of its files."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "conduit_tasks"
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRA_OF = {
+    "aws": ("connectors/aws.py",),
+    "delta": ("connectors/delta",),
+    "kafka": ("connectors/kafka",),
+    "postgres": ("connectors/postgres", "connectors/sql"),
+    "otel": ("metrics/otlp.py",),
+}
+"""Which modules may import what an extra brings; only where they use it, so that all of them load without it."""
+LATE = frozenset({"connectors/kafka_reports.py"})
+"""Modules of an extra that are imported only where it is in use."""
+NAMESPACES = {
+    "airflow": "apache-airflow",
+    "airflow.providers.apache.spark": "apache-airflow-providers-apache-spark",
+    "airflow.providers.common.compat": "apache-airflow-providers-common-compat",
+    "airflow.providers.standard": "apache-airflow-providers-standard",
+    "opentelemetry": "opentelemetry-api",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
+}
+"""Packages that several distributions share."""
+
+
+def _requirements(lines: list[str]) -> list[Requirement]:
+    return [Requirement(line) for line in lines]
+
+
+def _names(lines: list[str]) -> set[str]:
+    return {canonicalize_name(r.name) for r in _requirements(lines)}
+
+
+CORE = _names(PROJECT["dependencies"])
+EXTRAS = {name: _names(lines) for name, lines in PROJECT["optional-dependencies"].items()}
+
+
+def _imports(tree: ast.AST, *, loaded: bool = True) -> Iterator[tuple[str, bool]]:
+    """(module, whether it is imported when the file is) of everything in the file but what only types need."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, loaded) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((f"{node.module}.{alias.name}", loaded) for alias in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            yield from ((module, False) for module, _ in _imports(node))
+        else:
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _imports(node, loaded=loaded and not inside)
+
+
+@cache
+def _distributions() -> dict[str, list[str]]:
+    return {name: sorted({canonicalize_name(d) for d in found}) for name, found in packages_distributions().items()}
+
+
+def _distribution(module: str) -> set[str]:
+    """What may bring this module."""
+    shared = [name for name in NAMESPACES if f"{module}.".startswith(f"{name}.")]
+    if shared:
+        return {NAMESPACES[max(shared, key=len)]}
+    return set(_distributions().get(module.partition(".")[0], [module]))
+
+
+def _third_party() -> dict[str, list[tuple[str, bool]]]:
+    """Imported module → (file, whether when it is loaded)."""
+    found = defaultdict(list)
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for module, loaded in _imports(ast.parse(file.read_text(encoding="utf-8"))):
+            if module.partition(".")[0] not in {*sys.stdlib_module_names, "conduit_tasks", "include"}:
+                found[module].append((file.relative_to(PACKAGE).as_posix(), loaded))
+    return found
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    missing = []
+    for module, places in _third_party().items():
+        brought = _distribution(module)
+        if brought & CORE:
+            continue
+        extras = [name for name in EXTRA_OF if brought & EXTRAS[name]]
+        missing += [
+            f"{file} imports {module} of {sorted(brought)}"
+            for file, loaded in places
+            if (loaded and file not in LATE) or not any(file.startswith(EXTRA_OF[extra]) for extra in extras)
+        ]
+    assert not missing
+
+
+def test_an_extra_is_needed_by_the_modules_that_it_is_for() -> None:
+    # Given what the last test lets through, each rule is of use
+    imported = {name for module in _third_party() for name in _distribution(module)}
+    assert all(imported & EXTRAS[extra] for extra in EXTRA_OF)
+
+
+def _locked() -> dict[str, tuple[Requirement, list[str]]]:
+    text = (ROOT / "requirements.txt").read_text()
+    entries = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+    out = {}
+    for entry in entries:
+        written, *hashes = re.split(r"\s+--hash=", entry.strip())
+        requirement = Requirement(written)
+        out[canonicalize_name(requirement.name)] = (requirement, hashes)
+    return out
+
+
+def test_every_pin_is_exact_and_has_the_hashes_of_its_files() -> None:
+    for name, (requirement, hashes) in _locked().items():
+        assert [s.operator for s in requirement.specifier] == ["=="], name
+        assert hashes, f"{name} has no hash: run scripts/lock.sh"
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", each) for each in hashes), name
+
+
+def test_the_lock_names_no_server_and_no_folder() -> None:
+    text = (ROOT / "requirements.txt").read_text()
+    assert "//" not in text
+    assert not re.search(r"^\s*(-i|-f|--index|--extra-index|--find-links|--trusted)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("group", ["", *PROJECT["optional-dependencies"]])
+def test_what_is_declared_is_locked_at_a_version_that_fits(group: str) -> None:
+    locked = _locked()
+    for wanted in _requirements(PROJECT["optional-dependencies"][group] if group else PROJECT["dependencies"]):
+        pin, _ = locked.get(canonicalize_name(wanted.name), (None, []))
+        assert pin is not None, f"{wanted.name} is not locked: run scripts/lock.sh"
+        [exact] = pin.specifier
+        assert wanted.specifier.contains(Version(exact.version)), f"{pin} does not fit {wanted}: run scripts/lock.sh"
