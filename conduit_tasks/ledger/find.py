@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conduit_tasks.errors import ConduitError, SpoolError
@@ -22,21 +21,55 @@ class Place:
     index: int | None = None
 
 
-def by_id(spool: Spool, pipeline: str, id: str) -> list[Place]:
-    """Every place of the records with this id in what the spool still holds, newest first; a record that was read again
-    (after its source was, or Redis was rebuilt) has several."""
-    wanted = id.strip().lower()
-    out = []
-    for manifest in _sealed(spool, pipeline):
-        origins = [Origin(pipeline, s.source, s.partition) for s in manifest.slices]
+class Search:
+    """Looks for the records with an id in what the spool still holds, some micro-batches at a time.
+
+    Ids are in no file: each record's is made from its position. A sealed micro-batch never changes, so each is gone
+    through once, however often it is asked.
+    """
+
+    def __init__(self, spool: Spool, pipeline: str, id: str) -> None:
+        self._spool, self._pipeline, self._id = spool, pipeline, id.strip().lower()
+        self._seen: dict[str, list[Place]] = {}
+        self.left = 0
+        """Micro-batches that were not gone through yet."""
+
+    def look(self, most: int | None = None) -> list[Place]:
+        """Places found so far, newest first; several where the record was read again (after its source was, or Redis
+        was rebuilt). Ends with the micro-batch in which `most` records were gone through; None = all."""
+        paths = [
+            path
+            for number in reversed(self._spool.micro_batches(self._pipeline))
+            if (path := self._spool.sealed(self._pipeline, number)) is not None
+        ]
+        self._seen = {path: self._seen[path] for path in paths if path in self._seen}
+        read = 0
+        for path in paths:
+            if path not in self._seen and (most is None or read < most):
+                read += self._go_through(path)
+        self.left = sum(path not in self._seen for path in paths)
+        return [place for path in paths for place in self._seen.get(path, ())]
+
+    def _go_through(self, path: str) -> int:
+        try:
+            manifest = self._spool.read_sealed(path)
+        except SpoolError:
+            if path in (self._spool.sealed(self._pipeline, n) for n in self._spool.micro_batches(self._pipeline)):
+                raise
+            # Collected meanwhile.
+            self._seen[path] = []
+            return 0
+        origins = [Origin(self._pipeline, s.source, s.partition) for s in manifest.slices]
+        found, read = [], 0
         for file in manifest.files:
-            for batch in spool.read(file, columns=["slice", "n", "ord", "position"]):
+            for batch in self._spool.read(file, columns=["slice", "n", "ord", "position"]):
+                read += batch.num_rows
                 slices, ords = batch.column("slice").to_pylist(), batch.column("ord").to_pylist()
                 for row, (number, position, ordinal) in enumerate(zip(slices, batch.column("position"), ords)):
-                    if record_id(origins[number], position.as_py(), ordinal) == wanted:
-                        seq = int(manifest.seqs(batch.slice(row, 1))[0])
-                        out.append(_place(manifest, seq))
-    return out
+                    if record_id(origins[number], position.as_py(), ordinal) == self._id:
+                        found.append(_place(manifest, int(manifest.seqs(batch.slice(row, 1))[0])))
+        self._seen[path] = found
+        return read
 
 
 def by_index(spool: Spool, pipeline: str, micro_batch: int, index: int) -> list[Place]:
@@ -63,15 +96,3 @@ def _place(manifest: SealedManifest, seq: int) -> Place:
     number = max(i for i, base in enumerate(manifest.bases) if base <= seq)
     entry = manifest.slices[number]
     return Place(manifest.micro_batch, seq, entry.source, entry.partition, manifest.index_of()(seq))
-
-
-def _sealed(spool: Spool, pipeline: str) -> Iterator[SealedManifest]:
-    for number in reversed(spool.micro_batches(pipeline)):
-        path = spool.sealed(pipeline, number)
-        if path is None:
-            continue
-        try:
-            yield spool.read_sealed(path)
-        except SpoolError:
-            if spool.sealed(pipeline, number) is not None:
-                raise

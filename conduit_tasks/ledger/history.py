@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
+
 import pyarrow as pa
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.ledger.entry import SCHEMA
-from conduit_tasks.ledger.find import Place, by_id
+from conduit_tasks.ledger.find import Place, Search
 from conduit_tasks.ledger.query import covering
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.spool.spool import Spool
@@ -16,15 +19,31 @@ class UnknownRecord(ConfigError):
     """No record has this id, in what is still kept; ask for one that the spool or the dead letters still hold."""
 
 
+AT_ONCE = 500_000
+"""Records that one call of the API goes through: a second or two of one core."""
+REMEMBERED = 16
+"""Searches that are gone on with where they are asked for again."""
+
+_lock = threading.Lock()
+_searches: OrderedDict[tuple[str, str, str], Search] = OrderedDict()
+
+
 def places_of(spool: Spool, pipeline: str, record: str) -> list[Place]:
     """Where the record with this id was, newest first. Raises UnknownRecord where nothing that is kept has it."""
-    places = by_id(spool, pipeline, record) or _dead(pipeline, record)
-    if not places:
-        raise UnknownRecord(
-            f"no record {record} in what the spool of {pipeline} still holds (spool.retention), nor among its dead "
-            "letters"
-        )
-    return places
+    return Search(spool, pipeline, record).look() or _dead(pipeline, record)
+
+
+def places_so_far(spool: Spool, pipeline: str, record: str) -> tuple[list[Place], int]:
+    """The same, at a bounded cost: `AT_ONCE` records are gone through, and the next call with this id goes on from
+    there. Also how many micro-batches are left. One search runs at a time."""
+    key = (spool.uri(""), pipeline, record)
+    with _lock:
+        search = _searches.setdefault(key, Search(spool, pipeline, record))
+        _searches.move_to_end(key)
+        while len(_searches) > REMEMBERED:
+            _searches.popitem(last=False)
+        places = search.look(AT_ONCE)
+    return places or ([] if search.left else _dead(pipeline, record)), search.left
 
 
 def attempts_at(
@@ -36,7 +55,7 @@ def attempts_at(
 
 
 def _dead(pipeline: str, record: str) -> list[Place]:
-    """A record that ended before the fan-out is in no spool file, but among the dead letters."""
+    """A record that ended before the fan-out is in no spool file, but among the dead letters. Raises UnknownRecord."""
     from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
     from conduit_tasks.settings import settings
 
@@ -44,4 +63,9 @@ def _dead(pipeline: str, record: str) -> list[Place]:
     found = [
         Place(r["micro_batch"], r["seq"], r["connector"], r["partition"], r["index"]) for r in rows if r["id"] == record
     ]
+    if not found:
+        raise UnknownRecord(
+            f"no record {record} in what the spool of {pipeline} still holds (spool.retention), nor among its dead "
+            "letters"
+        )
     return list(dict.fromkeys(found))

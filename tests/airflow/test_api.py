@@ -40,8 +40,11 @@ class Airflow:
 
     methods: tuple[str, ...] = ("GET", "POST")
     hidden: tuple[str, ...] = ()
+    logs: bool = True
 
-    def is_authorized_dag(self, *, method: str, details: Any, **_: Any) -> bool:
+    def is_authorized_dag(self, *, method: str, details: Any, access_entity: Any = None, **_: Any) -> bool:
+        if str(getattr(access_entity, "name", "")) == "TASK_LOGS" and not self.logs:
+            return False
         return method in self.methods and details.id not in self.hidden
 
     def get_authorized_dag_ids(self, *, user: Any) -> set[str]:
@@ -308,6 +311,46 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
     assert broker_of("p").status().status == "running"
 
 
+def test_records_and_what_targets_answered_are_shown_to_who_may_read_logs(
+    api: Any, airflow: Airflow, delivered: None
+) -> None:
+    airflow.logs = False
+    for path in ("", "/topology", "/micro-batches", "/positions", "/error", "/destinations"):
+        assert api.get(f"/v1/pipelines/p{path}").status_code == 200, path
+    for path in ("/ledger", "/records/abcdef0123/history", "/dead-letters", "/dead-letters/web/0/1/1/0"):
+        assert api.get(f"/v1/pipelines/p{path}").status_code == 403, path
+    assert "/v1/pipelines/{pipeline_id}/ledger" in api.get("/openapi.json").json()["paths"]
+
+
+def test_a_history_that_is_asked_for_again_reads_only_what_is_new(
+    api: Any, delivered: None, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conduit_tasks.ledger import history
+    from conduit_tasks.spool.spool import Spool
+
+    read: list[Any] = []
+    whole = Spool.read
+    monkeypatch.setattr(Spool, "read", lambda self, file, **how: [read.append(file), whole(self, file, **how)][1])
+    monkeypatch.setattr(history, "AT_ONCE", 1)
+    letter = api.get("/v1/pipelines/p/dead-letters").json()["items"][0]
+    path = f"/v1/pipelines/p/records/{letter['id']}/history"
+    read.clear()
+    # Given a bound of one record, each look goes through one micro-batch, the newest first
+    looks = [api.get(path).json() for _ in range(3)]
+    assert [(look["left"], len(look["places"])) for look in looks] == [(1, 0), (0, 1), (0, 1)]
+    assert len(read) == 2
+    assert {a["outcome"] for a in looks[2]["attempts"]} == {"acked", "nacked"}
+    # When there is a new micro-batch, only that one is read
+    events(home / "data", 5, 10)
+    run_once("p", "third")
+    read.clear()
+    assert api.get(path).json()["left"] == 0
+    assert len(read) == 1
+    # And an id that nothing has is unknown only once everything was gone through
+    nothing = "/v1/pipelines/p/records/abcdef0123/history"
+    assert [api.get(nothing).status_code for _ in range(3)] == [200, 200, 404]
+
+
 def test_nobody_who_is_not_signed_in_gets_anything(home: Path) -> None:
     from fastapi.testclient import TestClient
 
@@ -320,6 +363,8 @@ def test_nobody_who_is_not_signed_in_gets_anything(home: Path) -> None:
                 assert said.status_code in (401, 422), route
                 assert said.status_code == 401 or "{" in route
         assert client.get("/pages/").status_code == 401
+        for described in ("/openapi.json", "/docs", "/redoc"):
+            assert client.get(described).status_code in (401, 404), described
         assert client.get("/v1/pipelines/p").status_code == 401
 
 

@@ -1,7 +1,8 @@
 """Who may do what: Airflow's own users and permissions, asked for the DAG of the pipeline.
 
 A plugin's routes are open unless each of them says otherwise. Whoever may see a DAG's runs sees its pipeline; its
-records (dead letters) are shown to whoever may read its tasks' logs; whoever may start its runs may change it.
+records (dead letters, and what the targets answered to each) are shown to whoever may read its tasks' logs; whoever may
+start its runs may change it.
 """
 
 from __future__ import annotations

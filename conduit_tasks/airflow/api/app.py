@@ -7,7 +7,7 @@ from importlib import resources
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 
 from conduit_tasks.airflow.api import access, dead_letters, files, overview, pipelines, problems, replays
 from conduit_tasks.pipeline.names import dag_id
@@ -31,6 +31,7 @@ app = FastAPI(
     "Authenticate as for Airflow's own API; a change by cookie also needs the header `X-Conduit-Request: 1`.",
     docs_url=None,
     redoc_url=None,
+    openapi_url=None,
 )
 problems.install(app)
 app.include_router(pipelines.router)
@@ -47,6 +48,12 @@ async def headers(request: Request, call_next: Callable[[Request], Awaitable[Res
     response.headers["Referrer-Policy"] = "same-origin"
     response.headers.setdefault("Cache-Control", "no-store")
     return response
+
+
+@app.get("/openapi.json", include_in_schema=False)
+def described(_: GetUserDep) -> JSONResponse:
+    """What this API is; FastAPI's own route would tell it to everybody."""
+    return JSONResponse(app.openapi())
 
 
 @app.get("/v1/metrics", tags=["metrics"], response_class=PlainTextResponse)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from conduit_tasks.airflow.api import overview
-from conduit_tasks.airflow.api.access import Changed, Seen, same_site, visible
+from conduit_tasks.airflow.api.access import Changed, Seen, SeenRecords, same_site, visible
 from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.airflow.api.runs import see_to_a_run
 from conduit_tasks.errors import ConfigError
@@ -137,22 +137,24 @@ def list_micro_batches(pipeline: Seen, offset: Offset = 0, limit: Limit = 50) ->
 
 @router.get("/{pipeline_id}/records/{record_id}/history")
 def show_history(
-    pipeline: Seen, record_id: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{8,128}$", description="The record's id.")]
+    pipeline: SeenRecords,
+    record_id: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{8,128}$", description="The record's id.")],
 ) -> dict[str, Any]:
-    """Every attempt at this record, at each destination, from the ledger."""
-    from conduit_tasks.ledger.history import attempts_at, places_of
+    """Every attempt at this record, at each destination, from the ledger. `left`: micro-batches of the spool that were
+    not looked through yet; ask again, and it goes on with them."""
+    from conduit_tasks.ledger.history import attempts_at, places_so_far
     from conduit_tasks.ledger.store import Ledger
     from conduit_tasks.micro_batch.context import open_spool
 
     spool = open_spool(pipeline)
-    places = places_of(spool, pipeline.id, record_id.lower())
+    places, left = places_so_far(spool, pipeline.id, record_id.lower())
     rows = attempts_at(Ledger(spool, pipeline.id), places).to_pylist()
-    return {"record": record_id, "places": [asdict(place) for place in places], "attempts": rows}
+    return {"record": record_id, "places": [asdict(place) for place in places], "attempts": rows, "left": left}
 
 
 @router.get("/{pipeline_id}/ledger")
 def list_attempts(  # noqa: PLR0917 - its filters
-    pipeline: Seen,
+    pipeline: SeenRecords,
     destination: Annotated[str | None, Query(max_length=128, description="Only at this one.")] = None,
     since: Annotated[
         datetime | None, Query(description="Only what ended then or later; UTC where it names no zone.")

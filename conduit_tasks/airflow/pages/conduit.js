@@ -314,7 +314,7 @@ async function record(r) {
     ...found.places.map((p) => el("p", { class: "dim" }, `Micro-batch ${count(p.micro_batch)}, number ${p.seq}, from ${p.source} ${p.partition}`)),
     table(["Ended (UTC)", "Destination", "Outcome", "Status", "#Seconds", "Class", "Error", "Run"],
       found.attempts.map((a) => [at(a.ended), a.destination, a.outcome, a.status, a.seconds?.toFixed(2), a.error_class, { error: a.error ?? "" }, a.run]),
-      "No attempt was made at it.")];
+      found.left ? `Looking: ${plural(found.left, "micro-batch")} of the spool to go through.` : "No attempt was made at it.")];
 }
 
 const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, record,
