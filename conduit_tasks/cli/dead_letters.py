@@ -1,7 +1,7 @@
 """`conduit dead-letters`: what could not be delivered: look, take out, send again, give up (SEMANTICS C14, X2).
 
 All commands take the same filters. What is *open* is what the broker's index says; the letters are in the project's own
-store. A `dead-letter-queue` with a plugin of its own is not read: look where it writes.
+store. What a `dead-letter-queue` with a plugin writes is there too; the plugin itself is not read.
 """
 
 from __future__ import annotations

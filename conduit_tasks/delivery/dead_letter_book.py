@@ -61,8 +61,9 @@ class Book:
         for destination, entries in self.lost.items():
             if entries:
                 said.append(
-                    f"{destination}: {len(entries):,} dead letter(s) are in the broker's index only: they went to a "
-                    "`dead-letter-queue` plugin, or their files were removed"
+                    f"{destination}: {len(entries):,} dead letter(s) are in the broker's index only: `plugin: log` "
+                    "dropped them, or their files were removed. A plugin's copy is not read: replay what they "
+                    "came from"
                 )
         unknown = Counter(e.destination for e in self.entries if e.state == UNKNOWN)
         for destination, count in sorted(unknown.items()):

@@ -1,34 +1,27 @@
-"""What takes nacks: the project's store, a file, any record-wise destination, or the log, which drops (SEMANTICS C5).
+"""What takes nacks: our own store, and beside it any destination's plugin; or the log, which drops (SEMANTICS C5).
 
 A handler is only asked for nacks that the window accepted (C6), before they are confirmed (invariant 8). Where it
 raises, the record is not acknowledged (T7). All of them may be given the same letter twice, after a crash: the store
-replaces it; in a file and at a destination it is there twice, under the same id.
+replaces it; at a plugin it is there twice under the same id, unless the plugin can tell.
 """
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import logging
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from conduit_tasks.delivery.dead_letter_plugin import PluginHandler, as_dict, letter_record
 from conduit_tasks.delivery.port import DeadLetter
-from conduit_tasks.errors import ConduitError, ConfigError, Unavailable
+from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.pipeline.plugins import parse_plugin
-from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery
+from conduit_tasks.pipeline.topology import DeadLetterQueue
 from conduit_tasks.settings import settings
 
-if TYPE_CHECKING:
-    from conduit_tasks.connectors.base import RecordDestination
-
 log = logging.getLogger(__name__)
-
-SENDS = Delivery(retry=4, backoff_delay=0.2, timeout=10.0)
-"""How letters are sent to a destination: five attempts, then the nack is not acknowledged."""
 
 
 class Handler(Protocol):
@@ -50,47 +43,32 @@ def dead_letter_handler(queue: DeadLetterQueue, *, root: str, pipeline: str, des
 
 
 def _handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: str | None) -> Handler:
-    if queue.plugin is None:
-        from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-
-        return DeadLetterStore(root, pipeline, destination)
-    name = parse_plugin(queue.plugin).name
+    name = parse_plugin(queue.plugin).name if queue.plugin is not None else None
     if name == "log":
         return Drop()
-    if name == "file":
-        return FileHandler(queue.settings)
-    from conduit_tasks.connectors.base import RecordDestination
+    from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore
+
+    ours = DeadLetterStore(root, pipeline, destination)
+    if name is None:
+        return ours
+    if name == "file" and queue.settings.get("format") != "parquet":
+        return Copied(ours, FileHandler(queue.settings))
     from conduit_tasks.connectors.registry import destination_class
 
     cls = destination_class(name)
-    if not issubclass(cls, RecordDestination):
-        raise ConfigError(
-            f"dead-letter-queue of {pipeline}: plugin {name} writes in batches and keeps state, which dead letters "
-            "have no place for; leave `plugin` out for the project's own store, or use file, log or http"
-        )
-    return DestinationHandler(cls, dict(queue.settings), name)
+    return Copied(ours, PluginHandler(cls, dict(queue.settings), pipeline, destination or BEFORE_FAN_OUT))
 
 
-def as_dict(letter: DeadLetter) -> dict[str, Any]:
-    """A letter as JSON types: everything of C14."""
-    record = letter.record
-    return {
-        "id": record.id,
-        "micro_batch": letter.micro_batch,
-        "seq": letter.seq,
-        "ord": record.ordinal,
-        "epoch": letter.epoch,
-        "index": letter.index,
-        "node": letter.node,
-        "error": letter.error,
-        "error_class": letter.error_class,
-        "attempts": letter.attempts,
-        "at": letter.at,
-        "pipeline": record.origin.pipeline,
-        "connector": record.origin.connector,
-        "partition": record.origin.partition,
-        "record": record.to_opencdc(),
-    }
+class Copied:
+    """Our own store, from where letters are redriven, then a plugin: a nack is confirmed when both have its letter."""
+
+    def __init__(self, ours: Handler, theirs: Handler) -> None:
+        self._ours, self._theirs = ours, theirs
+
+    def store(self, letters: Sequence[DeadLetter]) -> None:
+        """See Handler."""
+        self._ours.store(letters)
+        self._theirs.store(letters)
 
 
 class Drop:
@@ -113,20 +91,25 @@ class Drop:
 class FileHandler:
     """`plugin: builtin:file`: a line of JSON for each, appended under a lock, fsynced; a torn last line is cut off.
 
-    Setting `path`: the file, relative to the project's home.
+    Setting `path`: the file, relative to the project's home. With `format: opencdc` a line is the letter's record.
+    Several destinations, and processes, may write to one file: nothing but a torn line is ever cut off.
     """
 
     def __init__(self, options: Any) -> None:
         if not options.get("path"):
             raise ConfigError("dead-letter-queue: plugin file needs the setting `path`")
         self._path = Path(settings().path(options["path"]))
+        self._opencdc = options.get("format") == "opencdc"
 
     def store(self, letters: Sequence[DeadLetter]) -> None:
         import orjson
 
         from conduit_tasks.spool.durable import make_folders, sync_folder
 
-        lines = b"".join(orjson.dumps(as_dict(letter), option=orjson.OPT_NON_STR_KEYS) + b"\n" for letter in letters)
+        forms: list[dict[str, Any]] = list(map(as_dict, letters))
+        if self._opencdc:
+            forms = [letter_record(letter, form).to_opencdc() for letter, form in zip(letters, forms)]
+        lines = b"".join(orjson.dumps(form, option=orjson.OPT_NON_STR_KEYS) + b"\n" for form in forms)
         try:
             make_folders(self._path.parent)
             with self._path.open("a+b", buffering=0) as file:
@@ -161,51 +144,3 @@ def _cut_torn_line(fd: int) -> int:
     if end < size:
         os.ftruncate(fd, end)
     return end
-
-
-class DestinationHandler:
-    """Any record-wise destination: the letter is the payload of a record with the id of the failed one."""
-
-    def __init__(self, cls: type[RecordDestination], options: dict[str, str], name: str) -> None:
-        self._cls, self._options, self._name = cls, options, name
-        cls(options)
-
-    def store(self, letters: Sequence[DeadLetter]) -> None:
-        asyncio.run(self._send(letters))
-
-    async def _send(self, letters: Sequence[DeadLetter]) -> None:
-        from conduit_tasks.delivery.retry import RetryPolicy
-        from conduit_tasks.record.record import Record
-
-        policy = RetryPolicy(SENDS)
-        destination = self._cls(self._options)
-        await destination.open(SENDS.timeout)
-        try:
-            for letter in letters:
-                record = Record(
-                    letter.record.position,
-                    metadata={
-                        "conduit.dlq.nack.error": letter.error,
-                        "conduit.dlq.nack.node.id": letter.node,
-                        "conduit.dlq.nack.error.class": letter.error_class,
-                    },
-                    key=letter.record.key,
-                    after=as_dict(letter),
-                    ordinal=letter.record.ordinal,
-                    origin=letter.record.origin,
-                )
-                await self._send_one(destination, record, policy)
-        finally:
-            await destination.close()
-
-    async def _send_one(self, destination: RecordDestination, record: Any, policy: Any) -> None:
-        from conduit_tasks.delivery.single import send
-
-        began = time.monotonic()
-        outcome, attempts = await send(destination, record, policy, SENDS.timeout)
-        if outcome.kind != "delivered":
-            raise Unavailable(
-                f"the dead-letter destination {self._name} did not take {record.id} in {attempts} attempt(s) and "
-                f"{time.monotonic() - began:.1f} s: {outcome.message}",
-                status=outcome.status,
-            )

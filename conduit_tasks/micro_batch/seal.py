@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from conduit_tasks.delivery.port import DeadLetter
-from conduit_tasks.errors import AckFailed, PipelineStopped
+from conduit_tasks.errors import AckFailed, BrokerUnavailable, ConduitError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
@@ -105,7 +105,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
                 )
     # 2. store the dead letters (invariant 8), 3. tell the handlers (C7), 4. write the manifest, 5. seal.
     if letters:
-        context.dead_letters(queue, None).store(letters)
+        _store(context, letters)
     matched = {d.id: sum(m.matched.get(d.id, 0) for m in final) for d in pipeline.destinations}
     files = [file for m in final for file in m.files]
     manifest = SealedManifest(
@@ -148,6 +148,20 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
                 # Sealed is sealed; the source's ack task gives it again.
                 log.warning("%s", error)
     return f"sealed micro-batch {number}: {total:,} records, {size:,} bytes"
+
+
+def _store(context: Context, letters: Sequence[DeadLetter]) -> None:
+    """Raises ConduitError where they cannot be stored: the micro-batch stays unsealed, and is sealed when it is tried
+    again (T7)."""
+    try:
+        context.dead_letters(context.pipeline.dead_letters, None).store(letters)
+    except (Fenced, BrokerUnavailable):
+        raise
+    except Exception as error:
+        raise ConduitError(
+            f"the dead letters of what failed before the fan-out cannot be stored ({type(error).__name__}: {error}); "
+            "their records stay unacknowledged. Mend the `dead-letter-queue`; it is tried again"
+        ) from error
 
 
 def _tell_handlers(context: Context, manifest: SealedManifest, letters: Sequence[DeadLetter]) -> None:

@@ -101,7 +101,7 @@ def destination_edge(pipeline: Pipeline, destination: Destination, connector: ty
 def nack_window(queue: DeadLetterQueue) -> str:
     """What a nack does (C5, C6), in words."""
     where = {None: "the project's dead-letter store", "log": "the log only (dropped)"}.get(
-        queue.plugin, f"the plugin {queue.plugin}"
+        queue.plugin, f"the plugin {queue.plugin} and the project's dead-letter store"
     )
     if queue.window_size == 0:
         return f"failed records go to {where}, without a limit"

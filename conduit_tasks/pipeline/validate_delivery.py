@@ -37,12 +37,12 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Repo
         report.add(
             "E209", (*path, "park-keys"), "parking keeps the order of a key", "write order-by: key, or remove park-keys"
         )
-    elif delivery.park_keys and (connector.dead_letter_queue or queue).plugin:
+    elif delivery.park_keys and _drops(connector.dead_letter_queue or queue):
         report.add(
             "E209",
             (*path, "park-keys"),
-            "what is parked follows its dead letter when that is redriven, and a plugin's letters cannot be",
-            "leave the plugin of dead-letter-queue out, or remove park-keys",
+            "what is parked follows its dead letter when that is redriven, and plugin: log keeps none",
+            "write another plugin of dead-letter-queue or leave it out, or remove park-keys",
         )
     if delivery.timeout <= 0:
         report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
@@ -51,6 +51,10 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Repo
             report.add(
                 "W202", (*path, key), f"without retry nothing is repeated, so {key} has no effect", "add retry: 5"
             )
+
+
+def _drops(queue: DeadLetterKeys) -> bool:
+    return queue.plugin is not None and parse_plugin(queue.plugin).name == "log"
 
 
 def _check_pipe(delivery: DeliveryKeys, report: Report, path: Path) -> None:

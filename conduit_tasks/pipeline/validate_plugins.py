@@ -27,6 +27,7 @@ class _Kind(NamedTuple):
 def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
     """Plugins, their settings, filters and conditions: loads the modules that know them."""
     from conduit_tasks.connectors import registry
+    from conduit_tasks.delivery.dead_letter_plugin import unfit
     from conduit_tasks.filters import compile_filters
 
     sources = _Kind(registry.source_class, registry.known)
@@ -51,7 +52,9 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
             queues.append(((*path, "dead-letter-queue"), connector.dead_letter_queue))
     for path, queue in queues:
         if queue.plugin and parse_plugin(queue.plugin).name != "log":
-            _check_connector(destinations, queue.plugin, queue.settings, report, path)
+            cls = _check_connector(destinations, queue.plugin, queue.settings, report, path)
+            if cls and (said := unfit(cls)):
+                report.add("E204", (*path, "plugin"), said)
     _check_wake(keys, found, report, (*base, "wake"))
     _check_called(keys, report, base)
 

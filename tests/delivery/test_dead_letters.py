@@ -2,23 +2,27 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
 
 from conduit_tasks.connectors import registry
-from conduit_tasks.connectors.base import DELIVERED, Described, Outcome
+from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Described, Outcome, Rows, Spec
+from conduit_tasks.delivery import dead_letter_plugin
+from conduit_tasks.delivery.dead_letter_plugin import letter_id
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-from conduit_tasks.delivery.dead_letters import Drop, FileHandler, dead_letter_handler
+from conduit_tasks.delivery.dead_letters import Drop, FileHandler, Handler, dead_letter_handler
 from conduit_tasks.delivery.port import DeadLetter
-from conduit_tasks.errors import ConduitError, ConfigError, Unavailable
-from conduit_tasks.pipeline.topology import DeadLetterQueue, Processor
+from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
+from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Processor
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.settings import settings
-from tests.delivery.fakes import Tape, Target
+from tests.delivery.fakes import Target
 
 
 @pytest.fixture
@@ -134,10 +138,7 @@ def test_drop_warns_of_each_record(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.proves("C5", "C14")
 def test_a_file_gets_a_line_for_each_and_a_torn_line_is_cut_off(installation: Path) -> None:
     # Given a file whose last line a crash tore
-    handler = dead_letter_handler(
-        DeadLetterQueue("builtin:file", {"path": "out/dead.jsonl"}), root="", pipeline="p", destination="d"
-    )
-    assert isinstance(handler, FileHandler)
+    handler = FileHandler({"path": "out/dead.jsonl"})
     handler.store([letter(5)])
     path = installation / "out" / "dead.jsonl"
     with path.open("ab") as file:
@@ -157,7 +158,9 @@ def offer(monkeypatch: pytest.MonkeyPatch, cls: type) -> None:
 
 
 @pytest.mark.proves("C5", "T7", "T8")
-def test_any_record_wise_destination_takes_dead_letters_with_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_record_wise_destination_takes_dead_letters_with_retries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Given a destination that fails at first
     got: list[Record] = []
 
@@ -170,18 +173,20 @@ def test_any_record_wise_destination_takes_dead_letters_with_retries(monkeypatch
             return DELIVERED if len(got) > 1 else Outcome("failed", "503")
 
     offer(monkeypatch, Letters)
-    handler = dead_letter_handler(DeadLetterQueue("http"), root="", pipeline="p", destination="d")
     # When a letter is stored
-    handler.store([letter()])
+    plugged(tmp_path).store([letter()])
     # Then it is sent again under the same id, with the record inside
-    assert [record.id for record in got] == [letter().record.id] * 2
+    assert [record.id for record in got] == [letter_id(letter())] * 2
     assert isinstance(got[1].after, dict)
+    assert got[1].after["id"] == letter().record.id
     assert got[1].after["record"] == letter().record.to_opencdc()
     assert got[1].metadata["conduit.dlq.nack.error"] == "no such carrier"
+    # And there is a copy that can be redriven
+    assert list(DeadLetterStore(str(tmp_path), "flights").letters("delays")) == [letter()]
 
 
 @pytest.mark.proves("T7")
-def test_a_destination_that_refuses_a_dead_letter_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_destination_that_refuses_a_dead_letter_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing(Target):
         def __init__(self, options: dict[str, str]) -> None:
             super().__init__(lambda *_: Outcome("refused", "401", 401))
@@ -190,15 +195,116 @@ def test_a_destination_that_refuses_a_dead_letter_raises(monkeypatch: pytest.Mon
             return Outcome("refused", "401", 401)
 
     offer(monkeypatch, Refusing)
-    handler = dead_letter_handler(DeadLetterQueue("http"), root="", pipeline="p", destination="d")
     with pytest.raises(Unavailable, match="401"):
-        handler.store([letter()])
+        plugged(tmp_path).store([letter()])
 
 
-def test_a_batch_wise_destination_cannot_take_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    offer(monkeypatch, Tape)
-    with pytest.raises(ConfigError, match="dead-letter-queue"):
-        dead_letter_handler(DeadLetterQueue("sql"), root="", pipeline="p", destination="d")
+class Shelf(BatchDestination):
+    """A batch-wise target of letters: what is on it, and what each write is to meet first."""
+
+    spec = Spec("shelf", "")
+    chunk = 4
+    there: ClassVar[list[tuple[str, str]]] = []
+    meets: ClassVar[list[Any]] = []
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        assert state is None or state["of"] == self.connector, "a destination never gets a state that it did not return"
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        met = self.meets.pop(0) if self.meets else None
+        if isinstance(met, Exception):
+            raise met
+        if met is not None:
+            met()
+        assert rows.batch.num_rows <= self.chunk
+        ids = [record.after["id"] for record in rows.records() if isinstance(record.after, dict)]
+        if BAD in ids:
+            raise Refused("no room for this one")
+        self.there.extend((self.connector, id) for id in ids)
+        return {"of": self.connector}
+
+
+BAD = "a bad one's id"
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> type[Shelf]:
+    offer(monkeypatch, Shelf)
+    monkeypatch.setattr(Shelf, "there", [])
+    monkeypatch.setattr(Shelf, "meets", [])
+    monkeypatch.setattr(dead_letter_plugin, "SENDS", Delivery(retry=2, backoff_delay=0.001, timeout=5.0))
+    return Shelf
+
+
+@pytest.mark.proves("C5", "C17", "T7")
+def test_a_batch_wise_destination_takes_letters_in_writes_with_retries(tmp_path: Path, shelf: type[Shelf]) -> None:
+    # Given one that is away for a moment
+    shelf.meets[:] = [None, Unavailable("busy"), Unavailable("busy")]
+    # When more letters are stored than a write takes
+    letters = [letter(n) for n in range(10)]
+    plugged(tmp_path).store(letters)
+    # Then each is there once, in order, and the connector has a name of the letters' own
+    assert [id for _, id in shelf.there] == [each.record.id for each in letters]
+    (name,) = {name for name, _ in shelf.there}
+    assert name.startswith("delays.dead-letters/")
+    # And the same letters have the same name, others another
+    plugged(tmp_path).store(letters)
+    plugged(tmp_path).store(letters[:1])
+    assert [n == name for n, _ in shelf.there] == [True] * 20 + [False]
+
+
+@pytest.mark.proves("T7", "I8")
+def test_a_letter_that_is_refused_is_named_and_those_before_it_are_written(
+    tmp_path: Path, shelf: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = letter(2)
+    monkeypatch.setattr("tests.delivery.test_dead_letters.BAD", bad.record.id)
+    with pytest.raises(ConduitError, match=f"refuses the letter of record {bad.record.id}: no room"):
+        plugged(tmp_path).store([letter(n) for n in range(4)])
+    assert [id for _, id in shelf.there] == [letter(n).record.id for n in range(2)]
+
+
+@pytest.mark.proves("T7")
+def test_a_destination_of_letters_that_stays_away_or_hangs_raises_in_time(
+    tmp_path: Path, shelf: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.meets[:] = [Unavailable("away")] * 3
+    with pytest.raises(Unavailable, match="away"):
+        plugged(tmp_path).store([letter()])
+    assert not shelf.meets, "three attempts"
+    # Given a write that never ends
+    over = threading.Event()
+    shelf.meets[:] = [over.wait]
+    monkeypatch.setattr(dead_letter_plugin, "WRITE", 0.05)
+    try:
+        with pytest.raises(ConduitError, match=r"did not answer within 0\.05 s"):
+            plugged(tmp_path).store([letter()])
+    finally:
+        over.set()
+
+
+def test_a_destination_in_the_drivers_session_cannot_take_letters(
+    tmp_path: Path, shelf: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "in_driver", True)
+    with pytest.raises(ConfigError, match="the driver's Spark session"):
+        plugged(tmp_path)
+
+
+@pytest.mark.proves("T8")
+def test_letters_of_one_record_at_two_destinations_and_in_two_epochs_have_ids_of_their_own() -> None:
+    elsewhere = replace(letter(), node="destinations.archive")
+    before = replace(letter(), node="processors/route")
+    again = replace(letter(), epoch=7)
+    processor = replace(letter(), node="destinations.delays/tidy", micro_batch=9, seq=1, attempts=2, error="other")
+    ids = [letter_id(each) for each in (letter(), elsewhere, before, again, letter(6), letter(ordinal=1))]
+    assert len(set(ids)) == len(ids)
+    assert letter_id(processor) == letter_id(letter()), "one letter for each record, destination and epoch"
+
+
+def plugged(root: Path) -> Handler:
+    """What takes the letters of `delays` with a plugin of `offer`."""
+    return dead_letter_handler(DeadLetterQueue("offered"), root=str(root), pipeline="flights", destination="delays")
 
 
 def processed(tmp_path: Path, *processors: Processor) -> list[DeadLetter]:

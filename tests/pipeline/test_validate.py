@@ -98,9 +98,9 @@ def test_a_wrong_key_of_the_pipeline_is_found_at_its_place(
         ("delivery: {backoff-delay: -1s}", "E103", "is not a duration"),
         ("delivery: {guarantee: exactly-once}", "E103", "'effectively-once'"),
         (
-            "delivery: {park-keys: true, order-by: key}\ndead-letter-queue: {plugin: file, settings: {path: x}}",
+            "delivery: {park-keys: true, order-by: key}\ndead-letter-queue: {plugin: log, window-size: 1}",
             "E209",
-            "leave the plugin of dead-letter-queue out",
+            "plugin: log keeps none",
         ),
         ("delivery: {pipe: resend, retry: 0}", "W205", "nothing is sent again within a run"),
         ("delivery: {pipe: resend, guarantee: at-most-once}", "W205", "write pipe: stream"),
@@ -360,3 +360,22 @@ def test_processors_of_dead_letters_are_checked_like_others_and_see_one_record(
     line, _, found, message, hint = only(files.with_pipeline(destination=keys), plugins=True)
     assert (found, line) == (code, DESTINATION_LINE)
     assert says in f"{message} {hint} {code}" or code == "E207"
+
+
+@pytest.mark.parametrize(
+    ("queue", "code", "says"),
+    [
+        ("{plugin: spark, settings: {format: orc, path: out}}", "E204", "format: parquet"),
+        ("{plugin: kafka, settings: {topic: t}}", "E205", "servers"),
+        ("{plugin: sqs, settings: {queue: q, delai: 1s}}", "E205", "delai"),
+        ("{plugin: generator}", "E204", "a source only"),
+        ("{plugin: kaffka}", "E203", "kafka"),
+    ],
+)
+def test_where_dead_letters_go_is_checked_as_a_destination_is(
+    only: Only, files: Files, queue: str, code: str, says: str
+) -> None:
+    text = files.with_pipeline(destination=f"dead-letter-queue: {queue}")
+    line, _, found, message, hint = only(text, plugins=True)
+    assert (found, line) == (code, DESTINATION_LINE)
+    assert says in f"{message} {hint}"

@@ -1,0 +1,308 @@
+"""Dead letters written by a destination's plugin, whichever it is (`dead-letter-queue: {plugin: …}`, C14, T7).
+
+A letter is a record of its own: the payload tells everything of it, with the failed record whole. Its id is the same at
+every attempt, and another one for each destination and epoch: of two destinations that refuse a record, and of a
+redrive that fails, the letters stand beside each other wherever rows are told apart by id.
+
+Letters are written without a state (docs/adr/0010-dead-letters-are-kept-here-too.md): each `store` is a connector of
+its own, named after the letters, so that storing the same ones again replaces what was there, where the plugin can, and
+nothing else is ever taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
+from conduit_tasks.logs import carried
+from conduit_tasks.pipeline.topology import Delivery
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import BatchDestination, RecordDestination
+    from conduit_tasks.record.record import Record
+
+log = logging.getLogger(__name__)
+
+SENDS = Delivery(retry=4, backoff_delay=0.2, timeout=10.0)
+"""How letters are sent to a destination: five attempts, then the nack is not acknowledged."""
+WRITE = 60.0
+"""Seconds for one write of letters, or for opening or closing what writes them."""
+MOST = 1_000
+"""Letters in one write."""
+AT_ONCE = 16
+"""Letters on their way to a record-wise destination."""
+COLLECTION = "dead_letters"
+"""Where letters go if the plugin is not told: its topic or table is a template of `opencdc.collection` then."""
+
+
+def letter_id(letter: DeadLetter) -> str:
+    """The letter's own id: of the record, where it failed and the epoch; never of the micro-batch."""
+    return letter_record(letter, {}).id
+
+
+def as_dict(letter: DeadLetter) -> dict[str, Any]:
+    """A letter as JSON types: everything of C14."""
+    record = letter.record
+    return {
+        "letter": letter_id(letter),
+        "id": record.id,
+        "micro_batch": letter.micro_batch,
+        "seq": letter.seq,
+        "ord": record.ordinal,
+        "epoch": letter.epoch,
+        "index": letter.index,
+        "node": letter.node,
+        "error": _text(letter.error),
+        "error_class": letter.error_class,
+        "attempts": letter.attempts,
+        "at": letter.at,
+        "pipeline": record.origin.pipeline,
+        "connector": record.origin.connector,
+        "partition": record.origin.partition,
+        "position": base64.b64encode(record.position).decode(),
+        "record": record.to_opencdc(),
+    }
+
+
+def letter_record(letter: DeadLetter, payload: dict[str, Any]) -> Record:
+    """The letter as a record. Metadata as Conduit's own dead letters have it, and what else is known of the failure."""
+    from conduit_tasks.record.record import Origin, Record
+
+    failed = letter.record
+    origin = failed.origin
+    return Record(
+        failed.position,
+        metadata={
+            "opencdc.collection": COLLECTION,
+            "opencdc.createdAt": str(int(letter.at * 1e9)),
+            "conduit.source.connector.id": origin.connector,
+            "conduit.dlq.nack.error": _text(letter.error),
+            "conduit.dlq.nack.node.id": letter.node,
+            "conduit.dlq.nack.error.class": letter.error_class,
+            "conduit.dlq.nack.attempts": str(letter.attempts),
+            "cloudevents.source": f"{origin.pipeline}/{origin.connector}",
+            "cloudevents.type": "conduit.dead-letter",
+        },
+        key=failed.key,
+        after=payload,
+        ordinal=failed.ordinal,
+        origin=Origin(
+            origin.pipeline,
+            f"dead-letters.{letter.node.partition('/')[0]}",
+            f"{origin.connector}/{origin.partition}@{letter.epoch}",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class PluginHandler:
+    """Writes letters by a destination's plugin, as a delivery of their own. `owner`: whose letters they are, the
+    destination's id or `_pipeline`."""
+
+    cls: type[RecordDestination] | type[BatchDestination]
+    settings: dict[str, str] = field(repr=False)
+    pipeline: str
+    owner: str
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where a setting is wrong, or the plugin cannot write letters."""
+        if said := unfit(self.cls):
+            raise ConfigError(f"dead-letter-queue of {self.pipeline}: {said}")
+        self.cls(self.settings)
+
+    def store(self, letters: Sequence[DeadLetter]) -> None:
+        """See Handler. Raises Unavailable (it cannot be reached, or does not answer), ConduitError (it refuses one)."""
+        from conduit_tasks.connectors.base import RecordDestination
+
+        if not letters:
+            return
+        destination = self.cls(self.settings)
+        destination.pipeline = self.pipeline
+        names = hashlib.blake2b("\n".join(map(letter_id, letters)).encode(), digest_size=8).hexdigest()
+        destination.connector = f"{self.owner}.dead-letters/{names}"
+        if isinstance(destination, RecordDestination):
+            asyncio.run(self._send(destination, letters))
+        else:
+            self._write(destination, letters)
+
+    @property
+    def _name(self) -> str:
+        return self.cls.spec.name
+
+    def _records(self, letters: Sequence[DeadLetter]) -> list[Record]:
+        """Where a row's columns have types of their own, the failed record, which may be anything, is JSON text."""
+        import orjson
+
+        rows = any(option.name == "rows" for option in self.cls.spec.options)
+        out = []
+        for letter in letters:
+            payload = as_dict(letter)
+            if rows:
+                payload["record"] = orjson.dumps(payload["record"], option=orjson.OPT_NON_STR_KEYS).decode()
+            out.append(letter_record(letter, payload))
+        return out
+
+    # --- record-wise
+
+    async def _send(self, destination: RecordDestination, letters: Sequence[DeadLetter]) -> None:
+        from conduit_tasks.delivery.retry import RetryPolicy
+
+        policy, room = RetryPolicy(SENDS), asyncio.Semaphore(AT_ONCE)
+
+        async def one(record: Record) -> None:
+            async with room:
+                await self._send_one(destination, record, policy)
+
+        try:
+            await asyncio.wait_for(destination.open(SENDS.timeout), WRITE)
+            async with asyncio.TaskGroup() as group:
+                for record in self._records(letters):
+                    group.create_task(one(record))
+        except TimeoutError:
+            raise self._silent() from None
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            try:
+                await asyncio.wait_for(destination.close(), SENDS.timeout)
+            except TimeoutError:
+                log.warning("the dead-letter destination %s does not close; it is left", self._name)
+
+    async def _send_one(self, destination: RecordDestination, record: Any, policy: Any) -> None:
+        from conduit_tasks.delivery.single import send
+
+        outcome, attempts = await send(destination, record, policy, SENDS.timeout)
+        if outcome.kind != "delivered":
+            raise Unavailable(
+                f"the dead-letter destination {self._name} did not take {record.after['id']} in {attempts} "
+                f"attempt(s): {outcome.message}",
+                status=outcome.status,
+            )
+
+    # --- batch-wise
+
+    def _write(self, destination: BatchDestination, letters: Sequence[DeadLetter]) -> None:
+        from conduit_tasks.delivery.retry import RetryPolicy
+
+        thread, policy = _Thread(f"dead letters to {self._name}"), RetryPolicy(SENDS)
+        writer = _Writer(destination)
+        size = min(MOST, destination.chunk)
+
+        def call(function: Callable[..., Any], *args: Any) -> Any:
+            def attempt() -> Any:
+                try:
+                    return thread.call(lambda: function(*args), WRITE)
+                except TimeoutError:
+                    # What hangs still has the destination: nothing more can be asked of it.
+                    raise self._silent() from None
+
+            return policy.calling(lambda _: None, time.sleep)(attempt)
+
+        try:
+            todo = [list(letters[n : n + size]) for n in range(0, len(letters), size)][::-1]
+            while todo:
+                part = todo.pop()
+                try:
+                    call(writer.write, self._records(part))
+                except Refused as error:
+                    if len(part) == 1:
+                        raise ConduitError(
+                            f"the dead-letter destination {self._name} refuses the letter of record "
+                            f"{part[0].record.id}: {error}"
+                        ) from error
+                    todo += [part[len(part) // 2 :], part[: len(part) // 2]]
+        finally:
+            thread.end(destination.close)
+
+    def _silent(self) -> ConduitError:
+        return ConduitError(f"the dead-letter destination {self._name} did not answer within {WRITE:g} s")
+
+
+def unfit(cls: type) -> str:
+    """Why this destination cannot write letters, and what to do; "" where it can."""
+    if getattr(cls, "in_driver", False):
+        name = cls.spec.name  # type: ignore[attr-defined]
+        return (
+            f"{name} writes through the driver's Spark session, and letters are written where records fail, in "
+            "executors and in Airflow; use file with `format: parquet`, delta or another destination, or leave "
+            "`plugin` out"
+        )
+    return ""
+
+
+class _Writer:
+    """Opens before the first write and after each that failed, as the engine does."""
+
+    def __init__(self, destination: BatchDestination) -> None:
+        self._destination = destination
+        self._state: dict[str, Any] | None = None
+        self._opened = False
+        self._written = 0
+
+    def write(self, records: Sequence[Record]) -> None:
+        from conduit_tasks.connectors.base import Rows
+        from conduit_tasks.record.schema import spool_batch
+
+        destination = self._destination
+        if not self._opened:
+            destination.open(self._state)
+        self._opened = False
+        first, last = self._written, self._written + len(records) - 1
+        batch = spool_batch(range(len(records)), range(first, last + 1), records)
+        self._state = destination.write(Rows(batch, [record.origin for record in records], 0, first, last))
+        self._opened, self._written = True, last + 1
+
+
+class _Thread:
+    """Calls one after the other in a thread, each for a limited time; one that hangs ends with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._carry = carried()
+        self._name, self._hangs = name, False
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def call(self, function: Callable[[], Any], seconds: float) -> Any:
+        """What it returns or raises; TimeoutError after `seconds`."""
+        answer: Future[Any] = Future()
+        self._calls.put((function, answer))
+        try:
+            return answer.result(seconds)
+        except TimeoutError:
+            self._hangs = not answer.done()
+            raise
+
+    def end(self, last: Callable[[], None]) -> None:
+        """After one more call, which does not raise."""
+        try:
+            if not self._hangs:
+                self.call(last, WRITE)
+        except Exception as error:  # noqa: BLE001 - what was written is written
+            log.warning("closing failed after %s: %s: %s", self._name, type(error).__name__, error)
+        finally:
+            self._calls.put(None)
+
+    def _run(self) -> None:
+        self._carry()
+        while (each := self._calls.get()) is not None:
+            function, answer = each
+            try:
+                answer.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                answer.set_exception(error)
+
+
+def _text(text: str) -> str:
+    """An error may quote bytes of the record, which are no text."""
+    return text.encode(errors="replace").decode()
