@@ -17,6 +17,9 @@ from conduit_tasks.settings import forget
 from conduit_tasks.stack.layout import socket_in
 
 DATA = Path(__file__).parent / "data"
+SHARED = {"CONDUIT_CLASS_DATA": str(Path(__file__).parents[1] / ".conduit" / "cds")}
+"""Homes of tests share the archive from which Spark drivers start: it is built once, not once in each of them."""
+os.environ.update(SHARED)
 
 
 @dataclass
@@ -103,7 +106,7 @@ def home(tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPa
     """An empty installation: `CONDUIT_HOME` with include/pipelines, on the session's Redis."""
     folder = tmp_path / "home"
     (folder / "include" / "pipelines").mkdir(parents=True)
-    for name in [n for n in os.environ if n.startswith("CONDUIT_")]:
+    for name in [n for n in os.environ if n.startswith("CONDUIT_") and n not in SHARED]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CONDUIT_HOME", str(folder))
     monkeypatch.setenv("CONDUIT_REDIS_URL", redis_server.url)

@@ -11,6 +11,7 @@ Beside the archive lies the command line that Spark's own launcher built for a c
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -20,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -35,6 +37,9 @@ JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 """An archive that does not fit is the JVM's to ignore, not the user's to read about."""
 
+
+KEPT = 3
+"""Archives in a folder: homes that share it may have different Sparks."""
 
 UNWANTED = ("--add-modules=jdk.incubator.vector",)
 """Only MLlib uses it, and a JVM with an added module cannot map its archived module graph: 0.4 CPU-s."""
@@ -67,8 +72,8 @@ def java_binary() -> Path | None:
 
 
 def folder(home: Path) -> Path:
-    """Where archives live below a home folder."""
-    return home / ".conduit" / "cds"
+    """The folder of archives: `.conduit/cds` of the home, or `CONDUIT_CLASS_DATA`, which homes can share."""
+    return home / (os.environ.get("CONDUIT_CLASS_DATA") or ".conduit/cds")
 
 
 def empty_conf_dir(home: Path) -> Path:
@@ -116,7 +121,9 @@ def ensure(home: Path, timeout: float = 240.0) -> Archive | None:
     if found is not None:
         return found
     try:
-        build(home, timeout)
+        with _alone(folder(home)):
+            if find(home) is None:  # nobody built it meanwhile
+                build(home, timeout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         late = isinstance(error, subprocess.TimeoutExpired)
         why = f"it took longer than {timeout:g} s; the next start tries again" if late else error
@@ -125,8 +132,16 @@ def ensure(home: Path, timeout: float = 240.0) -> Archive | None:
     return find(home)
 
 
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """One build at a time in a folder; it takes a core for most of a minute."""
+    with (place / "building.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def build(home: Path, timeout: float) -> None:
-    """Builds the archive to the side, renames it, then removes those of other JDKs and jars.
+    """Builds the archive to the side, renames it, then removes the oldest beyond KEPT, of other JDKs and jars.
 
     Raises OSError, SubprocessError or ValueError.
     """
@@ -152,9 +167,15 @@ def build(home: Path, timeout: float) -> None:
         about = {"command": command, "size": target.stat().st_size, "seconds": round(time.monotonic() - started, 1)}
         (Path(side) / "about").write_text(json.dumps(about))
         os.replace(Path(side) / "about", target.with_suffix(".json"))
-    for old in place.glob("*.js*"):
-        if old.stem != target.stem:
-            old.unlink(missing_ok=True)
+    prune(place)
+
+
+def prune(place: Path) -> None:
+    """Removes the oldest archives of a folder, beyond KEPT."""
+    built = sorted(place.glob("*.json"), key=lambda about: about.stat().st_mtime)
+    for old in built[:-KEPT]:
+        old.unlink(missing_ok=True)
+        old.with_suffix(".jsa").unlink(missing_ok=True)
 
 
 def _launcher_command(java: Path, spark: Path, env: Mapping[str, str]) -> list[str]:

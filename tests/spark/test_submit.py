@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,18 @@ sc.stop()
 
 
 @pytest.fixture(scope="module")
-def archived_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home with a class-data archive, built for real."""
+def archived_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a class-data archive, built for real, in the folder that tests share."""
     home = tmp_path_factory.mktemp("archived")
     assert cds.ensure(home, timeout=500) is not None
-    yield home
-    for file in cds.folder(home).glob("*.jsa"):
-        file.unlink()
+    return home
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home that has no archive."""
+    monkeypatch.delenv("CONDUIT_CLASS_DATA")
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)
@@ -78,27 +84,63 @@ def test_the_jvm_takes_the_archive(archived_home: Path) -> None:
     assert "version 4.2.0" in done.stderr
 
 
-def test_without_an_archive_the_ordinary_submit_is_used(tmp_path: Path) -> None:
-    assert launch(tmp_path, "local[*]", None).command is None
+def test_without_an_archive_the_ordinary_submit_is_used(alone: Path) -> None:
+    assert launch(alone, "local[*]", None).command is None
 
-    said = run(tmp_path, tmp_path)
+    said = run(alone, alone)
 
     assert said["total"] == 10
     assert "-XX:+UseSerialGC" in said["flags"]  # type: ignore[operator]
 
 
-def test_a_damaged_archive_is_not_used_and_built_anew(archived_home: Path, tmp_path: Path) -> None:
-    found = cds.find(archived_home)
-    assert found is not None
-    about = found.path.with_suffix(".json")
-    whole = about.read_text()
-    about.write_text(whole.replace('"size": ', '"size": 1'))
+def test_a_damaged_archive_is_not_used(alone: Path) -> None:
+    java = cds.java_binary()
+    assert java is not None
+    conf_dir = cds.empty_conf_dir(alone)
+    archive = cds.folder(alone) / f"{cds.fingerprint(java, cds.spark_home(), conf_dir)}.jsa"
+    archive.write_bytes(b"12345")
+    archive.with_suffix(".json").write_text('{"command": ["java"], "size": 5}')
+    assert cds.find(alone) == cds.Archive(archive, ("java",), conf_dir)
 
-    assert cds.find(archived_home) is None
-    assert launch(archived_home, "local[*]", None).command is None
+    archive.write_bytes(b"1234")
 
-    about.write_text(whole)
-    assert cds.find(archived_home) == found
+    assert cds.find(alone) is None
+    assert launch(alone, "local[*]", None).command is None
+
+
+def test_the_newest_archives_of_a_folder_are_kept(tmp_path: Path) -> None:
+    for age in range(5):
+        for suffix in (".json", ".jsa"):
+            (tmp_path / f"{age}{suffix}").write_text("x")
+            os.utime(tmp_path / f"{age}{suffix}", (1_000 - age, 1_000 - age))
+
+    cds.prune(tmp_path)
+
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["0.jsa", "0.json", "1.jsa", "1.json", "2.jsa", "2.json"]
+
+
+def test_homes_that_share_a_folder_build_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDUIT_CLASS_DATA", str(tmp_path / "shared"))
+    built: list[Path] = []
+
+    def build(home: Path, _: float) -> None:
+        built.append(home)
+        time.sleep(0.2)
+        java = cds.java_binary()
+        assert java is not None
+        conf_dir = cds.empty_conf_dir(home)
+        archive = cds.folder(home) / f"{cds.fingerprint(java, cds.spark_home(), conf_dir)}.jsa"
+        archive.write_bytes(b"12345")
+        archive.with_suffix(".json").write_text('{"command": ["java"], "size": 5}')
+
+    monkeypatch.setattr(cds, "build", build)
+    homes = [tmp_path / "one", tmp_path / "two"]
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(cds.ensure, homes)
+
+    assert first is not None
+    assert first == second
+    assert len(built) == 1
 
 
 def test_another_jdk_or_other_jars_need_another_archive(archived_home: Path, tmp_path: Path) -> None:

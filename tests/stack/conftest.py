@@ -23,6 +23,7 @@ from conduit_tasks.stack import processes
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
+from tests.conftest import SHARED
 
 CONDUIT = str(Path(sys.executable).parent / "conduit")
 PATIENCE = 300.0
@@ -114,7 +115,7 @@ def only_stack() -> Iterator[Stack]:
     home = Path(tempfile.mkdtemp(prefix="conduit-stack-"))
     (home / "include" / "pipelines").mkdir(parents=True)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
-    environment |= {"CONDUIT_HOME": str(home), "CONDUIT_API_PORT": "0", "CONDUIT_LEASE_TTL": "5"}
+    environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_API_PORT": "0", "CONDUIT_LEASE_TTL": "5"}
     own = Stack(home, environment)
     try:
         own.conduit("stack", "up", "--timeout", str(PATIENCE))
