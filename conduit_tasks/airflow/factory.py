@@ -22,7 +22,7 @@ from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.airflow.schedule import active_runs, drain_limit, schedule_of
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
-from conduit_tasks.pipeline.names import dag_id, redrive_dag_id, replay_dag_id, safe_name
+from conduit_tasks.pipeline.names import dag_id, names_of, redrive_dag_id, replay_dag_id, safe_name
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
 
@@ -46,7 +46,8 @@ def load_dags(only: str | None = None) -> list[DAG]:
     from conduit_tasks.airflow.replay import build_replay_dag
 
     kinds = {dag_id: build_dag, redrive_dag_id: build_redrive_dag, replay_dag_id: build_replay_dag}
-    found = load_folder(settings().path(settings().pipelines)).pipelines
+    wanted = None if only is None else names_of(only)
+    found = load_folder(settings().path(settings().pipelines), wanted=wanted).pipelines
     return [build(p) for p in found for name, build in kinds.items() if only is None or name(p.id) == only]
 
 

@@ -16,6 +16,7 @@ from conduit_tasks.pipeline import model, validate
 from conduit_tasks.pipeline.build import to_pipeline
 from conduit_tasks.pipeline.clashes import Declared, without_clashes
 from conduit_tasks.pipeline.findings import Finding, Path, Report, nearest
+from conduit_tasks.pipeline.lookup import Wanted, can_hold
 from conduit_tasks.pipeline.mend import keep_sure, mended
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.pipeline.yaml import Document, read
@@ -82,10 +83,11 @@ def load_folder(
     plugins: bool = False,
     env: Mapping[str, str] | None = None,
     load: Callable[..., LoadResult] = load_file,
+    wanted: Wanted | None = None,
 ) -> LoadResult:
     """The pipelines of all `*.yaml` and `*.yml` directly in a folder, whatever their case, in name order. Never raises.
 
-    `load`: what loads a file; its result stays as it is.
+    `load`: what loads a file; its result stays as it is. `wanted`: only the files that can hold such an id.
 
     `*.test.yaml` and `*.test.yml` are unit tests (`conduit pipelines test`), no pipelines.
     """
@@ -96,6 +98,8 @@ def load_folder(
         )
         return result
     for file in sorted(f for f in folder.iterdir() if is_pipeline_file(f) and f.is_file()):
+        if wanted is not None and not can_hold(file, wanted):
+            continue
         loaded = load(file, plugins=plugins, env=env, check_ids=False)
         result.pipelines += loaded.pipelines
         result.findings += loaded.findings
@@ -116,6 +120,9 @@ def get_pipeline(id: str) -> Pipeline:
     from conduit_tasks.settings import settings
 
     folder = settings().path(settings().pipelines)
+    for pipeline in load_folder(folder, wanted=lambda named: named == id).pipelines:
+        if pipeline.id == id:
+            return pipeline
     result = load_folder(folder)
     for pipeline in result.pipelines:
         if pipeline.id == id:

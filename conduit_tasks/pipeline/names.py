@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 
 MAX_LENGTH = 250
 """Airflow's limit for `dag_id` and `task_id`."""
@@ -35,6 +36,12 @@ def replay_dag_id(pipeline: str) -> str:
 def redrive_dag_id(pipeline: str) -> str:
     """The DAG that sends dead letters of a pipeline again."""
     return dag_id(pipeline) + REDRIVE_SUFFIX
+
+
+def names_of(dag: str) -> Callable[[str], bool]:
+    """Whether one of a pipeline's DAGs has this name, asked by the pipeline's id."""
+    mains = {dag, dag.removesuffix(REPLAY_SUFFIX), dag.removesuffix(REDRIVE_SUFFIX)}
+    return lambda pipeline: dag_id(pipeline) in mains
 
 
 def task_id(node: str) -> str:
