@@ -67,6 +67,10 @@ class SourceError(ConduitError):
     """A source cannot be planned or read; the message names the part."""
 
 
+class Missing(SourceError):
+    """What was planned is not there any more, or is not what it was; the message names it and the ways out."""
+
+
 class AckFailed(ConduitError):
     """A source could not be reached for its ack; it may recover (SEMANTICS C8)."""
 

@@ -76,12 +76,13 @@ class MicroBatches(BrokerBase):
             case ["running", status]:
                 raise NotStopped(
                     f"pipeline {self.pipeline} is {status or 'not initialised'}; positions are set while it stands "
-                    f"still: `conduit stop {self.pipeline}`"
+                    f"still: `conduit stop {self.pipeline}`, with --force where it cannot end"
                 )
             case ["busy", sealed, acked]:
                 raise NotStopped(
                     f"pipeline {self.pipeline} has something in flight: source {source} is acked up to micro-batch "
-                    f"{acked} of {sealed}. `conduit start {self.pipeline}`, and stop it without --force"
+                    f"{acked} of {sealed}. Let that be delivered first: `conduit start {self.pipeline}`, `conduit stop "
+                    f"{self.pipeline}` without --force, and then this again"
                 )
             case ["moved", part]:
                 raise Fenced(f"source {source}: the position of {part} was moved meanwhile; look again")
@@ -195,6 +196,7 @@ class MicroBatches(BrokerBase):
             again = [replace(s, end=None) if s.open else s for s in of]
             rest += [_slices(again) if any(s.open for s in of) else "", *_starts([s for s in of if s.open])]
         nodes = dict.fromkeys([*found.nodes, "seal"])
+        destinations, registered = self.members(self.keys.destinations), self.members(self.keys.sources)
         self.run(
             scripts.RESTAGE,
             {
@@ -202,8 +204,10 @@ class MicroBatches(BrokerBase):
                 "micro_batch": self.keys.micro_batch(m),
                 "each": [
                     *map(self.keys.lease, nodes),
-                    *map(self.keys.index, stay),
+                    *map(self.keys.index, [*gone, *stay]),
                     *map(self.keys.planned, [*gone, *stay]),
+                    *map(self.keys.destination, destinations),
+                    *map(self.keys.ack, registered),
                 ],
             },
             m=m,
@@ -212,6 +216,7 @@ class MicroBatches(BrokerBase):
             nodes=_nodes(stay, processors),
             gone=gone,
             leases=len(nodes),
+            deliveries=len(destinations),
             rest=rest,
         )
 
@@ -221,6 +226,20 @@ class MicroBatches(BrokerBase):
         found = self.find_micro_batch(m) if m else None
         if found is not None:
             self.restage(list(found.slices), found.config, processors="processors" in found.nodes)
+
+    def undo_unsealed(self) -> None:
+        """Ends the unsealed micro-batch empty, its sources' positions back at where it began: it is planned again, from
+        what is there then (SEMANTICS C9). Only for what can be asked for no more: otherwise `drop_unsealed`."""
+        m = self.numbers("unsealed")[0]
+        found = self.find_micro_batch(m) if m else None
+        if found is not None:
+            self.restage([], found.config)
+
+    def before_unsealed(self, source: str) -> Position:
+        """How far a source is planned but for the unsealed micro-batch: where `undo_unsealed` puts it."""
+        unsealed = self.unsealed()
+        of = unsealed.slices.get(source, []) if unsealed is not None else []
+        return self.position(source) | {s.part: s.start for s in reversed(of)}
 
     def seal(
         self,

@@ -56,6 +56,8 @@ class Stage:
     nacked: int = 0
     matched: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
+    skipped: int = 0
+    """Slices of a source that were passed over, in whole or in part, because what they hold is gone."""
     first_index: tuple[int, ...] | None = None
     """Index of each slice's first record in its partition; the broker fills it in."""
 

@@ -48,6 +48,9 @@ def _print(found: dict[str, Any]) -> None:
             f"micro-batch {found['unsealed']['number']} is open, waiting for {', '.join(found['unsealed']['missing'])}"
         )
     print()
+    for s in found["sources"]:
+        if s["skipped"]:
+            print(f"{s['id']}: {s['skipped']:,} slices passed over, because what they hold was gone")
     print_table(
         ("source", "read", "partition or part", "planned", "acked"),
         [

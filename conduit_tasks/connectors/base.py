@@ -124,6 +124,8 @@ class Source:
     unsettled: Sequence[Position] = ()
     """Set for `plan` and `read` of a source that settles: the ends of micro-batches whose messages may come again,
     because they are not acked, or were sealed not long ago."""
+    skipped: int = 0
+    """Slices that `read` has passed over, in whole or in part, because what they hold is gone (`missing: skip`)."""
     hold_every: float = 0.0
     """Seconds after which `hold` is due again; 0: nothing has to be held."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.connectors import options
+from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
 from conduit_tasks.connectors.delta_destination import DeltaDestination
 from conduit_tasks.connectors.delta_storage import check_storage
@@ -46,6 +46,7 @@ class DeltaSource(Source):
                 choices=("fail", "ignore"),
             ),
             Option("key", "field whose value is the record's key"),
+            missing.OPTION,
             Option("storage.*", "an option of the object store, such as storage.AWS_REGION", secret=True),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
@@ -109,7 +110,8 @@ class DeltaSource(Source):
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         from conduit_tasks.connectors.delta_read import read_slice
 
-        return read_slice(self._log(), slice, self.key)
+        batches = read_slice(self._log(), slice, self.key)
+        return missing.tolerated(self, slice, batches, missing.beyond(slice))
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"delta.version": str(slice.start["version"]), "delta.path": self.settings["path"]}

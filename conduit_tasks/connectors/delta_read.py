@@ -11,7 +11,7 @@ from conduit_tasks.connectors.arrow_rows import batch_of
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.delta_log import DeltaLog
 from conduit_tasks.connectors.file_parquet import rows_between
-from conduit_tasks.errors import SourceError
+from conduit_tasks.errors import Missing, SourceError
 
 
 def read_slice(log: DeltaLog, slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
@@ -24,9 +24,9 @@ def read_slice(log: DeltaLog, slice: Slice, key: str | None) -> Iterator[pa.Reco
             for row, batch in rows_between(parquet, begin, end):
                 yield batch_of(_whole(batch, slice.hint["partition"], schema), path, row, key)
     except FileNotFoundError:
-        raise SourceError(
-            f"delta: {path} of {log.uri} is gone (vacuumed?) before it was read; restore it, or begin again under "
-            "a new connector id with 'start: table'"
+        raise Missing(
+            f"delta: {path} of {log.uri} is gone (vacuumed?) before it was read. Restore it, or begin again under a "
+            "new connector id with 'start: table'"
         ) from None
     except (OSError, pa.ArrowInvalid) as error:
         raise SourceError(f"delta: {path} of {log.uri} cannot be read: {error}") from None

@@ -5,20 +5,24 @@ This module is light: what reads and writes is imported when it does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.connectors import options
+from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
 from conduit_tasks.connectors.file_destination import FileDestination
-from conduit_tasks.errors import ConfigError, SourceError
+from conduit_tasks.errors import ConfigError, Missing, SourceError
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from conduit_tasks.connectors.file_framing import LineFraming
+    from conduit_tasks.connectors.file_open import SourceFile
+
+log = logging.getLogger(__name__)
 
 
 class FileSource(Source):
@@ -27,7 +31,8 @@ class FileSource(Source):
     Parquet files are whole, and of them the token is {"row", "rows", "size", "crc"}.
 
     Token: {"offset": bytes read, "crc": CRC-32 of up to 4 KiB before it}: a file that was shortened or replaced
-    is a SourceError, never read as if it had grown. A record's position: `<part>:<byte offset it begins at>`.
+    is Missing, never read as if it had grown; with `missing: skip` it is a new one, in its next "life" (from 1). A
+    record's position: `<part>:<byte offset it begins at>`, `<part>#<life>:…` in a later life.
     """
 
     spec = Spec(
@@ -55,6 +60,7 @@ class FileSource(Source):
             Option("delimiter", "between the cells of a CSV row; \\t is a tab", default=","),
             Option("quote", "around CSV cells; empty: none", default='"'),
             Option("null-values", "CSV cells that are null, comma-separated; empty cells always are", default="NA"),
+            missing.OPTION,
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
     )
@@ -99,7 +105,7 @@ class FileSource(Source):
         slices: list[Slice] = []
         only = parts[0] if len(parts) == 1 else None
         for part in parts:
-            if room.full:
+            if room.full or (limit.slices is not None and len(slices) >= limit.slices):
                 break
             if not Path(settings().path(part)).exists():
                 # Removed after it was read (or since the glob): nothing is left to read in it.
@@ -107,15 +113,16 @@ class FileSource(Source):
                     continue
                 raise SourceError(f"{part} does not exist; correct 'path', or write a glob if it comes later")
             with SourceFile(part) as file:
+                since = self._since(file, position.get(part))
                 if self.format != "parquet":
-                    slices.extend(planner.slices(file, position.get(part), room))
+                    slices.extend(planner.slices(file, since, room))
                     continue
                 from conduit_tasks.connectors import file_parquet
 
                 try:
                     slices += file_parquet.slices(
                         file,
-                        position.get(part),
+                        since,
                         room,
                         slice_bytes=self.slice_bytes,
                         settle=self.settle,
@@ -126,7 +133,32 @@ class FileSource(Source):
                         break  # what comes after it in their one order waits for it
         return slices
 
+    def _since(self, file: SourceFile, token: Any | None) -> Any | None:
+        """Where a file goes on: its token, None from the beginning. Of one that is another by now `missing` says
+        whether it begins a new life: what was not read of the old one is gone."""
+        from conduit_tasks.connectors import file_parquet
+
+        if token is None:
+            return None
+        file.life = token.get("life", 0)
+        try:
+            if "rows" in token:
+                file_parquet.check(file, token)
+            else:
+                file.check(token)
+        except Missing as error:
+            if self.settings["missing"] != "skip":
+                raise Missing(f"{error}. {missing.ways_out(self, missing.forgotten(file.part))}") from None
+            file.life += 1
+            if file.size:
+                log.warning("%s: %s; it is read from its beginning, as a new one", self.connector, error)
+            return None
+        return token
+
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        return missing.tolerated(self, slice, self._read(slice), missing.forgotten(slice.part))
+
+    def _read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         if self.format == "parquet":
             from conduit_tasks.connectors.file_parquet import read_slice as read_rows
 
@@ -139,8 +171,14 @@ class FileSource(Source):
 
     def before(self, position: bytes, at: Position) -> bool:
         part, _, place = position.decode().rpartition(":")
+        life = "0"
+        if part not in at:
+            part, _, life = part.rpartition("#")
         token: Any = at.get(part)
-        return token is not None and int(place) < (token["offset"] if "offset" in token else token["row"])
+        if token is None:
+            return False
+        there = token["offset"] if "offset" in token else token["row"]
+        return (int(life), int(place)) < (token.get("life", 0), there)
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"file.path": slice.part}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from conduit_tasks.connectors.file_framing import LineFraming
-from conduit_tasks.errors import SourceError
+from conduit_tasks.errors import Missing, SourceError
 from conduit_tasks.settings import settings
 
 GUARD = 4096
@@ -57,10 +57,15 @@ def grown(part: str, token: Any | None) -> bool:
 class SourceFile:
     """An open file. Raises SourceError naming it, also where it is not what a position says."""
 
+    life = 0
+    """How often the part has begun anew, as another file (`missing: skip`)."""
+
     def __init__(self, part: str) -> None:
         self.part = part
         try:
             self.fd = os.open(settings().path(part), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise self.missing("was removed") from None
         except OSError as e:
             raise self.error(f"cannot be opened: {e.strerror}; make it readable, or correct 'path'") from e
         stat = os.fstat(self.fd)
@@ -74,6 +79,15 @@ class SourceFile:
 
     def error(self, what: str) -> SourceError:
         return SourceError(f"{self.part} {what}")
+
+    def missing(self, what: str) -> Missing:
+        """It is not what was planned, and what was is nowhere to be read."""
+        return Missing(f"{self.part} {what}. Put its former content back, or write new data to a file of a new name")
+
+    @property
+    def place(self) -> str:
+        """What the positions of its records begin with: a later life's are no earlier record's."""
+        return f"{self.part}#{self.life}" if self.life else self.part
 
     def bytes_at(self, start: int, length: int) -> bytes:
         """`length` bytes from `start`, fewer at the end of the file."""
@@ -92,15 +106,19 @@ class SourceFile:
     def token(self, offset: int) -> dict[str, int]:
         """The position `offset`, with the checksum of what lies before it."""
         before = self.bytes_at(max(0, offset - GUARD), min(offset, GUARD))
-        return {"offset": offset, "crc": zlib.crc32(before)}
+        return {"offset": offset, "crc": zlib.crc32(before), **self.lived()}
+
+    def lived(self) -> dict[str, int]:
+        """What a token says of its life; nothing of the first."""
+        return {"life": self.life} if self.life else {}
 
     def check(self, token: Any) -> int:
         """The offset of a token that is (still) true of this file. One that a user set may lack the checksum."""
         offset = int(token["offset"])
-        if self.size < offset or self.token(offset) != {**self.token(offset), **token}:
-            raise self.error(
-                f"was shortened or replaced after {offset} bytes of it were read, so that what is new in it cannot "
-                "be told. Put its former content back, or remove it and write new data to a file of a new name"
+        if self.size < offset or ("crc" in token and token["crc"] != self.token(offset)["crc"]):
+            raise self.missing(
+                f"was shortened or replaced after {offset} bytes of it were read, so that what is new in it cannot be "
+                "told"
             )
         return offset
 

@@ -32,11 +32,8 @@ def slices(
 
     Raises NotWhole where it is being written, SourceError where it has been replaced or is no Parquet file.
     """
-    guard = _guard(file)
-    if token is not None:
-        _check(file, token, guard)
-        if token["row"] == token["rows"]:
-            return
+    if token is not None and check(file, token) == token["rows"]:
+        return
     if file.bytes_at(max(0, file.size - 4), 4) != _MAGIC:
         if time.time() - file.modified < settle:
             raise NotWhole
@@ -44,11 +41,12 @@ def slices(
     with _opened(file) as parquet:
         rows = parquet.metadata.num_rows
         held = sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.metadata.num_row_groups))
+    guard = _guard(file)
     row_bytes = max(1.0, held / max(rows, 1))
     at = token["row"] if token is not None else 0
 
     def there(row: int) -> dict[str, int]:
-        return {"row": row, "rows": rows, "size": file.size, "crc": guard}
+        return {"row": row, "rows": rows, "size": file.size, "crc": guard, **file.lived()}
 
     while at < rows and not room.full:
         take = min(rows - at, room.records, max(1, int(slice_bytes / row_bytes)))
@@ -63,10 +61,11 @@ def read_slice(slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
     """Exactly the rows of the slice, as READ_SCHEMA batches. Raises SourceError where the file was replaced."""
     begin, end = slice.start["row"], slice.end["row"]
     with SourceFile(slice.part) as file:
-        _check(file, slice.end, _guard(file))
+        file.life = slice.end.get("life", 0)
+        check(file, slice.end)
         with _opened(file) as parquet:
             for row, batch in rows_between(parquet, begin, end):
-                yield batch_of(batch, slice.part, row, key)
+                yield batch_of(batch, file.place, row, key)
 
 
 def rows_between(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -99,9 +98,8 @@ def _guard(file: SourceFile) -> int:
     return zlib.crc32(file.bytes_at(max(0, file.size - GUARD), GUARD))
 
 
-def _check(file: SourceFile, token: Any, guard: int) -> None:
-    if (token["size"], token["crc"]) != (file.size, guard):
-        raise file.error(
-            f"was replaced after {token['row']} of its rows were read; put its former content back, or remove it and "
-            "write new data to a file of a new name"
-        )
+def check(file: SourceFile, token: Any) -> int:
+    """The next row of a token that is (still) true of this file. Raises Missing."""
+    if (token["size"], token["crc"]) != (file.size, _guard(file)):
+        raise file.missing(f"was replaced after {token['row']} of its rows were read")
+    return int(token["row"])

@@ -37,9 +37,10 @@ def read_slice(
 ) -> Iterator[pa.RecordBatch]:
     """Exactly the records of the slice, as READ_SCHEMA batches. `parse`: see the option `validate`.
 
-    Raises SourceError where the file changed since it was planned.
+    Raises Missing where the file changed since it was planned.
     """
     with SourceFile(slice.part) as file:
+        file.life = slice.end.get("life", 0)
         file.check(slice.end)
         begin, end, found = slice.hint["from"], slice.end["offset"], 0
         for batch in records(
@@ -48,9 +49,9 @@ def read_slice(
             found += batch.num_rows
             yield batch
         if found != slice.records:
-            raise file.error(
+            raise file.missing(
                 f"has {found} records between bytes {slice.hint['from']} and {slice.end['offset']}, where "
-                f"{slice.records} were counted; put its former content back, a file that is read must only grow"
+                f"{slice.records} were counted: a file that is read must only grow"
             )
 
 
@@ -75,7 +76,7 @@ def records(
         else:
             payloads = _payloads(data, bounds)
             columns = (payloads, None, {}) if format == "text" else _json_objects(payloads, key, parse)
-        batch = _batch(file.part, bounds.starts + at, columns, structured=format != "text")
+        batch = _batch(file.place, bounds.starts + at, columns, structured=format != "text")
         for start in range(0, batch.num_rows, ROWS):
             yield batch.slice(start, ROWS)
 

@@ -7,6 +7,7 @@ read, up to the end that `plan` fixed at or below the last stable offset, so tha
 from __future__ import annotations
 
 import base64
+import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ from conduit_tasks.errors import SourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 BATCH = 10_000
 """Messages per Arrow batch."""
@@ -38,6 +41,8 @@ class RangeReader:
     def __init__(self, consumer: Any, *, timeout: float, skip: bool) -> None:
         self._consumer, self._timeout, self._skip = consumer, timeout, skip
         self._at: tuple[str, int] | None = None
+        self.skipped = 0
+        """Ranges of which something was gone."""
 
     def messages(self, slice: Slice) -> Iterator[list[Any]]:
         """The messages of [start, end), in order, in lists of at most BATCH. Raises SourceError."""
@@ -97,6 +102,9 @@ class RangeReader:
         )
         if not self._skip:
             raise SourceError(lost(slice.part, int(slice.start), low))
+        gone = min(int(low), int(slice.end)) - int(slice.start)
+        log.warning("kafka: %s: %d offsets from %s on are gone and passed over", slice.part, gone, slice.start)
+        self.skipped += 1
         if slice.start < low < slice.end:
             self._seek(slice.part, low)
             return int(low)

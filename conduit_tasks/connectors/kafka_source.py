@@ -140,6 +140,7 @@ class KafkaSource(Source):
                     self._reader = RangeReader(self._group().consumer, timeout=self._timeout, skip=self._skip)
                 for messages in self._reader.messages(slice):
                     yield batch_of(slice.part, messages)
+                self.skipped = self._reader.skipped
         except Unavailable as error:
             raise SourceError(f"{error}; it is read again") from error
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.connectors import aws, options
+from conduit_tasks.connectors import aws, missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
 from conduit_tasks.connectors.s3_destination import S3Destination
-from conduit_tasks.errors import SourceError
+from conduit_tasks.errors import Missing, SourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +47,7 @@ class S3Source(Source):
             Option("delimiter", "between the cells of a CSV row; \\t is a tab", default=","),
             Option("quote", "around CSV cells; empty: none", default='"'),
             Option("null-values", "CSV cells that are null, comma-separated; empty cells always are", default="NA"),
+            missing.OPTION,
             *aws.OPTIONS,
             Option(
                 "pollingPeriod", "of Conduit's connector; the pipeline's schedule says when the bucket is looked at"
@@ -104,6 +105,9 @@ class S3Source(Source):
         )
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        return missing.tolerated(self, slice, self._read(slice), missing.beyond(slice))
+
+    def _read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         from conduit_tasks.connectors.s3_read import S3Object, rows_of
 
         key, format = slice.hint["key"], slice.hint["format"]
@@ -145,8 +149,8 @@ class S3Source(Source):
         except SourceError as error:
             cause = error.__cause__
             if isinstance(cause, Exception) and aws.code(cause) in ("PreconditionFailed", "412", "NoSuchKey"):
-                raise SourceError(
-                    f"{where} was replaced or removed after it was planned; put its former content back, or write new "
+                raise Missing(
+                    f"{where} was replaced or removed after it was planned. Put its former content back, or write new "
                     "data under a new key"
                 ) from None
             raise

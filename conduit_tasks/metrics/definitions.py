@@ -66,6 +66,13 @@ STATE = (
         "read, filtered, nacked by each source and by `processors`",
     ),
     Metric(
+        "source_skipped",
+        "counter",
+        "{slice}",
+        ("pipeline", "node"),
+        "slices that were passed over because what they hold was gone (`missing: skip`, `on-lost: skip`)",
+    ),
+    Metric(
         "stage_seconds",
         "histogram",
         "s",

@@ -46,7 +46,9 @@ def _pipeline(broker: Broker, pipeline: Pipeline) -> Iterator[Sample]:
     yield sample("spool_micro_batches", len(held), id)
     for name, n in broker.totals().items():
         node, _, what = name.rpartition("/")
-        if node:
+        if node and what == "skipped":
+            yield sample("source_skipped", n, id, node)
+        elif node:
             yield sample("source_records", n, id, node, what)
     for node, attempts in broker.attempts().items():
         yield sample("attempts", attempts, id, node)

@@ -28,29 +28,31 @@ def place(
     """Sets the planned tokens of some parts of a source, and lets it forget others, which then begin as new ones do.
 
     What lies behind the new position is read and delivered again, with the ids it had (T8); what is jumped over is
-    never read. The acked position stays: it is what the source was told. Returns the position before and after.
+    never read. What is open of a micro-batch is planned again, from that position. The acked position stays: it is
+    what the source was told. Returns the position before and after.
 
     Raises NotStopped where the pipeline works or something of it is in flight, ConfigError where there is no such
     source or part, or a token is of another kind than the part's.
     """
     with opened(pipeline_id, "positions") as context:
         _check(context, source)
-        before = context.broker.position(source)
+        broker = context.broker
+        before = broker.before_unsealed(source)
         for part in [*tokens, *forget]:
             if before and part not in before:
                 raise ConfigError(f"source {source} has no part '{part}'; it has {_some(before)}")
         for part, token in tokens.items():
-            if part in before and type(token) is not type(before[part]):
+            if before.get(part) is not None and type(token) is not type(before[part]):
                 raise ConfigError(
                     f"source {source}: '{token}' cannot be the position of {part}, which is {before[part]!r} now; "
                     "write one of that kind"
                 )
         after = {part: token for part, token in {**before, **tokens}.items() if part not in forget}
         if not dry_run:
-            if context.broker.status().status in ("stopped", "degraded"):
-                # What a forceful stop left open is asked for again from its sources, as at a start (C16).
-                context.broker.drop_unsealed()
-            context.broker.place(source, before, after)
+            if broker.status().status in ("stopped", "degraded"):
+                # What a forceful stop, or a slice that cannot be read any more, left open is planned again.
+                broker.undo_unsealed()
+            broker.place(source, before, after)
         return before, after
 
 

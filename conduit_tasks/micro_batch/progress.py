@@ -59,6 +59,7 @@ def describe(context: Context) -> dict[str, Any]:
                 "read": totals.get(f"{s.node}/read", 0),
                 "filtered": totals.get(f"{s.node}/filtered", 0),
                 "nacked": totals.get(f"{s.node}/nacked", 0),
+                "skipped": totals.get(f"{s.node}/skipped", 0),
                 "planned": broker.position(s.id),
                 "acked": broker.acked_position(s.id),
             }

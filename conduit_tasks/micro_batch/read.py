@@ -137,6 +137,7 @@ class SourceReader:
         try:
             batches = chained.from_iterable(numbered(number, connector.read(s), counts) for number, s in piece.slices)
             result = RowPass(plan, spool, piece.part, self.origins).run(batches)
+            result.skipped = connector.skipped
             result.ends = {number: connector.reached(s) for number, s in piece.slices if s.open}
         finally:
             connector.close()

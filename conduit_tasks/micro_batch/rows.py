@@ -72,6 +72,8 @@ class PassResult:
     read: int = 0
     nacked: int = 0
     written: int = 0
+    skipped: int = 0
+    """Slices that were passed over."""
     bytes: int = 0
     matched: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)

@@ -94,6 +94,7 @@ def stage(
             nacked=manifest.nacked,
             matched=manifest.matched,
             bytes=sum(f.bytes for f in manifest.files),
+            skipped=sum(result.skipped for result in results),
         ),
         slices,
         _durations(manifest.node, results),

@@ -14,11 +14,26 @@ from deltalake import DeltaTable, write_deltalake
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, RowNumbers, Rows, Slice
 from conduit_tasks.connectors.delta import DeltaDestination, DeltaSource
-from conduit_tasks.errors import ConfigError, Fenced, Refused, SourceError, Unavailable
+from conduit_tasks.errors import ConfigError, Fenced, Missing, Refused, SourceError, Unavailable
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch, to_records
+from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
+from tests.micro_batch.test_missing import advice, follow
 
 ORIGIN = Origin("p", "in", "")
+
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    error-recovery: {min-delay: 1ms, max-delay: 1ms}
+    connectors:
+      - {id: in, type: source, plugin: delta, settings: {path: t}}
+      - {id: out, type: destination, plugin: file, settings: {path: out.jsonl}}
+"""
 
 
 def append(home: Path, first: int, count: int, **more: Any) -> None:
@@ -218,3 +233,27 @@ def test_options_are_checked_and_secrets_stay_secret(home: Path) -> None:
     with pytest.raises(Unavailable) as raised:
         work()
     assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("way", ["advice", "skip"])
+def test_a_file_that_was_vacuumed_after_its_plan_can_be_left_behind(home: Path, way: str) -> None:
+    """Given a planned file of the table that is gone, when the operator follows the error's advice, then what comes
+    after it arrives."""
+    write_pipeline(home, "p", PIPELINE)
+    append(home, 0, 3)
+    append(home, 3, 3)
+    plan_run("p", "first")
+    with opened("p", "test") as context:
+        unsealed = context.broker.unsealed()
+        assert unsealed is not None
+        first = unsealed.slices["in"][0]
+    (home / "t" / first.hint["path"]).unlink()
+    with pytest.raises(Missing, match=r"is gone \(vacuumed\?\)") as caught:
+        run_once("p")
+    skip, *once = advice(caught.value)
+    if way == "skip":
+        write_pipeline(home, "p", PIPELINE.replace("path: t}", "path: t, missing: skip}"))
+        once = [skip]
+    follow(once)
+    run_until_quiet("p")
+    assert len((home / "out.jsonl").read_text().splitlines()) == 3

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +18,14 @@ from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Rows, Slice
 from conduit_tasks.connectors.s3 import S3Destination, S3Source
 from conduit_tasks.connectors.s3_read import unpacked
-from conduit_tasks.errors import ConfigError, Fenced, SourceError, Unavailable
+from conduit_tasks.errors import ConfigError, Fenced, Missing, SourceError, Unavailable
+from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from tests.connectors.moto_server import MotoServer
 from tests.connectors.test_delta import rows
+from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
+from tests.micro_batch.test_missing import advice, follow
 
 ORIGIN = Origin("p", "in", "")
 
@@ -257,3 +261,33 @@ def test_options_that_do_not_go_together_are_named() -> None:
         S3Source({"bucket": "lake", "access-key-id": "x"})
     with pytest.raises(ConfigError, match="records-per-object"):
         S3Destination({"bucket": "lake", "records-per-object": "0"})
+
+
+@pytest.mark.parametrize("way", ["advice", "skip"])
+def test_an_object_that_is_gone_after_its_plan_can_be_left_behind(
+    home: Path, moto: MotoServer, bucket: Any, way: str
+) -> None:
+    settings = ", ".join(f'{name}: "{value}"' for name, value in {"bucket": "lake", **moto.settings}.items())
+    text = f"""
+version: "2.2"
+pipelines:
+  - id: p
+    error-recovery: {{min-delay: 1ms, max-delay: 1ms}}
+    connectors:
+      - {{id: in, type: source, plugin: s3, settings: {{MORE{settings}}}}}
+      - {{id: out, type: destination, plugin: file, settings: {{path: out.jsonl}}}}
+"""
+    write_pipeline(home, "p", text.replace("MORE", ""))
+    for key in "abc":
+        put(bucket, f"{key}.jsonl", lines(0, 2))
+    plan_run("p", "first")
+    bucket.delete_object(Bucket="lake", Key="a.jsonl")
+    with pytest.raises(Missing, match=r"lake/a\.jsonl was replaced or removed") as caught:
+        run_once("p")
+    skip, *once = advice(caught.value)
+    if way == "skip":
+        write_pipeline(home, "p", text.replace("MORE", "missing: skip, "))
+        once = [skip]
+    follow(once)
+    run_until_quiet("p")
+    assert len((home / "out.jsonl").read_text().splitlines()) == 4

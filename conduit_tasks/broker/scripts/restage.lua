@@ -5,13 +5,15 @@
 --
 -- @key pipeline     hash   unsealed, sealed
 -- @key micro_batch  hash   nodes, sources, stage:<node>, first:<node>
--- @key each         hash*  leases; then index counters per `sources`; then planned positions per `gone` and `sources`
+-- @key each         hash*  leases; then index counters, and then planned positions, per `gone` and `sources`; then
+--                        delivery per destination, then ack state per source
 -- @arg m            int    number of the micro-batch
 -- @arg config       text   digest of the pipeline file that applies now
 -- @arg sources      json   sources that stay, in file order
 -- @arg nodes        json   nodes that must stage now
 -- @arg gone         json   sources that leave
 -- @arg leases       int    how many of `each` are leases
+-- @arg deliveries   int    how many of them are deliveries
 -- @arg rest         text*  per `gone` and then `sources`: slices (JSON; empty: as they are), number of parts whose
 --                          planned position goes back, then part and start token each
 -- @returns ok
@@ -27,8 +29,10 @@ for i = 1, leases do
   end
 end
 
-local stay = cjson.decode(A.sources)
-for i, source in ipairs(stay) do
+local stay, gone, all = cjson.decode(A.sources), cjson.decode(A.gone), {}
+for _, source in ipairs(gone) do all[#all + 1] = source end
+for _, source in ipairs(stay) do all[#all + 1] = source end
+for i, source in ipairs(all) do
   local first = redis.call('HGET', K.micro_batch, 'first:sources.' .. source)
   if first then
     local slices, n, seen = cjson.decode(redis.call('HGET', K.micro_batch, 'slices:' .. source)), 0, {}
@@ -44,8 +48,8 @@ for _, node in ipairs(cjson.decode(redis.call('HGET', K.micro_batch, 'nodes'))) 
   redis.call('HDEL', K.micro_batch, 'stage:' .. node, 'first:' .. node, 'won:' .. node)
 end
 
-local gone, at, each = cjson.decode(A.gone), 1, leases + #stay
-for i = 1, #gone + #stay do
+local at, each = 1, leases + #all
+for i = 1, #all do
   if i <= #gone then redis.call('HDEL', K.micro_batch, 'slices:' .. gone[i])
   elseif A.rest[at] ~= '' then redis.call('HSET', K.micro_batch, 'slices:' .. stay[i - #gone], A.rest[at]) end
   local parts = tonumber(A.rest[at + 1])
@@ -62,5 +66,11 @@ if #stay == 0 then
              'bytes', '0', 'matched', '{}')
   redis.call('HSET', K.pipeline, 'sealed', A.m)
   redis.call('HDEL', K.pipeline, 'unsealed')
+  -- Whoever has all that is before it has this, too: there is nothing to confirm, and nothing to tell a source.
+  local following = leases + 2 * #all
+  for i = following + 1, #K.each do
+    local name = i <= following + tonumber(A.deliveries) and 'cursor' or 'm'
+    if number(redis.call('HGET', K.each[i], name)) == tonumber(A.m) - 1 then redis.call('HSET', K.each[i], name, A.m) end
+  end
 end
 return {'ok'}

@@ -3,7 +3,7 @@
 -- @key pipeline     hash   status, unsealed; sealed: highest sealed number
 -- @key micro_batch  hash   nodes, stage:<node>; gets manifest, total, bytes, matched
 -- @key lease        hash   of `seal`
--- @key totals       hash   read, filtered, nacked over all that is sealed, and <node>/read ... of each node's stages
+-- @key totals       hash   read, filtered, nacked over all that is sealed, and <node>/read ... of each node's stages, <node>/skipped
 -- @key dead         hash   index of dead letters before the fan-out: <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
@@ -32,6 +32,7 @@ for _, node in ipairs(nodes) do
   for _, name in ipairs({'read', 'filtered', 'nacked'}) do
     redis.call('HINCRBY', K.totals, node .. '/' .. name, text(stage[name]))
   end
+  if (stage.skipped or 0) > 0 then redis.call('HINCRBY', K.totals, node .. '/skipped', text(stage.skipped)) end
 end
 redis.call('HINCRBY', K.totals, 'read', A.total)
 redis.call('HINCRBY', K.totals, 'filtered', A.filtered)

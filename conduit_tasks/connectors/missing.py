@@ -1,0 +1,63 @@
+"""What was planned and cannot be read any more: a file that was shortened, an object that was removed.
+
+By default that is an error, which names what to do; with `missing: skip` it is passed over, logged and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from conduit_tasks.connectors.base import Option, Slice, Source
+from conduit_tasks.errors import Missing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+OPTION = Option(
+    "missing",
+    "what was planned and is removed, replaced or shortened before it is read: fail, or skip it, logged and counted",
+    default="fail",
+    choices=("fail", "skip"),
+)
+
+
+def tolerated(source: Source, slice: Slice, batches: Iterable[pa.RecordBatch], place: str) -> Iterator[pa.RecordBatch]:
+    """The batches of a slice, as far as they can be read. Raises Missing, with the ways out (`place`: see `ways_out`),
+    unless it is to be skipped: then the rest of the slice counts as passed over."""
+    read = 0
+    try:
+        for batch in batches:
+            read += batch.num_rows
+            yield batch
+    except Missing as error:
+        if source.settings["missing"] != "skip":
+            raise Missing(f"{error}. {ways_out(source, place)}") from error.__cause__
+        lost = "an unknown number of records" if slice.records is None else f"{slice.records - read:,} records"
+        log.warning("%s: %s; %s are passed over (missing: skip)", source.connector, error, lost)
+        source.skipped += 1
+
+
+def beyond(slice: Slice) -> str:
+    """What of `conduit positions` goes on behind a slice."""
+    return f"--set {shlex.quote(f'{slice.part}={json.dumps(slice.end)}')}"
+
+
+def forgotten(part: str) -> str:
+    """What of `conduit positions` has a part begin as a new one, or not at all where it is gone."""
+    return f"--forget {shlex.quote(part)}"
+
+
+def ways_out(source: Source, place: str) -> str:
+    """What an operator can do without it. `place`: options of `conduit positions`."""
+    pipeline, connector = source.pipeline or "PIPELINE", source.connector or "SOURCE"
+    return (
+        f"To go on without it, set `missing: skip` in the settings of {connector} and call `conduit start {pipeline}`; "
+        f"or, for this once, `conduit stop {pipeline} --force`, `conduit positions {pipeline} --source {connector} "
+        f"{place}`, `conduit start {pipeline}`"
+    )
