@@ -87,6 +87,12 @@ class SchemaDrift(RecordError):
     error_class = "schema"
 
 
+class Unwritable(RecordError):
+    """One record cannot be written as JSON, or is larger than a record may be; the message says why."""
+
+    error_class = "unwritable"
+
+
 class Unavailable(ConduitError):
     """The destination as a whole failed in a way that may recover (SEMANTICS T6 *failed*)."""
 

@@ -39,6 +39,9 @@ class Settings(BaseSettings):
     """Default of `spool.retention`."""
     ledger_retention: float = 30 * 86_400.0
     """How long the delivery ledger is kept."""
+    batch_bytes: int = Field(default=64 << 20, ge=1)
+    """Bytes of records that are held, handed to a destination or written as a row group at once. A single record may be
+    larger, up to 64 MiB."""
     log: Literal["json", "text"] = "text"
     """How log records are written: an object per line, or lines for people."""
 

@@ -35,6 +35,7 @@ from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.schema import spool_batch, to_records
+from conduit_tasks.settings import settings
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class BatchWise:
         if self._options.rate_limit:
             size = max(1, min(size, int(self._options.rate_limit)))
         try:
-            for chunk in chunks(self._reading.batches(), size):
+            for chunk in chunks(self._reading.batches(), size, settings().batch_bytes):
                 self._deliver(chunk)
             if not self._order.confirmed:
                 self._tell(self._order.rest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -9,8 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from conduit_tasks.errors import InvariantBroken
+from conduit_tasks.record.batches import cut, joined, row_bytes
+
 Seqs = npt.NDArray[np.int64]
 """One number per row or record."""
+
+Piece = tuple[Seqs, Seqs, pa.RecordBatch]
+"""Rows in order: (seqs, ordinals, batch)."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,12 @@ class Chunk:
     seqs: Seqs
     ordinals: Seqs
     batch: pa.RecordBatch
+
+    def __post_init__(self) -> None:
+        if not len(self.seqs) == len(self.ordinals) == self.batch.num_rows:
+            raise InvariantBroken(
+                f"invariant 10: {len(self.seqs)} seqs came with {self.batch.num_rows} rows; none of them is confirmed"
+            )
 
     @property
     def rows(self) -> int:
@@ -47,38 +60,108 @@ class Chunk:
         return self.part(0, cut), self.part(cut, self.rows)
 
 
-def chunks(batches: Iterable[tuple[Seqs, Seqs, pa.RecordBatch]], size: int) -> Iterator[Chunk]:
-    """The rows in chunks of about `size`, at least one seq each; derived rows of one seq are never parted.
+class Handed:
+    """The rows that came and those that were handed over, compared row by row: nobody confirms a seq whose row got lost
+    on the way (invariant 10)."""
 
-    A batch that is a chunk by itself is handed on as it is, without copying.
+    def __init__(self) -> None:
+        self._came: deque[Seqs] = deque()
+
+    def coming(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """The same pieces, taken down."""
+        for piece in pieces:
+            if len(piece[0]):
+                self._came.append(piece[0])
+            yield piece
+
+    def took(self, seqs: Seqs) -> None:
+        """Rows were handed over. Raises InvariantBroken where they are not the next ones that came."""
+        at = 0
+        while at < len(seqs):
+            if not self._came:
+                raise InvariantBroken(f"invariant 10: {len(seqs) - at} rows from seq {seqs[at]} on were never read")
+            came = self._came[0]
+            n = min(len(came), len(seqs) - at)
+            if not np.array_equal(came[:n], seqs[at : at + n]):
+                raise InvariantBroken(
+                    f"invariant 10: of the rows from seq {came[0]} on, others are handed over than were read"
+                )
+            at += n
+            if n == len(came):
+                self._came.popleft()
+            else:
+                self._came[0] = came[n:]
+
+    def done(self) -> None:
+        """Everything was handed over. Raises InvariantBroken where it was not."""
+        if self._came:
+            left = sum(map(len, self._came))
+            raise InvariantBroken(
+                f"invariant 10: {left} rows from seq {self._came[0][0]} on were read and not handed over"
+            )
+
+
+def chunks(batches: Iterable[Piece], size: int, limit: int) -> Iterator[Chunk]:
+    """The rows in chunks of at most `size` rows and `limit` bytes, at least one seq each; derived rows of one seq are
+    never parted. What is held meanwhile is at most two chunks, or one seq and a chunk.
+
+    A batch that is a chunk by itself is handed on as it is, without copying. Raises InvariantBroken where a row that
+    came would not be in any chunk.
     """
-    held: list[tuple[Seqs, Seqs, pa.RecordBatch]] = []
-    rows = 0
-    for piece in batches:
-        held.append(piece)
-        rows += len(piece[0])
-        # A seq may go on in the next batch: only what ends before the newest seq is whole.
-        while rows > size:
-            whole = _joined(held)
-            starts = np.flatnonzero(np.diff(whole.seqs)) + 1
-            fitting = starts[starts <= size]
-            cut = int(fitting[-1] if len(fitting) else starts[0] if len(starts) else 0)
-            if not cut:
-                held = [(whole.seqs, whole.ordinals, whole.batch)]
+    handed = Handed()
+    held: list[Piece] = []
+    rows = used = 0
+    for piece in _small(handed.coming(batches), limit):
+        left = Chunk(*piece)
+        while True:
+            fits = min(left.rows, max(0, size - rows))
+            if used + left.batch.nbytes > limit:
+                fits = min(fits, int(np.searchsorted(np.cumsum(row_bytes(left.batch)), limit - used, "right")))
+            if fits == left.rows:
+                held.append((left.seqs, left.ordinals, left.batch))
+                rows, used = rows + left.rows, used + left.batch.nbytes
                 break
-            yield whole.part(0, cut)
-            rest = whole.part(cut, whole.rows)
-            held, rows = [(rest.seqs, rest.ordinals, rest.batch)], rest.rows
+            if held and not fits and held[-1][0][-1] != left.seqs[0]:
+                done = _joined(held)
+                handed.took(done.seqs)
+                yield done
+                held, rows, used = [], 0, 0
+                continue
+            # A seq may go on in what comes next: only what ends before another one begins is whole.
+            whole = _joined([*held, (left.seqs, left.ordinals, left.batch)])
+            starts = np.flatnonzero(np.diff(whole.seqs)) + 1
+            fitting = starts[starts <= rows + fits]
+            end = int(fitting[-1] if len(fitting) else starts[0] if len(starts) else 0)
+            if not end:
+                held, rows, used = [(whole.seqs, whole.ordinals, whole.batch)], whole.rows, whole.batch.nbytes
+                break
+            done = whole.part(0, end)
+            handed.took(done.seqs)
+            yield done
+            left, held, rows, used = whole.part(end, whole.rows), [], 0, 0
     if held:
-        yield _joined(held)
+        done = _joined(held)
+        handed.took(done.seqs)
+    handed.done()
+    if held:
+        yield done
 
 
-def _joined(pieces: list[tuple[Seqs, Seqs, pa.RecordBatch]]) -> Chunk:
+def _small(pieces: Iterable[Piece], limit: int) -> Iterator[Piece]:
+    """The same rows in pieces of at most `limit` bytes: joined with what is held, none is beyond what Arrow takes."""
+    for seqs, ordinals, batch in pieces:
+        at = 0
+        for part in cut(batch, limit):
+            end = at + part.num_rows
+            yield seqs[at:end], ordinals[at:end], part
+            at = end
+
+
+def _joined(pieces: list[Piece]) -> Chunk:
     if len(pieces) == 1:
         return Chunk(*pieces[0])
-    table = pa.Table.from_batches([batch for _, _, batch in pieces]).combine_chunks()
     return Chunk(
         np.concatenate([seqs for seqs, _, _ in pieces]),
         np.concatenate([ordinals for _, ordinals, _ in pieces]),
-        table.to_batches()[0],
+        joined([batch for _, _, batch in pieces]),
     )

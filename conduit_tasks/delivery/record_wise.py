@@ -32,12 +32,14 @@ from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, Pip
 from conduit_tasks.logs import carried
 from conduit_tasks.pipeline.topology import UNTOLD, Delivery
 from conduit_tasks.record.collector import seldom_collecting
+from conduit_tasks.settings import settings
 
 FLUSH_RECORDS = UNTOLD * 9 // 10
 """Completed records that start a flush; the rest of `UNTOLD` is for what completes while it runs."""
 FLUSH_SECONDS = 0.25
 LOOK_AHEAD = 1_024
-"""Records read ahead, at least; four times `max-unconfirmed` where that is more."""
+"""Records read ahead, at least; four times `max-unconfirmed` where that is more, and at most as many as have
+CONDUIT_BATCH_BYTES bytes together, those on their way and nacks that wait for their vote included."""
 
 ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
 """Pipes that have one record on its way, whatever `max-unconfirmed` says."""
@@ -58,7 +60,9 @@ class RecordWise:
         self._busy = 0
         self._telling = 0
         self._told = True
-        self._held: list[tuple[int, Lane | None]] = []
+        self._held: list[tuple[int, int, Lane | None]] = []
+        self._bytes = 0
+        self._most_bytes = settings().batch_bytes
         self._reading = True
         self._stopping = False
 
@@ -126,10 +130,11 @@ class RecordWise:
                 elif self._attempts.stale(entry.seq):
                     self._progress.complete(entry.seq, entry.record.ordinal, "completed")
                 else:
+                    self._bytes += entry.bytes
                     self._lanes.admit(entry)
             self._wake()
             self._completed()
-            if self._lanes.held >= ahead:
+            if self._lanes.held >= ahead or self._laden:
                 self._room.clear()
                 self._reading = False
                 self._judge()
@@ -172,7 +177,7 @@ class RecordWise:
             lane, entry = self._lanes.next()
             self._busy += 1
             self._wake()
-            if self._lanes.held < low:
+            if self._lanes.held < low and not self._laden:
                 self._room.set()
             try:
                 nacked = await self._attempts.bring(entry, task)
@@ -180,11 +185,19 @@ class RecordWise:
                 self._busy -= 1
             if nacked and lane is not None:
                 # Invariant 8 and C9: what follows in the lane waits until the window took this nack.
-                self._held.append((entry.seq, lane))
+                self._held.append((entry.seq, entry.bytes, lane))
                 self._due.set()
             else:
+                self._bytes -= entry.bytes
                 self._lanes.release(lane)
+            if self._lanes.held < low and not self._laden:
+                self._room.set()
             self._completed()
+
+    @property
+    def _laden(self) -> bool:
+        """Whether enough bytes are held. Nacks alone do not stop the reader: the last one waits for what follows."""
+        return self._bytes >= self._most_bytes and bool(self._lanes.held or self._busy)
 
     # -- telling ------------------------------------------------------------------------------------------------
 
@@ -222,11 +235,14 @@ class RecordWise:
         if accepted is not None:
             raise self._teller.tripped(flush, accepted)
         held, self._held = self._held, []
-        for seq, lane in held:
+        for seq, size, lane in held:
             if progress.settled_nack(seq):
+                self._bytes -= size
                 self._lanes.release(lane)
             else:
-                self._held.append((seq, lane))
+                self._held.append((seq, size, lane))
+        if not self._laden and self._lanes.held < max(LOOK_AHEAD, 4 * self._in_flight) // 2:
+            self._room.set()
         self._completed()
         self._wake()
         self._judge()

@@ -19,8 +19,10 @@ from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
 from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.errors import InvariantBroken
+from conduit_tasks.record.batches import row_bytes
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
+from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.numbering import Numbering
@@ -110,7 +112,7 @@ class Work:
 class Entry:
     """One record to be handled. `filtered` and `letter` say what its processors decided; else it is sent.
 
-    `ordinal`: how many matched seqs of the micro-batch precede its own.
+    `ordinal`: how many matched seqs of the micro-batch precede its own. `bytes`: of the row that it came of.
     """
 
     seq: int
@@ -118,6 +120,7 @@ class Entry:
     record: Record
     filtered: bool = False
     letter: DeadLetter | None = None
+    bytes: int = 0
 
 
 class Reading:
@@ -163,8 +166,14 @@ class Reading:
 
     def entries(self) -> Iterator[list[Entry]]:
         """The same as records in small blocks, after the destination's own processors."""
-        for chunk in chunks(self.batches(), BLOCK):
-            yield process(self.work, chunk)
+        for chunk in chunks(self.batches(), BLOCK, max(1, settings().batch_bytes // 8)):
+            entries = process(self.work, chunk)
+            if len({entry.seq for entry in entries}) != chunk.records:
+                raise InvariantBroken(
+                    f"invariant 10: {chunk.records} records of micro-batch {self.work.micro_batch} came to "
+                    f"{self.work.node}, and not all of them went on"
+                )
+            yield entries
 
 
 def process(work: Work, chunk: Chunk) -> list[Entry]:
@@ -172,35 +181,38 @@ def process(work: Work, chunk: Chunk) -> list[Entry]:
 
     Records derived from one position are nacked together, as they came in; culprits are not touched at all.
     """
-    seqs, ordinals = chunk.seqs.tolist(), chunk.ordinals.tolist()
+    seqs, ordinals, sizes = chunk.seqs.tolist(), chunk.ordinals.tolist(), row_bytes(chunk.batch).tolist()
     if work.chain is None and not work.culprits:
-        return [Entry(s, o, r) for s, o, r in zip(seqs, ordinals, to_records(chunk.batch, work.origins))]
+        rows = zip(seqs, ordinals, to_records(chunk.batch, work.origins), sizes, strict=True)
+        return [Entry(s, o, r, bytes=size) for s, o, r, size in rows]
     dead = [i for i, seq in enumerate(seqs) if seq in work.culprits]
     said = "its delivery ended the worker process again and again; look at the worker's log"
     errors = {seqs[i]: (said, KILLED, "") for i in dead}
     results: list[Result | None] = [None] * len(seqs)
     alive = [i for i in range(len(seqs)) if seqs[i] not in errors]
     if work.chain is not None and alive:
-        for i, result in zip(alive, work.chain.run(to_records(chunk.take(alive).batch, work.origins))):
-            results[i] = result
-            if result.error is not None:
-                errors[seqs[i]] = (result.error, result.error_class or "processor", f"{work.node}/{result.processor}")
+        for i, made in zip(alive, work.chain.run(to_records(chunk.take(alive).batch, work.origins)), strict=True):
+            results[i] = checked = work.chain.writable(made)
+            if checked.error is not None:
+                node = f"{work.node}/{checked.processor}"
+                errors[seqs[i]] = (checked.error, checked.error_class or "processor", node)
     ords = chunk.batch.column("ord").to_pylist()
     originals = to_records(chunk.batch, work.origins) if errors or work.chain is None else []
     out: list[Entry] = []
     for i, (seq, ordinal) in enumerate(zip(seqs, ordinals)):
-        made = results[i]
+        result = results[i]
         if seq in errors:
             error, kind, node = errors[seq]
-            out.append(Entry(seq, ordinal, originals[i], letter=work.letter(seq, originals[i], error, kind, node=node)))
-        elif made is None:
-            out.append(Entry(seq, ordinal, originals[i]))
-        elif not made.records:
+            letter = work.letter(seq, originals[i], error, kind, node=node)
+            out.append(Entry(seq, ordinal, originals[i], letter=letter, bytes=sizes[i]))
+        elif result is None:
+            out.append(Entry(seq, ordinal, originals[i], bytes=sizes[i]))
+        elif not result.records:
             out.append(Entry(seq, ordinal, Record(b"", ordinal=ords[i]), filtered=True))
         else:
-            for k, record in enumerate(made.records):
+            for k, record in enumerate(result.records):
                 record.ordinal = ords[i] + k * DERIVED_STRIDE
-                out.append(Entry(seq, ordinal, record))
+                out.append(Entry(seq, ordinal, record, bytes=sizes[i]))
     return out
 
 

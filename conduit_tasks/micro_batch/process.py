@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.holding import holding
-from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, aligned, with_careful
+from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
 from conduit_tasks.micro_batch.seal import origins_of, seal_if_complete, staged
 from conduit_tasks.micro_batch.stage import RunAll, keeping, run_pass, stage, totals
 from conduit_tasks.record.record import Origin
@@ -71,4 +71,4 @@ class FileReader:
 
     def __call__(self, plan: Pass, spool: Spool, piece: tuple[int, PartFile]) -> PassResult:
         number, file = piece
-        return RowPass(plan, spool, number, self.origins).run(aligned(spool.read(file)))
+        return RowPass(plan, spool, number, self.origins).run(spool.read(file))

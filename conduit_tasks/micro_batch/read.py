@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.base import Position, Slice
 from conduit_tasks.connectors.registry import source_class
+from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.holding import holding, unsettled
 from conduit_tasks.micro_batch.plan import source_connector
@@ -142,6 +143,11 @@ class SourceReader:
         finally:
             connector.close()
         result.counts = counts
+        if result.read != sum(counts.values()):
+            raise InvariantBroken(
+                f"invariant 10: {sum(counts.values())} records were read of {plan.node}, and {result.read} came to be "
+                "stored; nothing of them is staged"
+            )
         return result
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from conduit_tasks.errors import Unwritable
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.isolated import bisected
@@ -22,9 +23,11 @@ from conduit_tasks.pipeline.topology import Destination, Processor
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.processors.columns import BLOCK
+from conduit_tasks.record.batches import cut, deep_rows, joined, large_rows
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.record import Origin, Record
-from conduit_tasks.record.schema import NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
+from conduit_tasks.record.schema import DATA, NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
+from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
     from conduit_tasks.spool.spool import PartFile, Spool
@@ -89,6 +92,7 @@ class RowPass:
         self.filters = [(d.id, compile_filters(d.filters)) for d in plan.filtered_destinations()]
         self.writer = spool.writer(plan.pipeline, plan.micro_batch, plan.folder or plan.node, plan.token)
         self.result = PassResult()
+        self._limit = settings().batch_bytes
         self._out: Any = None
         self._nacked: Any = None
         self._since = time.monotonic()
@@ -97,10 +101,9 @@ class RowPass:
         """Consumes SPOOL_SCHEMA batches in order; every file is durable when it returns."""
         try:
             with seldom_collecting():
-                for batch in batches:
+                for batch in _whole(_small(batches, self._limit)):
                     self._took("read")
-                    if batch.num_rows:
-                        self._take(batch)
+                    self._take(batch)
                 self._took("read")
         except BaseException:
             for writer in (self._out, self._nacked):
@@ -131,24 +134,62 @@ class RowPass:
             bad = batch.filter(undecodable)
             self._nack(bad, [_decode_error(self.plan.node, row) for row in bad.column("metadata").to_pylist()])
             batch = batch.filter(pa.compute.invert(undecodable))
-        if self.chain is not None and batch.num_rows:
-            batch = self._process(batch)
-            self._took("process")
-        if batch.num_rows:
+        batch = self._sound(batch)
+        if self.chain is None or not batch.num_rows:
             self._write(batch)
-            self._took("spool")
+            return
+        held: list[pa.RecordBatch] = []
+        for part in self._process(self.chain, batch):
+            # A row group per batch that came in, but no more than may be held: derived records can be many.
+            if held and sum(b.nbytes for b in held) + part.nbytes > self._limit:
+                self._write(joined(held))
+                held = []
+            held.append(part)
+        self._write(joined(held))
 
-    def _process(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _sound(self, batch: pa.RecordBatch, *, small: bool = False) -> pa.RecordBatch:
+        """The rows that may be records; the others are nacked, nested too deeply as the bytes that they are. `small`:
+        only by their size."""
+        found = large_rows(batch)
+        shape = batch.column("shape").to_numpy()
+        for part, bit in () if small else DATA.items():
+            if not (shape & bit).any():
+                continue
+            deep = {row: f"{part}: {why}" for row, why in deep_rows(batch.column(part)).items() if shape[row] & bit}
+            if deep:
+                shape = shape.copy()
+                shape[list(deep)] &= ~bit
+                found = {**deep, **found}
+        if not found:
+            return batch
+        keys = _row_keys(batch)
+        why = {int(keys[row]): each for row, each in found.items()}
+        bad = np.isin(keys, list(why))
+        at = batch.schema.get_field_index("shape")
+        rows = batch.set_column(at, batch.schema.field(at), pa.array(shape)).filter(pa.array(bad))
+        positions = [position.decode(errors="replace") for position in rows.column("position").to_pylist()]
+        errors = [
+            {"node": self.plan.node, "class": Unwritable.error_class, "message": f"{position}: {why[key]}"}
+            for position, key in zip(positions, keys[bad].tolist(), strict=True)
+        ]
+        self._nack(rows, errors)
+        return batch.filter(pa.array(~bad))
+
+    def _process(self, chain: Chain, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The chain over one batch; what failed is nacked as it came in."""
-        if self.chain is not None and self.chain.columnar and not self.plan.careful:
-            return self._process_columns(self.chain, batch)
-        nacked: list[pa.RecordBatch] = []
-        errors: list[dict[str, str]] = []
-        size = batch.num_rows if self.plan.careful else BLOCK
-        blocks = [self._process_block(block, nacked, errors) for block in _blocks(batch, size)]
-        if nacked:
-            self._nack(_joined(nacked), errors)
-        return _joined(blocks)
+        # Far from what Arrow can hold even if each record becomes many.
+        for part in _whole(cut(batch, max(1, self._limit // 8))):
+            if chain.columnar and not self.plan.careful:
+                yield self._process_columns(chain, part)
+            else:
+                nacked: list[pa.RecordBatch] = []
+                errors: list[dict[str, str]] = []
+                size = part.num_rows if self.plan.careful else BLOCK
+                blocks = [self._process_block(block, nacked, errors) for block in _blocks(part, size)]
+                if nacked:
+                    self._nack(joined(nacked), errors)
+                yield joined(blocks)
+            self._took("process")
 
     def _process_columns(self, chain: Chain, batch: pa.RecordBatch) -> pa.RecordBatch:
         passed = columns.run(chain, batch, self.origins)
@@ -170,13 +211,22 @@ class RowPass:
     ) -> pa.RecordBatch:
         """What goes on of some whole records; rows that failed, and why, are added to `nacked` and `errors`."""
         results = self._results(to_records(batch, self.origins))
+        try:
+            return self._made(batch, results, nacked, errors)
+        except Unwritable:
+            assert self.chain is not None
+            return self._made(batch, [self.chain.writable(result) for result in results], nacked, errors)
+
+    def _made(
+        self,
+        batch: pa.RecordBatch,
+        results: Sequence[Result],
+        nacked: list[pa.RecordBatch],
+        errors: list[dict[str, str]],
+    ) -> pa.RecordBatch:
+        """The rows of what the chain made. Raises Unwritable before anything is added to `nacked` and `errors`."""
         keys = _row_keys(batch).tolist()
-        culprits = {key: r for key, r in zip(keys, results) if r.error is not None}
-        if culprits:
-            # Derived records are acked or nacked together: they share the position.
-            rows = [i for i, key in enumerate(keys) if key in culprits]
-            nacked.append(batch.take(pa.array(rows)))
-            errors.extend(_error(self.plan.node, culprits[keys[i]]) for i in rows)
+        culprits = {key: r for key, r in zip(keys, results, strict=True) if r.error is not None}
         kept: list[int] = []
         out: list[Record] = []
         last, ordinal = -1, 0
@@ -192,7 +242,13 @@ class RowPass:
                 kept.append(i)
                 out.append(record)
         slices, numbers = (batch.column(name).to_numpy()[kept] for name in ("slice", "n"))
-        return spool_batch(slices, numbers, out)
+        made = spool_batch(slices, numbers, out)
+        if culprits:
+            # Derived records are acked or nacked together: they share the position.
+            rows = [i for i, key in enumerate(keys) if key in culprits]
+            nacked.append(batch.take(pa.array(rows)))
+            errors.extend(_error(self.plan.node, culprits[keys[i]]) for i in rows)
+        return made
 
     def _results(self, records: list[Record]) -> list[Result]:
         assert self.chain is not None
@@ -205,6 +261,10 @@ class RowPass:
         )
 
     def _write(self, batch: pa.RecordBatch) -> None:
+        if self.chain is not None:
+            batch = self._sound(batch, small=True)
+        if not batch.num_rows:
+            return
         distinct = len(_records_of(batch))
         self.result.written += distinct
         if self.plan.final:
@@ -220,6 +280,7 @@ class RowPass:
         if self._out is None:
             self._out = self.writer.part(self.part, [d for d, _ in self.filters])
         self._out.write(batch)
+        self._took("spool")
 
     def _nack(self, rows: pa.RecordBatch, errors: Sequence[Mapping[str, str]]) -> None:
         self.result.nacked += len(_records_of(rows))
@@ -248,7 +309,13 @@ def numbered(slice_number: int, batches: Iterable[pa.RecordBatch], counts: dict[
     counts[slice_number] = n
 
 
-def aligned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _small(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at most `limit` bytes."""
+    for batch in batches:
+        yield from cut(batch, limit)
+
+
+def _whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows, cut so that derived rows of one record never lie in two batches."""
     held: pa.RecordBatch | None = None
     for batch in batches:
@@ -257,8 +324,7 @@ def aligned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if held is not None:
             if all(held.column(c)[-1].equals(batch.column(c)[0]) for c in ("slice", "n")):
                 start = int(np.searchsorted(_row_keys(held), _row_keys(held)[-1]))
-                joined = pa.Table.from_batches([held.slice(start), batch]).combine_chunks().to_batches()[0]
-                held, following = held.slice(0, start), joined
+                held, following = held.slice(0, start), joined([held.slice(start), batch])
             else:
                 following = batch
             if held.num_rows:
@@ -283,11 +349,6 @@ def _blocks(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         block = batch.slice(start, end - start)
         yield block
         start += block.num_rows
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of them all: a batch that is written is a row group."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _row_keys(batch: pa.RecordBatch) -> np.ndarray:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from conduit_tasks.errors import ConduitError, ConfigError, RecordError
+from conduit_tasks.errors import ConduitError, ConfigError, RecordError, Unwritable
 from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors import registry, template
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
 from conduit_tasks.processors.many import ManyProcessor, by_level
+from conduit_tasks.record.faults import value_fault
 from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts
 from conduit_tasks.record.record import Record
 
@@ -141,6 +142,19 @@ class Chain:
         except Exception as error:  # noqa: BLE001 - a processor's own failure is the record's (C4)
             return Result.failure(f"{type(error).__name__}: {error}", NACKED, step_id)
         return current
+
+    def unwritable(self, why: str) -> Result:
+        """The failure of a record that the chain made something of that nothing can write."""
+        return Result.failure(why, Unwritable.error_class, self._steps[-1][2] if self._steps else None)
+
+    def writable(self, result: Result) -> Result:
+        """The same, or a failure where one of its records cannot be written."""
+        for record in result.records:
+            for part in self.changes:
+                why = value_fault(part, getattr(record, part))
+                if why is not None:
+                    return self.unwritable(f"{part}: {why}")
+        return result
 
     def close(self) -> None:
         """Closes every processor."""

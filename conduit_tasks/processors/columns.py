@@ -53,15 +53,20 @@ def run(chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin]) -> Passe
     bits: list[npt.NDArray[np.int8]] = []
     for start in range(0, batch.num_rows or 1, BLOCK):
         out: list[list[Any]] = [[] for _ in changed]
+        first = len(kept)
         _block(chain, batch.slice(start, BLOCK), origins, start, (kept, errors, list(zip(changed, out))))
         shape = np.zeros(len(out[0]) if out else 0, np.int8)
+        bad: dict[int, str] = {}
         for part, values in zip(changed, out):
-            column, structured = part_column(part, values)
+            column, structured = part_column(part, values, bad)
             columns[part].append(column)
             if structured is not None:
                 shape |= structured
         bits.append(shape)
+        for n, why in bad.items():
+            errors[kept[first + n]] = chain.unwritable(why)
     rows = np.asarray(kept, np.int64)
+    errors = dict(sorted(errors.items()))
     identity = len(rows) == batch.num_rows and bool((rows == np.arange(len(rows))).all())
     result = batch if identity else batch.take(pa.array(rows))
     for part, chunks in columns.items():

@@ -11,6 +11,10 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from conduit_tasks.errors import RecordError, Unwritable
+from conduit_tasks.record import jsons
+from conduit_tasks.record.batches import deep_rows
+from conduit_tasks.record.faults import value_fault
 from conduit_tasks.record.record import OPERATIONS, Data, Origin, Record
 
 KEY_STRUCTURED, BEFORE_STRUCTURED, AFTER_STRUCTURED = 1, 2, 4
@@ -70,7 +74,7 @@ def read_batch(
 
 
 def _load(value: bytes | None, structured: bool) -> Data:
-    return orjson.loads(value) if structured and value is not None else value
+    return jsons.exact(value) if structured and value is not None else value
 
 
 def part_values(batch: pa.RecordBatch, part: str) -> Iterable[Any]:
@@ -83,8 +87,31 @@ def part_values(batch: pa.RecordBatch, part: str) -> Iterable[Any]:
     return map(OPERATIONS.__getitem__, column.to_pylist()) if part == "operation" else column.to_pylist()
 
 
-def part_column(part: str, values: Sequence[Any]) -> tuple[pa.Array, npt.NDArray[np.int8] | None]:
-    """The column of one attribute's values; for data also the bits of `shape`: this part's where it is structured."""
+Bits = npt.NDArray[np.int8]
+
+
+def part_column(part: str, values: Sequence[Any], bad: dict[int, str] | None = None) -> tuple[pa.Array, Bits | None]:
+    """The column of one attribute's values; for data also the bits of `shape`: this part's where it is structured.
+
+    Values that cannot be written are left out, and `bad` says why, by their number. Raises Unwritable without `bad`.
+    """
+    try:
+        made = _part_column(part, values)
+        found = deep_rows(made[0]) if part in DATA and made[1] is not None and made[1].any() else {}
+        if not found:
+            return made
+    except (TypeError, ValueError, KeyError, AttributeError, pa.ArrowException, RecordError):
+        found = {n: why for n, value in enumerate(values) if (why := value_fault(part, value)) is not None}
+        if not found:
+            raise
+    found = {n: f"{part}: {why}" for n, why in found.items()}
+    if bad is None:
+        raise Unwritable(next(iter(found.values())))
+    bad.update(found)
+    return _part_column(part, [_NOTHING[part] if n in found else value for n, value in enumerate(values)])
+
+
+def _part_column(part: str, values: Sequence[Any]) -> tuple[pa.Array, Bits | None]:
     if part in DATA:
         return _data_column(values, DATA[part])
     if part == "metadata":
@@ -139,8 +166,23 @@ def _values(column: pa.Array, shapes: pa.Array, bit: int) -> Iterable[Data]:
     if not any(structured):
         return values
     if all(structured) and not column.null_count:
-        return map(orjson.loads, values)
+        return map(jsons.exact if _numbers(column) else orjson.loads, values)
     return [_load(value, bool(shape & bit)) for value, shape in zip(values, shapes.to_pylist())]
+
+
+def _numbers(column: pa.Array) -> bool:
+    """Whether any of the texts has so many digits in a row that a number may be beyond 64 bits. All bytes are looked at
+    only where two that are eight apart are digits, and all between them: that costs little, and 19 have such a pair."""
+    data = column.buffers()[2]
+    if data is None:
+        return False
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    text = np.frombuffer(data, np.uint8)[int(offsets[column.offset]) : int(offsets[column.offset + len(column)])]
+    digits = (text[::8] - np.uint8(48)) < 10
+    at = np.flatnonzero(digits[1:] & digits[:-1]) * 8
+    for between in range(1, 8):
+        at = at[(text[at + between] - np.uint8(48)) < 10]
+    return bool(len(at)) and jsons.many_digits(text.tobytes())
 
 
 def _dumped(values: Sequence[Data]) -> list[bytes | None]:
@@ -148,7 +190,7 @@ def _dumped(values: Sequence[Data]) -> list[bytes | None]:
     try:
         return [orjson.dumps(v) if v.__class__ is dict else v for v in values]  # type: ignore[misc]
     except TypeError:
-        return [orjson.dumps(v, option=orjson.OPT_NON_STR_KEYS) if isinstance(v, dict) else v for v in values]
+        return [jsons.dumps(v) if isinstance(v, dict) else v for v in values]
 
 
 def _data_column(values: Sequence[Data], bit: int) -> tuple[pa.Array, npt.NDArray[np.int8]]:
@@ -162,6 +204,9 @@ def _data_column(values: Sequence[Data], bit: int) -> tuple[pa.Array, npt.NDArra
         shape[[v.__class__ is dict for v in values]] |= bit
     return pa.array(_dumped(values) if dict in kinds else values, pa.binary()), shape
 
+
+_NOTHING: dict[str, Any] = {"position": b"", "operation": OPERATIONS[0], "metadata": {}, **dict.fromkeys(DATA)}
+"""What stands in the place of a value that cannot be stored."""
 
 _CODES = {name: code for code, name in enumerate(OPERATIONS)}
 

@@ -9,12 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conduit_tasks.errors import InvariantBroken
+from conduit_tasks.record.batches import cut
 from conduit_tasks.record.schema import SPOOL_SCHEMA
+from conduit_tasks.settings import settings
 from conduit_tasks.spool.manifest import PartFile
 from conduit_tasks.spool.store import Sink, Store
 
 ROW_GROUP = 65_536
-"""Rows; a group without a matching row is skipped unread, and one is what a reader holds in memory."""
+"""Rows; a group without a matching row is skipped unread, and one is what a reader holds in memory. It has at most
+CONDUIT_BATCH_BYTES bytes, too, unless a single row is larger."""
 
 _DICTIONARY = ["slice", "ord", "operation", "shape", "metadata.key_value.key", "metadata.key_value.value"]
 """Columns that repeat themselves. Payloads and positions do not: encoding them so cost 8 % and won nothing."""
@@ -72,7 +75,8 @@ class PartWriter:
             batch = batch.select(self._schema.names).cast(self._schema)
         try:
             self._number(batch)
-            self._parquet.write_batch(batch, row_group_size=ROW_GROUP)
+            for part in cut(batch, settings().batch_bytes):
+                self._parquet.write_batch(part, row_group_size=ROW_GROUP)
         except OSError as e:
             self.abort()
             raise self._explain(self._path, e) from e

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from conduit_tasks.errors import SpoolError
+from conduit_tasks.errors import InvariantBroken, SpoolError
+from conduit_tasks.record.batches import batches_of
+from conduit_tasks.settings import settings
 from conduit_tasks.spool.manifest import PartFile, SealedManifest, StageManifest
 from conduit_tasks.spool.parts import ROW_GROUP, Writer
 from conduit_tasks.spool.store import Store, open_store
@@ -94,7 +96,7 @@ class Spool:
         row_filter: str | None = None,
         verify: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a part file, in order, a row group at a time.
+        """The rows of a part file, in order, a row group at a time, in parts of at most CONDUIT_BATCH_BYTES.
 
         `row_filter`: a boolean column (`to.<destination>`); only rows where it is true, and row groups without
         one are not read. The size is always checked; `verify` also reads the whole file for its checksum.
@@ -102,7 +104,7 @@ class Spool:
         self.check(file, verify)
         with self._open(file) as source:
             try:
-                yield from _batches(pq.ParquetFile(source), columns, row_filter)
+                yield from _batches(pq.ParquetFile(source), file, columns, row_filter)
             except (OSError, pa.ArrowException) as e:
                 raise SpoolError(f"{self.uri(file.path)} cannot be read: {e}") from e
             except KeyError as e:
@@ -230,8 +232,11 @@ def folder_name(id: str) -> str:
 
 
 def _batches(
-    parquet: pq.ParquetFile, columns: Sequence[str] | None, row_filter: str | None
+    parquet: pq.ParquetFile, file: PartFile, columns: Sequence[str] | None, row_filter: str | None
 ) -> Iterator[pa.RecordBatch]:
+    limit = settings().batch_bytes
+    if parquet.metadata.num_rows != file.rows:
+        raise InvariantBroken(f"invariant 10: {file.path} has {parquet.metadata.num_rows} rows, of {file.rows} written")
     for group in range(parquet.num_row_groups):
         keep = None
         if row_filter is not None:
@@ -242,9 +247,11 @@ def _batches(
             if wanted == len(keep):
                 keep = None
         at = 0
-        for batch in parquet.iter_batches(ROW_GROUP, [group], columns):
+        for batch in batches_of(parquet, limit, ROW_GROUP, row_groups=[group], columns=columns):
             if columns is not None and batch.schema.names != list(columns):
                 # Arrow takes `to.a` for the parent of `to.a.b`.
                 batch = batch.select(list(columns))  # noqa: PLW2901
             yield batch if keep is None else batch.filter(keep.slice(at, batch.num_rows))
             at += batch.num_rows
+        if at != parquet.metadata.row_group(group).num_rows:
+            raise InvariantBroken(f"invariant 10: {at} rows were read of row group {group} of {file.path}, not all")

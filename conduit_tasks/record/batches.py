@@ -1,0 +1,125 @@
+"""Batches of records cut and joined by bytes: nothing that holds records grows with their size (SEMANTICS C13).
+
+An Arrow array of bytes reaches 2 GiB. What is beyond becomes another chunk, and is lost where only the first one is
+taken: batches are joined here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from conduit_tasks.errors import InvariantBroken
+from conduit_tasks.record.jsons import DEPTH, text_fault
+
+RECORD_BYTES = 64 << 20
+"""Of one record: its position, metadata, key and payloads as they are stored."""
+
+FIXED_BYTES = 64
+"""What a row takes beside its texts."""
+
+Sizes = npt.NDArray[np.int64]
+
+
+def row_bytes(batch: pa.RecordBatch) -> Sizes:
+    """The bytes of each row, about: those of its texts, and a little for the rest."""
+    sizes = np.full(batch.num_rows, FIXED_BYTES, np.int64)
+    for column in batch.columns:
+        if column.null_count < len(column):
+            lengths = _lengths(column)
+            if lengths is not None:
+                sizes += lengths
+    return sizes
+
+
+def _lengths(column: pa.Array) -> Sizes | None:
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return np.diff(_offsets(column)).astype(np.int64)
+    if pa.types.is_map(kind):
+        entries = np.zeros(len(column.keys) + 1, np.int64)
+        for part in (column.keys, column.items):
+            lengths = _lengths(part)
+            if lengths is not None:
+                entries[1 : len(lengths) + 1] += lengths
+        return np.diff(np.cumsum(entries)[_offsets(column)])
+    return None
+
+
+def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
+    return np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+
+
+def cut(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
+    """The rows in parts of at most `limit` bytes, at least one row each; one that fits is handed on as it is."""
+    if batch.num_rows < 2 or batch.nbytes <= limit:
+        yield batch
+        return
+    reached = np.cumsum(row_bytes(batch))
+    start = 0
+    while start < batch.num_rows:
+        before = int(reached[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(reached, before + limit, "right")))
+        yield batch.slice(start, end - start)
+        start = end
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of all rows, in order. Raises InvariantBroken where it would not hold all of them."""
+    if len(batches) == 1:
+        return batches[0]
+    try:
+        whole = pa.concat_batches(batches)
+    except pa.ArrowInvalid as error:
+        raise InvariantBroken(
+            f"{len(batches)} batches are too large to be one: {error}; lower CONDUIT_BATCH_BYTES"
+        ) from error
+    rows = sum(batch.num_rows for batch in batches)
+    if whole.num_rows != rows:
+        raise InvariantBroken(f"invariant 10: {rows} rows became {whole.num_rows} when they were joined")
+    return whole
+
+
+def large_rows(batch: pa.RecordBatch) -> dict[int, str]:
+    """Rows that are larger than a record may be, and what to say of them."""
+    if batch.nbytes <= RECORD_BYTES:
+        return {}
+    sizes = row_bytes(batch)
+    most = f"{RECORD_BYTES >> 20} MiB is the most that one may have"
+    return {
+        row: f"the record has {int(sizes[row])} bytes, {most}" for row in np.flatnonzero(sizes > RECORD_BYTES).tolist()
+    }
+
+
+def deep_rows(texts: pa.Array) -> dict[int, str]:
+    """Rows whose JSON text is nested deeper than can be written, and what to say of them. Of most it is enough to count
+    what opens a level."""
+    offsets = _offsets(texts)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if last == first:
+        return {}
+    text = np.frombuffer(texts.buffers()[2], np.uint8, last - first, first)
+    # `[` and `{` differ in one bit, which no other byte has beside the rest of theirs.
+    opening = np.flatnonzero((text | 0x20) == ord("{"))
+    if len(opening) <= DEPTH:
+        return {}
+    rows = np.flatnonzero(np.diff(np.searchsorted(opening, offsets - first)) > DEPTH).tolist()
+    return {row: why for row in rows if (why := text_fault(texts[row].as_py())) is not None}
+
+
+def batches_of(parquet: Any, limit: int, rows: int, **options: Any) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in batches of at most `rows` rows, and of about `limit` bytes where its row groups say
+    that rows are large. `options`: as `ParquetFile.iter_batches` takes them."""
+    about = parquet.metadata
+    groups = options.get("row_groups")
+    groups = range(about.num_row_groups) if groups is None else groups
+    for group in groups:
+        held = about.row_group(group)
+        average = held.total_byte_size / max(held.num_rows, 1)
+        size = max(1, min(rows, int(limit / max(average, 1))))
+        for batch in parquet.iter_batches(size, **{**options, "row_groups": [group]}):
+            yield from cut(batch, limit)

@@ -1,0 +1,119 @@
+"""JSON of records: whatever is read here can be written here, and numbers keep every digit.
+
+orjson reads JSON nested 1,024 deep and writes 254 levels, and makes a float of a whole number beyond 64 bits. What a
+record holds is parsed and written by these two functions only, so that no source takes what no destination can write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+from conduit_tasks.errors import Unwritable
+
+DEPTH = 200
+"""Objects and lists inside each other that a key or payload may have. orjson writes 254: an envelope around it fits."""
+
+_WRITABLE = 254
+_ZEROS = bytes(48 if chr(n) in "0123456789" else n if n != 48 else 47 for n in range(256))
+"""Every digit becomes a 0."""
+_RUN = b"0" * 19
+_LONG = re.compile(rb"-\d{19}|\d{20}")
+_SIZES = range(-(1 << 63), 1 << 64)
+
+JSONDecodeError = orjson.JSONDecodeError
+
+
+def loads(text: bytes | bytearray | memoryview | str) -> Any:
+    """The value of a JSON text. Whole numbers are exact. Raises JSONDecodeError, also where it is nested too deeply."""
+    value = orjson.loads(text)
+    data = text if isinstance(text, bytes) else text.encode() if isinstance(text, str) else bytes(text)
+    if data.count(b"{") + data.count(b"[") > DEPTH and too_deep(value):
+        raise JSONDecodeError(f"nested deeper than {DEPTH} levels", "", 0)
+    return json.loads(data) if has_long(data) else value
+
+
+def exact(text: bytes) -> Any:
+    """The value of JSON text that came through a door: its depth is known to be sound."""
+    return json.loads(text) if has_long(text) else orjson.loads(text)
+
+
+def dumps(value: Any) -> bytes:
+    """Compact JSON. Keys that are no strings become strings, NaN and infinities null. Raises Unwritable."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        try:
+            return orjson.dumps(_exact(value, 0), option=orjson.OPT_NON_STR_KEYS)
+        except TypeError as error:
+            raise Unwritable(f"the record cannot be written as JSON: {error}") from None
+
+
+def has_long(data: bytes) -> bool:
+    """Whether JSON text may hold a whole number beyond 64 bits."""
+    return len(data) >= len(_RUN) and many_digits(data) and _LONG.search(data) is not None
+
+
+def many_digits(data: bytes) -> bool:
+    """Whether 19 digits follow each other; cheaper than the whole question."""
+    return _RUN in data.translate(_ZEROS)
+
+
+def too_deep(value: Any) -> bool:
+    """Whether a value that orjson parsed is nested deeper than `DEPTH`: the writer itself is asked."""
+    for _ in range(_WRITABLE - DEPTH):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return True
+    return False
+
+
+def fault(value: Any) -> str | None:
+    """Why a record must not have this key or payload; None where it may."""
+    if not isinstance(value, dict):
+        return None
+    try:
+        text = dumps(value)
+    except Unwritable as error:
+        return str(error)
+    return text_fault(text)
+
+
+def text_fault(text: bytes) -> str | None:
+    """The same of JSON text."""
+    if text.count(b"{") + text.count(b"[") <= DEPTH:
+        return None
+    try:
+        deep = too_deep(orjson.loads(text))
+    except JSONDecodeError as error:
+        return f"not JSON: {error}"
+    return f"nested deeper than {DEPTH} levels" if deep else None
+
+
+def _exact(value: Any, depth: int) -> Any:
+    """The same with whole numbers beyond 64 bits as text that goes in as it is."""
+    if depth > _WRITABLE:
+        raise Unwritable(f"the record cannot be written as JSON: it is nested deeper than {DEPTH} levels")
+    if isinstance(value, dict):
+        return {_key(k): _exact(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(v, depth + 1) for v in value]
+    if isinstance(value, int) and not isinstance(value, bool) and value not in _SIZES:
+        return orjson.Fragment(_digits(value))
+    return value
+
+
+def _key(key: Any) -> Any:
+    return _digits(key) if isinstance(key, int) and not isinstance(key, bool) and key not in _SIZES else key
+
+
+def _digits(value: int) -> str:
+    try:
+        return str(int(value))
+    except ValueError as error:
+        raise Unwritable(f"the record cannot be written as JSON: {error}") from None
