@@ -60,13 +60,12 @@ def try_(
     payload.before or payload.after is raw data, an object structured data. Nothing is kept of one record for the next,
     unless the processor itself remembers.
     """
-    import orjson
-
     from conduit_tasks.cli.specs import as_settings
     from conduit_tasks.pipeline.plugins import parse_plugin
     from conduit_tasks.pipeline.topology import Processor
     from conduit_tasks.processors import registry
     from conduit_tasks.processors.chain import Chain
+    from conduit_tasks.record import jsons
 
     processor = Processor(
         "try", parse_plugin(name).name, as_settings(setting or [], "conduit processors try"), condition, workers
@@ -77,21 +76,20 @@ def try_(
     try:
         for answer in _answers(chain, sys.stdin.buffer):
             # Lines are answered as they come, so that the command can stand in a pipe.
-            print(orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS).decode(), flush=True)
+            print(jsons.dumps(answer).decode(), flush=True)
     finally:
         chain.close()
 
 
 def _answers(chain: Any, lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
-    import orjson
-
     from conduit_tasks.cli.records import read
+    from conduit_tasks.record import jsons
 
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            record = read(orjson.loads(line))
+            record = read(jsons.exact(line))
         except ValueError as error:
             yield {"error": f"line {number} is no OpenCDC record: {error}"}
             continue

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from conduit_tasks.connectors.base import Rows
 from conduit_tasks.errors import Refused
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, json_data
-from conduit_tasks.record.schema import AFTER_STRUCTURED, read_batch
+from conduit_tasks.record.schema import AFTER_STRUCTURED, RECORD_FIELDS, read_batch
+
+ERROR = "conduit.error"
 
 FORMS = ("payload", "opencdc")
 """What a row is: the payload's fields, or the whole record in columns of fixed types."""
@@ -60,13 +62,31 @@ def written_rows(rows: Rows, form: str) -> pa.Table:
 
 def batch_of(rows: pa.RecordBatch, part: str, first: int, key: str | None) -> pa.RecordBatch:
     """Rows as READ_SCHEMA, their fields as payload. Positions are `<part>:<row>`; `key`: the field of the key."""
-    values = rows.to_pylist()
+    values, bad = _values(rows)
     payloads = pa.array([json_of(row) for row in values], pa.binary())
     keys = None
     if key is not None:
         keys = pa.array([key_of(row.get(key)) for row in values], pa.binary())
     positions = pa.array([f"{part}:{first + n}".encode() for n in range(rows.num_rows)], pa.binary())
-    return read_batch(positions, after=payloads, key=keys, shape=AFTER_STRUCTURED)
+    errors = [[(ERROR, f"{part} at row {first + n}: {bad[n]}")] if n in bad else None for n in range(len(values))]
+    metadata = pa.array(errors, RECORD_FIELDS[2].type) if bad else None
+    return read_batch(positions, after=payloads, key=keys, metadata=metadata, shape=AFTER_STRUCTURED)
+
+
+def _values(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """The rows, and why which of them cannot be read: Arrow does not look whether a text is UTF-8."""
+    try:
+        return rows.to_pylist(), {}
+    except UnicodeDecodeError:
+        pass
+    values, bad = [], {}
+    for n in range(rows.num_rows):
+        try:
+            values += rows.slice(n, 1).to_pylist()
+        except UnicodeDecodeError as error:
+            bad[n] = f"a text is not UTF-8: {error}"
+            values.append({})
+    return values, bad
 
 
 def _opencdc(record: Record) -> dict[str, Any]:
@@ -83,7 +103,7 @@ def _opencdc(record: Record) -> dict[str, Any]:
 
 def json_of(value: Any) -> bytes:
     """JSON of a row: decimals as text, bytes in base64, durations in seconds, times as ISO 8601 says."""
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    return jsons.raw(value, _plain)
 
 
 def _plain(value: Any) -> Any:

@@ -98,9 +98,11 @@ class FileSource(Source):
     def _plan(self, parts: list[str], position: Position, limit: Limit) -> list[Slice]:
         from conduit_tasks.connectors.file_open import SourceFile
         from conduit_tasks.connectors.file_plan import Planner, Room
+        from conduit_tasks.connectors.file_settle import Settling
 
         by_file = self.settings.get("partition-by") == "file"
-        planner = Planner(self._framing(), self.slice_bytes, self.settle, (lambda p: p) if by_file else (lambda _: ""))
+        settled = Settling(self.settle, parts)
+        planner = Planner(self._framing(), self.slice_bytes, settled, (lambda p: p) if by_file else (lambda _: ""))
         room = Room.of(limit)
         slices: list[Slice] = []
         only = parts[0] if len(parts) == 1 else None
@@ -125,7 +127,7 @@ class FileSource(Source):
                         since,
                         room,
                         slice_bytes=self.slice_bytes,
-                        settle=self.settle,
+                        settled=settled,
                         partition=planner.partition,
                     )
                 except file_parquet.NotWhole:

@@ -27,7 +27,7 @@ class CsvRows:
     def __init__(self, file: SourceFile, framing: CsvFraming, key: str | None, null_values: tuple[bytes, ...]) -> None:
         self.framing = framing
         self.nulls = {b"", *null_values}
-        found = file.first_record(framing, settled=True)
+        found = file.first_record(framing, settled=lambda: True)
         if found is None:
             raise file.error("has no header row; its first row names the columns")
         row = file.bytes_at(found[0], found[1] - found[0]).rstrip(b"\r\n")

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from conduit_tasks.connectors.base import Rows
 from conduit_tasks.errors import Refused
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import OPERATIONS, Data, json_data
 from conduit_tasks.record.schema import DATA, part_values
 
@@ -73,7 +74,7 @@ def _opencdc(batch: pa.RecordBatch, rows: Rows) -> memoryview:
 def _metadata(batch: pa.RecordBatch, rows: Rows) -> pa.Array:
     column = batch.column("metadata")
     if column.null_count == len(column):
-        shared = pa.array([orjson.dumps(origin.metadata) for origin in rows.origins], pa.binary())
+        shared = pa.array([jsons.dumps(origin.metadata) for origin in rows.origins], pa.binary())
         return shared.take(batch.column("slice"))
     merged = [record.meta() for record in rows.records()]
     return pa.array(map(orjson.dumps, merged), pa.binary())
@@ -91,7 +92,7 @@ def _texts(batch: pa.RecordBatch, part: str) -> pa.Array:
 
 
 def _compact(values: Iterable[Data]) -> pa.Array:
-    return pa.array([orjson.dumps(json_data(v), option=orjson.OPT_NON_STR_KEYS) for v in values], pa.binary())
+    return pa.array([jsons.dumps(json_data(v)) for v in values], pa.binary())
 
 
 def _base64(raw: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -70,6 +71,7 @@ class SourceFile:
             raise self.error(f"cannot be opened: {e.strerror}; make it readable, or correct 'path'") from e
         stat = os.fstat(self.fd)
         self.size, self.modified = stat.st_size, stat.st_mtime
+        self.inode, self.changed = stat.st_ino, stat.st_mtime_ns
 
     def __enter__(self) -> Self:
         return self
@@ -122,14 +124,17 @@ class SourceFile:
             )
         return offset
 
-    def first_record(self, framing: LineFraming, settled: bool) -> tuple[int, int] | None:
-        """Start and end of the file's first record; None where it is not whole yet."""
+    def first_record(self, framing: LineFraming, settled: Callable[[], bool]) -> tuple[int, int] | None:
+        """Start and end of the file's first record; None where it is not whole yet. `settled`: asked where the file
+        ends before the record does."""
         length = 64 << 10
         start = self.beginning()
         while True:
             data = self.bytes_at(start, length)
             whole = len(data) < length
-            bounds = framing.bounds(data, settled and whole)
+            bounds = framing.bounds(data, False)
+            if whole and not len(bounds.ends) and len(framing.bounds(data, True).ends) and settled():
+                bounds = framing.bounds(data, True)
             if len(bounds.ends):
                 return start + int(bounds.starts[0]), start + int(bounds.ends[0])
             if whole:

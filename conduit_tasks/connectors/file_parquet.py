@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +25,13 @@ class NotWhole(Exception):
 
 
 def slices(
-    file: SourceFile, token: Any | None, room: Room, *, slice_bytes: int, settle: float, partition: Callable[[str], str]
+    file: SourceFile,
+    token: Any | None,
+    room: Room,
+    *,
+    slice_bytes: int,
+    settled: Callable[[SourceFile], bool],
+    partition: Callable[[str], str],
 ) -> Iterator[Slice]:
     """The slices of the rows past `token`, as far as `room` allows; shrinks it.
 
@@ -35,7 +40,7 @@ def slices(
     if token is not None and check(file, token) == token["rows"]:
         return
     if file.bytes_at(max(0, file.size - 4), 4) != _MAGIC:
-        if time.time() - file.modified < settle:
+        if not settled(file):
             raise NotWhole
         raise file.error("is no whole Parquet file; write files to the side and rename them, or correct 'format'")
     with _opened(file) as parquet:

@@ -5,7 +5,6 @@ Counting scans a chunk of bytes at a time (a gigabyte and more per second) and m
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,30 +40,28 @@ class Room:
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans one file after the other. `settle`: seconds without a change after which a last line without an end
-    counts as whole."""
+    """Plans one file after the other. `settled`: whether a last line without an end counts as whole; it may wait, and
+    is asked only where there is one."""
 
     framing: LineFraming
     slice_bytes: int
-    settle: float
+    settled: Callable[[SourceFile], bool]
     partition: Callable[[str], str]
-    now: Callable[[], float] = time.time
 
     def slices(self, file: SourceFile, token: Any | None, room: Room) -> Iterator[Slice]:
         """The slices of what lies past `token` (None: from the beginning), as far as `room` allows; shrinks it."""
         start = file.token(0) if token is None else token
         offset = file.check(start)
-        settled = self.now() - file.modified >= self.settle
         if offset == file.size:
             return
-        at = self._data_start(file, offset, settled)
+        at = self._data_start(file, offset)
         if at is None:
             return
         # The slice being filled: data from `begin` to `end`, `count` records.
         begin = end = at
         count = 0
         while at < file.size and not room.full:
-            ends = self._ends(file, at, settled)
+            ends = self._ends(file, at)
             i = 0
             while i < len(ends) and not room.full:
                 in_slice = int(np.searchsorted(ends, begin + self.slice_bytes, "right"))
@@ -96,25 +93,29 @@ class Planner:
             file.part, self.partition(file.part), start, file.token(end), count, end - begin, hint={"from": begin}
         )
 
-    def _ends(self, file: SourceFile, at: int, settled: bool) -> np.ndarray:
+    def _ends(self, file: SourceFile, at: int) -> np.ndarray:
         """Ends (in the file) of the records from `at`, some of them at least; empty where none is whole."""
         length = CHUNK
         while True:
             data = file.bytes_at(at, min(length, file.size - at))
             whole = at + len(data) >= file.size
-            ends = self.framing.bounds(data, settled and whole).ends
+            ends = self.framing.bounds(data, False).ends
+            if whole and (not len(ends) or ends[-1] < len(data)):
+                all_ends = self.framing.bounds(data, True).ends
+                if len(all_ends) > len(ends) and self.settled(file):
+                    return all_ends + at
             if len(ends) or whole:
                 return ends + at
             length = file.grown(at, length)
 
-    def _data_start(self, file: SourceFile, offset: int, settled: bool) -> int | None:
+    def _data_start(self, file: SourceFile, offset: int) -> int | None:
         """Where the records past `offset` begin; None where there can be none yet."""
         if offset == 0:
             if not self.framing.skip_blank:
                 return 0
             if not isinstance(self.framing, CsvFraming):
                 return file.beginning()
-            header = file.first_record(self.framing, settled)
+            header = file.first_record(self.framing, lambda: self.settled(file))
             return header[1] if header else None
         if file.bytes_at(offset - 1, 1) != b"\n":
             # The last line was taken without its end; the end that was written since is not an empty line.

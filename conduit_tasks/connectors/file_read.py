@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,6 +13,7 @@ from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.file_csv import CsvRows
 from conduit_tasks.connectors.file_framing import NEWLINE, Bounds, CsvFraming, LineFraming, payload_ends
 from conduit_tasks.connectors.file_open import SourceFile
+from conduit_tasks.record import jsons
 from conduit_tasks.record.schema import AFTER_STRUCTURED, RECORD_FIELDS, read_batch
 
 CHUNK = 16 << 20
@@ -143,8 +143,8 @@ def _json_objects(payloads: pa.Array, key: str | None, parse: bool) -> Columns:
 def _object(line: bytes, row: int, errors: dict[int, str]) -> dict[str, Any]:
     """The object of a line; an empty one where it is none, and then `errors` says why."""
     try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as e:
+        value = jsons.loads(line)
+    except jsons.JSONDecodeError as e:
         errors[row] = f"not JSON: {e}"
         return {}
     if not isinstance(value, dict):
@@ -156,7 +156,7 @@ def _object(line: bytes, row: int, errors: dict[int, str]) -> dict[str, Any]:
 def _key_bytes(value: Any) -> bytes | None:
     if value is None:
         return None
-    return value.encode() if isinstance(value, str) else orjson.dumps(value)
+    return value.encode() if isinstance(value, str) else jsons.dumps(value)
 
 
 def _batch(part: str, offsets: np.ndarray, columns: Columns, structured: bool) -> pa.RecordBatch:

@@ -105,8 +105,8 @@ class GeneratorSource(Source):
     def _records(self, first: int, end: int) -> list[Any]:
         """Records number `first` up to, not with, `end`."""
         import numpy as np
-        import orjson
 
+        from conduit_tasks.record import jsons
         from conduit_tasks.record.record import Record
 
         numbers = np.arange(first, end, dtype=np.uint64)
@@ -117,7 +117,7 @@ class GeneratorSource(Source):
         for n, choice, *values in zip(numbers.tolist(), chosen, *columns):
             payload: Any = dict(zip(self.fields, values))
             if raw:
-                payload = orjson.dumps(payload)
+                payload = jsons.dumps(payload)
             operation = self.operations[choice]
             before = payload if operation in ("update", "delete") else None
             after = None if operation == "delete" else payload

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
-
 from conduit_tasks.connectors import http_oauth2, options
 from conduit_tasks.connectors.base import Option, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.batcher import Batcher
@@ -27,7 +25,7 @@ from conduit_tasks.connectors.http_peer import PEER, address, guarded, tls_conte
 from conduit_tasks.connectors.http_source import HttpSource
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.pipes.base import INDEX
-from conduit_tasks.record import cloudevents_http
+from conduit_tasks.record import cloudevents_http, jsons
 from conduit_tasks.record.record import Record, data_bytes
 
 METHODS = ("POST", "PUT", "PATCH", "DELETE")
@@ -116,7 +114,7 @@ class HttpDestination(RecordDestination):
             self._client = None
 
     async def _send_batch(self, records: list[Record]) -> Outcome:
-        body = orjson.dumps([cloudevents_http.structured(r) for r in records], option=orjson.OPT_NON_STR_KEYS)
+        body = jsons.dumps([cloudevents_http.structured(r) for r in records])
         return await self._request("", body, self._content_type or cloudevents_http.BATCHED)
 
     async def _request(self, lines: str, body: bytes, content_type: str) -> Outcome:
@@ -148,10 +146,10 @@ class HttpDestination(RecordDestination):
             lines, body, kind = cloudevents_http.binary(record)
             return lines, body, self._content_type or kind
         if self._mode == "cloudevents-structured":
-            data = orjson.dumps(cloudevents_http.structured(record), option=orjson.OPT_NON_STR_KEYS)
+            data = jsons.dumps(cloudevents_http.structured(record))
             return "", data, self._content_type or cloudevents_http.STRUCTURED
         if self._mode == "opencdc":
-            data = orjson.dumps({"id": record.id, **record.to_opencdc()}, option=orjson.OPT_NON_STR_KEYS)
+            data = jsons.dumps({"id": record.id, **record.to_opencdc()})
             return "", data, self._content_type or "application/json"
         payload = record.after if record.after is not None else record.before
         kind = cloudevents_http.RAW if isinstance(payload, bytes) else "application/json"

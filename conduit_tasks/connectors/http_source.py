@@ -21,6 +21,7 @@ from conduit_tasks.connectors.http_head import headers
 from conduit_tasks.connectors.http_outcome import seconds_of
 from conduit_tasks.connectors.http_peer import PEER, address, guarded, quiet, tls_context
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
+from conduit_tasks.record import jsons
 
 if TYPE_CHECKING:
     import httpx
@@ -124,7 +125,7 @@ class HttpSource(Source):
         if answer.status_code == 304:
             return _Page(at, seen, [], token)
         try:
-            found: Any = orjson.loads(answer.content) if answer.content.strip() else []
+            found: Any = jsons.exact(answer.content) if answer.content.strip() else []
             whole = found
             for part in self._path:
                 found = found[part]
@@ -284,7 +285,7 @@ class HttpSource(Source):
         names = [self._field("id", r) for r in records]
         positions = [name or f"{at}:{n}".encode() for n, name in enumerate(names, page.seen)]
         keys = pa.array([self._field("key", r) for r in records], pa.binary())
-        after = pa.array([orjson.dumps(r) for r in records], pa.binary())
+        after = pa.array([jsons.raw(r) for r in records], pa.binary())
         batch = read_batch(pa.array(positions, pa.binary()), after=after, key=keys)
         shapes = np.array([AFTER_STRUCTURED if isinstance(r, dict) else 0 for r in records], np.int8)
         return batch.set_column(batch.schema.get_field_index("shape"), batch.schema.field("shape"), pa.array(shapes))
@@ -292,7 +293,7 @@ class HttpSource(Source):
     def _field(self, option: str, record: Any) -> bytes | None:
         name = self.settings.get(option)
         value = record.get(name) if name and isinstance(record, dict) else None
-        return None if value is None else value.encode() if isinstance(value, str) else orjson.dumps(value)
+        return None if value is None else value.encode() if isinstance(value, str) else jsons.raw(value)
 
     def _shown(self) -> str:
         """The URL without its query, which may hold a secret."""

@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
 from conduit_tasks.connectors.kafka_read import BINARY_HEADER, HEADER
 from conduit_tasks.errors import ConfigError, RecordError, Refused
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, data_bytes
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Messages:
 
     def _value(self, record: Record) -> bytes | None:
         if self._opencdc:
-            return orjson.dumps(record.to_opencdc(), option=orjson.OPT_NON_STR_KEYS)
+            return jsons.dumps(record.to_opencdc())
         return None if record.after is None else data_bytes(record.after)
 
     def _time(self, record: Record) -> int:

@@ -43,15 +43,15 @@ class LogDestination(BatchDestination):
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
         """Raises Refused where a structured payload is not JSON."""
-        import orjson
+        from conduit_tasks.record import jsons
 
         try:
             records = rows.records()
-        except orjson.JSONDecodeError as e:
+        except jsons.JSONDecodeError as e:
             raise Refused(f"a structured payload is not JSON: {e}") from e
         logger = logging.getLogger(LOGGER)
         for record in records:
-            text = orjson.dumps(record.to_opencdc(), option=orjson.OPT_NON_STR_KEYS).decode()
+            text = jsons.dumps(record.to_opencdc()).decode()
             logger.log(self.level, "%s %s", self.settings["message"], text)
         return None
 

@@ -6,9 +6,8 @@ import base64
 import binascii
 from typing import Any
 
-import orjson
-
 from conduit_tasks.errors import Refused
+from conduit_tasks.record import jsons
 
 JSON = ("json", "jsonb")
 _COPY = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -44,7 +43,7 @@ def _text(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    return jsons.dumps(value).decode()
 
 
 def _bytes(value: Any, column: str) -> str:

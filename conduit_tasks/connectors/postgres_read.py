@@ -35,7 +35,7 @@ def batches(records: Iterator[Sized]) -> Iterator[pa.RecordBatch]:
     """READ_SCHEMA batches of bounded size."""
     import pyarrow as pa
 
-    from conduit_tasks.record.schema import READ_SCHEMA, record_columns
+    from conduit_tasks.record.schema import READ_SCHEMA, read_columns
 
     group: list[Record] = []
     size = 0
@@ -43,10 +43,10 @@ def batches(records: Iterator[Sized]) -> Iterator[pa.RecordBatch]:
         group.append(record)
         size += bytes_
         if len(group) == BATCH_ROWS or size >= BATCH_BYTES:
-            yield pa.RecordBatch.from_arrays(record_columns(group), schema=READ_SCHEMA)
+            yield pa.RecordBatch.from_arrays(read_columns(group), schema=READ_SCHEMA)
             group, size = [], 0
     if group:
-        yield pa.RecordBatch.from_arrays(record_columns(group), schema=READ_SCHEMA)
+        yield pa.RecordBatch.from_arrays(read_columns(group), schema=READ_SCHEMA)
 
 
 class Chunk:

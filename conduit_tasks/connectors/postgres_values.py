@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
+from conduit_tasks.record import jsons
 
 SETTINGS = (
     "SET datestyle = 'ISO'; SET intervalstyle = 'iso_8601'; SET bytea_output = 'hex'; SET extra_float_digits = 1; "
@@ -60,11 +60,10 @@ def _time(text: str) -> str:
 
 def _json(text: str) -> Any:
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        value = jsons.loads(text)
+    except jsons.JSONDecodeError:
         # PostgreSQL takes numbers and escapes that JSON libraries do not; nothing of it is lost as text.
         return text
-    # orjson makes a float of it, which drops digits.
     return value if _LONG.search(text) is None else json.loads(text, parse_int=_whole)
 
 

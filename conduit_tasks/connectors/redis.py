@@ -16,6 +16,7 @@ from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source
 from conduit_tasks.connectors.redis_client import URL, asking, check_url, opened
 from conduit_tasks.connectors.redis_destination import RedisDestination
 from conduit_tasks.errors import ConfigError, SourceError, SpoolError
+from conduit_tasks.record import jsons
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -269,10 +270,10 @@ def _payload(fields: dict[bytes, bytes], data: bytes | None, as_json: bool) -> t
     if not as_json:
         return fields[data], ""
     try:
-        if isinstance(json.loads(fields[data]), dict):
+        if isinstance(jsons.loads(fields[data]), dict):
             return fields[data], ""
-    except ValueError:
-        pass
+    except jsons.JSONDecodeError as error:
+        return fields[data], f"'{_text(data)}' is not JSON: {error}"
     return fields[data], f"'{_text(data)}' is no JSON object"
 
 

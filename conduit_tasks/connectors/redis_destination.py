@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
 from conduit_tasks.connectors.redis_client import URL, asking, check_url, opened
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, data_bytes
 
 
@@ -96,7 +95,7 @@ class RedisDestination(BatchDestination):
             if not isinstance(payload, dict) or not payload:
                 raise Refused("a record without a structured payload has no fields; write `fields: record`")
             # Text as it is; what is no text as JSON.
-            return {str(n): v if isinstance(v, str) else orjson.dumps(v) for n, v in payload.items()}
+            return {str(n): v if isinstance(v, str) else jsons.dumps(v) for n, v in payload.items()}
         fields: dict[str, bytes | str] = {"id": record.id, "operation": record.operation}
         if record.key is not None:
             fields["key"] = data_bytes(record.key)

@@ -122,7 +122,7 @@ class S3Source(Source):
         file, framing = S3Object(part, data), self._framing(format)
         begin = file.beginning() if framing.skip_blank else 0
         if isinstance(framing, CsvFraming):
-            header = file.first_record(framing, settled=True)
+            header = file.first_record(framing, settled=lambda: True)
             begin = header[1] if header else file.size
         nulls = tuple(word.encode() for word in options.words(self.settings, "null-values"))
         own = None if format == "text" else self.settings.get("key")

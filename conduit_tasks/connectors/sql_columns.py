@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import orjson
 import sqlalchemy as sa
 
 from conduit_tasks.errors import ConfigError, RecordError, Refused
-from conduit_tasks.record import fields
+from conduit_tasks.record import fields, jsons
 from conduit_tasks.record.record import Data, Record
 
 TYPES: dict[str, Callable[[], sa.types.TypeEngine[Any]]] = {
@@ -98,7 +97,7 @@ def cell(value: Any, stored: str = "") -> Any:
         except UnicodeDecodeError:
             value = base64.b64encode(value).decode()
     if stored == "json" or isinstance(value, dict | list) or (stored == "text" and not isinstance(value, str)):
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+        return jsons.dumps(value).decode()
     return value
 
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors import aws, options
 from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.batcher import Batcher
 from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, data_bytes
 
 MESSAGES = 10
@@ -191,4 +190,4 @@ class SqsDestination(RecordDestination):
 
 
 def _opencdc(record: Record) -> bytes:
-    return orjson.dumps(record.to_opencdc(), option=orjson.OPT_NON_STR_KEYS)
+    return jsons.dumps(record.to_opencdc())

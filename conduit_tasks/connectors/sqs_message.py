@@ -16,9 +16,9 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
+from conduit_tasks.record import jsons
 from conduit_tasks.record.schema import AFTER_STRUCTURED, READ_SCHEMA
 
 ATTRIBUTE = "sqs.attribute."
@@ -75,7 +75,7 @@ def _key(metadata: dict[str, str], attribute: str | None) -> bytes | None:
 
 def _no_object(body: bytes) -> str | None:
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = jsons.loads(body)
+    except jsons.JSONDecodeError as error:
         return f"not JSON: {error}"
     return None if isinstance(value, dict) else "not a JSON object"

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conduit_tasks.delivery.dead_letter_book import Entry
 from conduit_tasks.delivery.dead_letter_store import SCHEMA, DeadLetterStore, letters_table
+from conduit_tasks.record import jsons
 from conduit_tasks.spool.durable import replace_file
 
 
 def write_jsonl(path: Path, entries: Sequence[Entry]) -> None:
     """A record per line, what is known of its failure in its metadata (`conduit.dlq.*`). Raises OSError."""
-    lines = b"".join(orjson.dumps(opencdc(entry)) + b"\n" for entry in entries)
+    lines = b"".join(jsons.dumps(opencdc(entry)) + b"\n" for entry in entries)
     replace_file(path, lines)
 
 
@@ -34,7 +34,7 @@ def write_parquet(path: Path, store: DeadLetterStore, entries: Sequence[Entry]) 
 def opencdc(entry: Entry) -> dict[str, Any]:
     """The record as OpenCDC JSON; Conduit's names for the error and the node, and ours for the rest."""
     row = entry.row
-    record: dict[str, Any] = orjson.loads(row["record"])
+    record: dict[str, Any] = jsons.exact(row["record"])
     record["metadata"] = {
         **record["metadata"],
         "conduit.dlq.nack.error": row["error"],

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import orjson
-
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.units import parse_duration
+from conduit_tasks.record import jsons
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Selection:
             and (self.until is None or row["at"] < self.until)
             and (not self.micro_batches or row["micro_batch"] in self.micro_batches)
             and (not self.ids or row["id"] in self.ids)
-            and (not self.keys or _is_key(orjson.loads(row["record"])["key"], self.keys))
+            and (not self.keys or _is_key(jsons.exact(row["record"])["key"], self.keys))
         )
 
 
@@ -50,8 +49,8 @@ def _is_key(key: Any, wanted: tuple[str, ...]) -> bool:
 
 def _json(text: str) -> Any:
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return jsons.loads(text)
+    except jsons.JSONDecodeError:
         return None
 
 

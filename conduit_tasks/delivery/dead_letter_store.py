@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns, to_records
 from conduit_tasks.spool.store import Store, open_store
@@ -90,7 +90,7 @@ class DeadLetterStore:
         `exact`, with `record` parsed and `destination` added. `destination` may be `_pipeline`."""
         out = [row for row in self.rows(destination) if error_class is None or row["error_class"] == error_class]
         for row in out[:limit]:
-            row["record"] = orjson.loads(row["record"])
+            row["record"] = jsons.exact(row["record"])
         return out[:limit]
 
     def letters(self, destination: str | None = None) -> Iterator[DeadLetter]:
@@ -233,7 +233,7 @@ def letters_table(letters: Sequence[DeadLetter]) -> pa.Table:
         "connector": [r.origin.connector for r in records],
         "partition": [r.origin.partition for r in records],
         "position": [r.position for r in records],
-        "record": [orjson.dumps(r.to_opencdc(), option=orjson.OPT_NON_STR_KEYS).decode() for r in records],
+        "record": [jsons.dumps(r.to_opencdc()).decode() for r in records],
     }
     arrays = [pa.array(values, SCHEMA.field(name).type) for name, values in columns.items()]
     return pa.Table.from_arrays([*arrays, exact], schema=SCHEMA)

@@ -102,14 +102,13 @@ class FileHandler:
         self._opencdc = options.get("format") == "opencdc"
 
     def store(self, letters: Sequence[DeadLetter]) -> None:
-        import orjson
-
+        from conduit_tasks.record import jsons
         from conduit_tasks.spool.durable import make_folders, sync_folder
 
         forms: list[dict[str, Any]] = list(map(as_dict, letters))
         if self._opencdc:
             forms = [letter_record(letter, form).to_opencdc() for letter, form in zip(letters, forms)]
-        lines = b"".join(orjson.dumps(form, option=orjson.OPT_NON_STR_KEYS) + b"\n" for form in forms)
+        lines = b"".join(jsons.dumps(form) + b"\n" for form in forms)
         try:
             make_folders(self._path.parent)
             with self._path.open("a+b", buffering=0) as file:

@@ -18,11 +18,11 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
 from conduit_tasks.broker.redrive import Position
 from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Data, data_bytes
 from conduit_tasks.record.schema import KEY_STRUCTURED
 
@@ -38,7 +38,7 @@ def key_hash(key: Data) -> str | None:
 
 def stored_key_hash(key: bytes | None, shape: int) -> str | None:
     """The same of a key as Arrow has it: `shape` says whether it is JSON text (record.schema)."""
-    return key_hash(orjson.loads(key) if key is not None and shape & KEY_STRUCTURED else key)
+    return key_hash(jsons.exact(key) if key is not None and shape & KEY_STRUCTURED else key)
 
 
 def position_of(letter: DeadLetter) -> Position:

@@ -20,6 +20,7 @@ from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
 from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.record.batches import row_bytes
+from conduit_tasks.record.jsons import clean
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.settings import settings
@@ -99,8 +100,8 @@ class Work:
             seq,
             record,
             node or self.node,
-            error,
-            error_class,
+            clean(error),
+            clean(error_class),
             attempts,
             self.epoch,
             time.time(),

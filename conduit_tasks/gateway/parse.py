@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-import orjson
-
 from conduit_tasks.gateway.attributes import BadEvent, check_text, is_clean, is_json, metadata
 from conduit_tasks.gateway.event import CREATED, TIME, Kind, pack
+from conduit_tasks.record import jsons
 from conduit_tasks.record.cloudevents import PREFIX
 from conduit_tasks.record.cloudevents_http import BATCHED, STRUCTURED
 
@@ -69,8 +68,8 @@ def parse(headers: Headers, body: bytes, webhooks: Webhooks = Webhooks()) -> lis
 
 def _loads(body: bytes) -> Any:
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        return jsons.loads(body)
+    except jsons.JSONDecodeError as error:
         raise BadEvent(f"the body is not JSON: {error}") from None
 
 
@@ -104,10 +103,10 @@ def _structured(event: Any, received: str) -> bytes:
     if data is None:
         return _packed(b"n", meta, b"", received)
     if data.__class__ is dict:
-        return _packed(b"s", meta, orjson.dumps(data), received)
+        return _packed(b"s", meta, jsons.dumps(data), received)
     if data.__class__ is str and not is_json(meta.get("cloudevents.datacontenttype")):
         return _packed(b"r", meta, data.encode(), received)
-    return _packed(b"r", meta, orjson.dumps(data), received)
+    return _packed(b"r", meta, jsons.dumps(data), received)
 
 
 def _binary(attributes: dict[str, Any], content_type: str | None, body: bytes, received: str) -> bytes:
@@ -145,8 +144,8 @@ def _shaped(body: bytes, content_type: str | None) -> tuple[Kind, bytes]:
     if content_type is None or not is_json(content_type):
         return b"r", body
     try:
-        return (b"s" if orjson.loads(body).__class__ is dict else b"r"), body
-    except orjson.JSONDecodeError as error:
+        return (b"s" if jsons.loads(body).__class__ is dict else b"r"), body
+    except jsons.JSONDecodeError as error:
         raise BadEvent(f"the data is not the JSON that Content-Type says it is: {error}", "data") from None
 
 

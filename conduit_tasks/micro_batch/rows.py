@@ -23,6 +23,7 @@ from conduit_tasks.pipeline.topology import Destination, Processor
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.processors.columns import BLOCK
+from conduit_tasks.record import jsons
 from conduit_tasks.record.batches import cut, deep_rows, joined, large_rows
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.record import Origin, Record
@@ -287,7 +288,7 @@ class RowPass:
         if self._nacked is None:
             self._nacked = self.writer.nacked(self.part, NACKED_SCHEMA)
         cells = [rows.column(name) for name in NACKED_SCHEMA.names[:-1]]
-        cells.append(pa.array([orjson.dumps(e) for e in errors], pa.binary()))
+        cells.append(pa.array([orjson.dumps({k: jsons.clean(v) for k, v in e.items()}) for e in errors], pa.binary()))
         self._nacked.write(pa.RecordBatch.from_arrays(cells, schema=NACKED_SCHEMA))
 
 

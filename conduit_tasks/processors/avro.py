@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
@@ -23,6 +21,7 @@ from conduit_tasks.processors.avro_infer import infer
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference
 from conduit_tasks.processors.schema_registry import OPTIONS, SchemaRegistry, check_options, open_registry
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
 
 HEAD = 5
@@ -141,8 +140,8 @@ class EncodeAvro(_Avro):
     def _structured(self, value: Any) -> dict[str, Any]:
         if isinstance(value, str | bytes):
             try:
-                value = orjson.loads(value) if value else {}
-            except orjson.JSONDecodeError as error:
+                value = jsons.loads(value) if value else {}
+            except jsons.JSONDecodeError as error:
                 raise self._error(f"it is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise self._error(f"it is {type(value).__name__}, not structured data")
@@ -155,7 +154,7 @@ class EncodeAvro(_Avro):
                 id, text = self._registry().by_version(self._subject, self._version)
                 self._found = (_head(id), _parsed(text))
             return self._found
-        canonical = orjson.dumps(infer(data))
+        canonical = jsons.dumps(infer(data))
         known = self._registered.get(canonical)
         if known is None:
             id = self._registry().register(self._subject, canonical.decode())
@@ -172,8 +171,8 @@ def _parsed(text: str) -> Any:
     from fastavro.schema import SchemaParseException, UnknownType
 
     try:
-        return fastavro.parse_schema(orjson.loads(text))
-    except (SchemaParseException, UnknownType, orjson.JSONDecodeError) as error:
+        return fastavro.parse_schema(jsons.loads(text))
+    except (SchemaParseException, UnknownType, jsons.JSONDecodeError) as error:
         raise ConfigError(f"a schema of the registry is no Avro schema: {error}; register it anew") from None
 
 

@@ -6,8 +6,6 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
@@ -15,6 +13,7 @@ from conduit_tasks.processors.field import data_reference, reference
 from conduit_tasks.processors.http_calls import BACKOFF, COMMON, backoff
 from conduit_tasks.processors.many import Made
 from conduit_tasks.processors.models import CONNECTION, ModelProcessor, as_text
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, data_bytes
 
 MODEL_METADATA = "cohere.embed.model"
@@ -120,7 +119,7 @@ class Embed(_Cohere):
     def _embedded(self, record: Record, embedding: list[float]) -> Record:
         import pyarrow as pa
 
-        compressed = pa.Codec("zstd").compress(orjson.dumps(embedding), asbytes=True)
+        compressed = pa.Codec("zstd").compress(jsons.dumps(embedding), asbytes=True)
         record.metadata[MODEL_METADATA] = self.settings["model"]
         if isinstance(record.after, dict):
             record.after = {"embedding": base64.b64encode(compressed).decode()}
@@ -175,5 +174,5 @@ class Rerank(_Cohere):
         except (KeyError, TypeError):
             raise self.unexpected(answer) from None
         for record, result in zip(records, results):
-            self._into.set(record, orjson.dumps(result).decode())
+            self._into.set(record, jsons.dumps(result).decode())
         return list(records)

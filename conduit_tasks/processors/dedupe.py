@@ -19,13 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.field import reference
 from conduit_tasks.processors.many import Made, ManyProcessor
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings as installation
 
@@ -95,7 +94,7 @@ class Dedupe(ManyProcessor):
 
     def _claim(self, record: Record, value: Any) -> str:
         """The Redis key of a value. All of a pipeline share its hash tag, so that one script may touch them."""
-        raw = value if isinstance(value, bytes) else orjson.dumps(value, option=_CANONICAL)
+        raw = value if isinstance(value, bytes) else jsons.dumps(value, sort_keys=True)
         kind = b"r" if isinstance(value, bytes) else b"s"
         digest = hashlib.blake2b(kind + raw, digest_size=16).hexdigest()
         memory = self.settings.get("memory") or "/".join(part for part in (self.section, self.id) if part)
@@ -110,6 +109,3 @@ class Dedupe(ManyProcessor):
         if self._redis is None:
             self._redis = connect(installation())
         return scripts.DEDUPE(self._redis, {"claims": claims}, ttl=self._ttl, ids=ids)
-
-
-_CANONICAL = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS

@@ -7,13 +7,12 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference, reference
 from conduit_tasks.processors.gotemplate.values import nested
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
 
 
@@ -61,8 +60,8 @@ class DecodeJson(_FieldProcessor):
         if not value:
             return None
         try:
-            return orjson.loads(value)
-        except orjson.JSONDecodeError as error:
+            return jsons.loads(value)
+        except jsons.JSONDecodeError as error:
             raise RecordError(f"json.decode: {self._field.text} is not JSON: {error}") from None
 
 
@@ -78,7 +77,7 @@ class EncodeJson(_FieldProcessor):
     def _change(self, value: Any) -> Any:
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+        return jsons.dumps(value).decode()
 
 
 class DecodeBase64(_FieldProcessor):

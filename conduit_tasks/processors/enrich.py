@@ -13,14 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError, SourceError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference, reference
 from conduit_tasks.processors.gotemplate.values import nested
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, copy_data
 from conduit_tasks.settings import settings as installation
 
@@ -130,7 +129,7 @@ def _rows(path: str) -> Iterable[Mapping[str, Any]]:
                     yield {name: value or None for name, value in row.items() if name is not None}
         elif kind == "jsonl":
             with Path(path).open("rb") as lines:
-                yield from (orjson.loads(line) for line in lines if line.strip())
+                yield from (jsons.loads(line) for line in lines if line.strip())
         else:
             import pyarrow.parquet as pq
 
@@ -158,7 +157,7 @@ def _query(url: str, query: str) -> Iterable[Mapping[str, Any]]:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = orjson.loads(orjson.dumps(row, default=_text, option=orjson.OPT_NON_STR_KEYS))
+    plain: dict[str, Any] = jsons.loads(jsons.dumps(row, default=_text))
     return plain
 
 

@@ -19,12 +19,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.base import RecordProcessor
+from conduit_tasks.record import jsons
 from conduit_tasks.record.fields import parse
 from conduit_tasks.record.record import Data, Record
 from conduit_tasks.settings import settings as installation
@@ -66,7 +65,7 @@ class JavaScript(RecordProcessor):
     def process(self, record: Record) -> Record | list[Record] | None:
         import quickjs
 
-        given = orjson.dumps(
+        given = jsons.dumps(
             {
                 "position": record.position.decode("latin-1"),
                 "operation": record.operation,
@@ -75,7 +74,6 @@ class JavaScript(RecordProcessor):
                 "before": _inward(record.before),
                 "after": _inward(record.after),
             },
-            option=orjson.OPT_NON_STR_KEYS,
         )
         run: Run | None = getattr(self._local, "run", None)
         if run is None:
@@ -87,7 +85,7 @@ class JavaScript(RecordProcessor):
                 # A bound was hit in the middle of something: what the script held is of no use any more.
                 self._local.run = None
             raise RecordError(_said(error)) from None
-        made, logs = orjson.loads(answer)
+        made, logs = jsons.exact(answer)
         for level, text in logs:
             log.log(_LEVELS[level], "%s", text)
         if not made:

@@ -12,12 +12,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import comma_separated, reference
+from conduit_tasks.record import jsons
 from conduit_tasks.record.fields import NOTHING
 from conduit_tasks.record.record import Record
 
@@ -70,4 +69,4 @@ def _bytes(value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    return jsons.dumps(value, sort_keys=True)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import orjson
-
 from conduit_tasks.connectors.base import Option
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.gotemplate.values import nested
 from conduit_tasks.processors.http_calls import HttpProcessor
+from conduit_tasks.record import jsons
 
 CONNECTION = Option("connection", "Airflow connection (in the environment: AIRFLOW_CONN_…) whose password is the key")
 
@@ -35,12 +34,12 @@ class ModelProcessor(HttpProcessor):
     async def ask(self, path: str, question: Any, *, again: Callable[[int], bool]) -> Any:
         """The answer's JSON. Raises RecordError; `again` as in `request`."""
         headers = {"Content-Type": "application/json", **self._authorization()}
-        answer = await self.request("POST", self._url + path, body=orjson.dumps(question), headers=headers, again=again)
+        answer = await self.request("POST", self._url + path, body=jsons.dumps(question), headers=headers, again=again)
         if answer.status >= 400:
             raise RecordError(f"{self.spec.name}: the answer is {answer.status}: {_reason(answer.body)}")
         try:
-            return orjson.loads(answer.body)
-        except orjson.JSONDecodeError as error:
+            return jsons.loads(answer.body)
+        except jsons.JSONDecodeError as error:
             raise RecordError(f"{self.spec.name}: the answer is not JSON: {error}") from None
 
     def _authorization(self) -> dict[str, str]:
@@ -68,7 +67,7 @@ class ModelProcessor(HttpProcessor):
     def unexpected(self, answer: Any) -> RecordError:
         """The answer has not the documented form."""
         return RecordError(
-            f"{self.spec.name}: the answer is not as documented: {orjson.dumps(answer)[:200].decode(errors='replace')}"
+            f"{self.spec.name}: the answer is not as documented: {jsons.dumps(answer)[:200].decode(errors='replace')}"
         )
 
 
@@ -76,27 +75,23 @@ def as_text(value: Any) -> str:
     """A field's value as a model gets it: raw data and text as they are, the rest as JSON."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    return (
-        orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
-        if isinstance(value, dict | list)
-        else nested(value)
-    )
+    return jsons.dumps(value).decode() if isinstance(value, dict | list) else nested(value)
 
 
 def _password(connection: str) -> str:
     """The password of a connection as Airflow writes it into the environment: JSON or a URI."""
     if connection.lstrip().startswith("{"):
         try:
-            return str(orjson.loads(connection).get("password") or "")
-        except orjson.JSONDecodeError:
+            return str(jsons.loads(connection).get("password") or "")
+        except jsons.JSONDecodeError:
             return ""
     return unquote(urlsplit(connection).password or "")
 
 
 def _reason(body: bytes) -> str:
     try:
-        said = orjson.loads(body)
+        said = jsons.loads(body)
         error = said.get("error") or said.get("message") or said
         return str(error.get("message", error) if isinstance(error, dict) else error)[:200]
-    except (orjson.JSONDecodeError, AttributeError):
+    except (jsons.JSONDecodeError, AttributeError):
         return body[:200].decode(errors="replace")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
-
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import RecordError
 from conduit_tasks.processors.http_calls import BACKOFF, COMMON, backoff
 from conduit_tasks.processors.models import ModelProcessor
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
 
 INSTRUCTIONS = (
@@ -40,7 +39,7 @@ class Ollama(ModelProcessor):
         self.retry = backoff(self.settings)
 
     async def handle(self, record: Record) -> Record:
-        data = orjson.dumps(record.to_opencdc()["payload"], option=orjson.OPT_NON_STR_KEYS).decode()
+        data = jsons.dumps(record.to_opencdc()["payload"]).decode()
         prompt = f"{INSTRUCTIONS}\nInstructions: {self.settings['prompt']}\nRecord: {data}"
         question = {"model": self.settings["model"], "prompt": prompt, "stream": False}
         answer = await self.ask("/api/generate", question, again=lambda status: status >= 500)
@@ -48,8 +47,8 @@ class Ollama(ModelProcessor):
         if not isinstance(said, str) or not answer.get("done"):
             raise self.unexpected(answer)
         try:
-            changed = orjson.loads(said)
-        except orjson.JSONDecodeError:
+            changed = jsons.loads(said)
+        except jsons.JSONDecodeError:
             raise RecordError(f"ollama: the model did not answer in JSON: {said[:200]}") from None
         if not isinstance(changed, dict):
             raise RecordError(f"ollama: the model's answer is no JSON object: {said[:200]}")

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, SchemaDrift
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings as installation
 
@@ -53,8 +52,8 @@ class SchemaCheck(RecordProcessor):
         value = self._field.get(record)
         if isinstance(value, bytes):
             try:
-                value = orjson.loads(value)
-            except orjson.JSONDecodeError as error:
+                value = jsons.loads(value)
+            except jsons.JSONDecodeError as error:
                 raise SchemaDrift(f"schema.check: {self._field.text} is not JSON: {error}") from None
         wrong = self._check(value)
         if wrong is not None:
@@ -74,8 +73,8 @@ class SchemaCheck(RecordProcessor):
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"schema.check: {where} cannot be read: {error}") from None
         try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError as error:
+            return jsons.loads(text)
+        except jsons.JSONDecodeError as error:
             raise ConfigError(f"schema.check: {where} is not JSON: {error}") from None
 
 

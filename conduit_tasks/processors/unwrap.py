@@ -10,13 +10,12 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import RecordError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference
 from conduit_tasks.processors.gotemplate.values import nested
+from conduit_tasks.record import jsons
 from conduit_tasks.record.fields import parse
 from conduit_tasks.record.record import OPERATIONS, Data, Record
 
@@ -33,8 +32,8 @@ class _Unwrap(RecordProcessor):
         value = self._field.get(record)
         if isinstance(value, str | bytes):
             try:
-                value = orjson.loads(value)
-            except orjson.JSONDecodeError as error:
+                value = jsons.loads(value)
+            except jsons.JSONDecodeError as error:
                 raise self._error(f"{self._field.text} is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise self._error(f"{self._field.text} holds no record")
@@ -145,8 +144,8 @@ def _unwrapped_key(key: Data) -> Data:
     wrapped: Any = key
     if isinstance(key, bytes):
         try:
-            wrapped = orjson.loads(key)
-        except orjson.JSONDecodeError:
+            wrapped = jsons.loads(key)
+        except jsons.JSONDecodeError:
             return key
     if not isinstance(wrapped, dict) or "payload" not in wrapped:
         return key

@@ -12,8 +12,7 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-import orjson
-
+from conduit_tasks.record import jsons
 from conduit_tasks.record.cloudevents import view
 from conduit_tasks.record.record import Data, Record, data_bytes
 
@@ -43,7 +42,7 @@ def structured(record: Record) -> dict[str, Any]:
     kind = event.setdefault("datacontenttype", RAW).partition(";")[0].strip().lower()
     try:
         if kind == "application/json" or kind.endswith("+json"):
-            return {**event, "data": orjson.loads(data)}
+            return {**event, "data": jsons.exact(data)}
         if kind.startswith("text/"):
             return {**event, "data": data.decode()}
     except ValueError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -33,23 +34,45 @@ def loads(text: bytes | bytearray | memoryview | str) -> Any:
     data = text if isinstance(text, bytes) else text.encode() if isinstance(text, str) else bytes(text)
     if data.count(b"{") + data.count(b"[") > DEPTH and too_deep(value):
         raise JSONDecodeError(f"nested deeper than {DEPTH} levels", "", 0)
-    return json.loads(data) if has_long(data) else value
+    return _whole(data) if has_long(data) else value
 
 
-def exact(text: bytes) -> Any:
-    """The value of JSON text that came through a door: its depth is known to be sound."""
-    return json.loads(text) if has_long(text) else orjson.loads(text)
+def exact(text: bytes | str) -> Any:
+    """The value of JSON text that came through a door: its depth is known to be sound. Raises JSONDecodeError."""
+    value = orjson.loads(text)
+    return _whole(text) if has_long(text if isinstance(text, bytes) else text.encode()) else value
 
 
-def dumps(value: Any) -> bytes:
-    """Compact JSON. Keys that are no strings become strings, NaN and infinities null. Raises Unwritable."""
+def dumps(value: Any, default: Callable[[Any], Any] | None = None, *, sort_keys: bool = False) -> bytes:
+    """Compact JSON. Keys that are no strings become strings, NaN and infinities null. Raises Unwritable.
+
+    `default`: a value for one of a type that JSON does not have.
+    """
+    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS if sort_keys else orjson.OPT_NON_STR_KEYS
     try:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, default, option)
     except TypeError:
         try:
-            return orjson.dumps(_exact(value, 0), option=orjson.OPT_NON_STR_KEYS)
+            return orjson.dumps(with_digits(value), default, option)
         except TypeError as error:
             raise Unwritable(f"the record cannot be written as JSON: {error}") from None
+
+
+def raw(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    """As `dumps`, of a value that a source parsed, however deep it is: it is refused as a record, with its position."""
+    try:
+        return dumps(value, default)
+    except Unwritable:
+        if isinstance(value, dict) and value:
+            return b"{" + b",".join(dumps(str(name)) + b":" + raw(v, default) for name, v in value.items()) + b"}"
+        if isinstance(value, list) and value:
+            return b"[" + b",".join(raw(each, default) for each in value) + b"]"
+        raise
+
+
+def clean(text: str) -> str:
+    """Text that can be written: halves of surrogate pairs become `?`."""
+    return text.encode(errors="replace").decode()
 
 
 def has_long(data: bytes) -> bool:
@@ -93,6 +116,19 @@ def text_fault(text: bytes) -> str | None:
     except JSONDecodeError as error:
         return f"not JSON: {error}"
     return f"nested deeper than {DEPTH} levels" if deep else None
+
+
+def _whole(text: bytes | str) -> Any:
+    """By the standard library, which keeps every digit and is slower."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise JSONDecodeError("nested too deeply for its large numbers", "", 0) from None
+
+
+def with_digits(value: Any) -> Any:
+    """For orjson: the same with whole numbers beyond 64 bits as text that goes in as it is. Raises Unwritable."""
+    return _exact(value, 0)
 
 
 def _exact(value: Any, depth: int) -> Any:

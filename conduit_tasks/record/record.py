@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
+from conduit_tasks.record import jsons
 
 Data = bytes | dict[str, Any] | None
 
@@ -108,7 +108,7 @@ def data_bytes(data: Data) -> bytes:
     """Data as bytes: raw as it is, structured as compact JSON, none as nothing."""
     if data is None:
         return b""
-    return data if isinstance(data, bytes) else orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS)
+    return data if isinstance(data, bytes) else jsons.dumps(data)
 
 
 def copy_data(data: Any) -> Any:

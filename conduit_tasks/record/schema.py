@@ -224,6 +224,21 @@ def record_columns(records: Iterable[Record]) -> list[pa.Array]:
     return [*columns, pa.array(shape)]
 
 
+def read_columns(records: Sequence[Record]) -> list[pa.Array]:
+    """As `record_columns`, for what a source made of parsed data: what cannot be a record is raw, with the error in its
+    metadata, so that it is nacked alone."""
+    try:
+        return record_columns(records)
+    except Unwritable:
+        for record in records:
+            for part in DATA:
+                value = getattr(record, part)
+                if (why := value_fault(part, value)) is not None:
+                    setattr(record, part, jsons.raw(value))
+                    record.metadata = {**record.metadata, "conduit.error": f"{part}: {why}"}
+        return record_columns(records)
+
+
 def spool_batch(slices: Sequence[int], numbers: Sequence[int], records: Sequence[Record]) -> pa.RecordBatch:
     """A SPOOL_SCHEMA batch of these records; `ord` is each record's `ordinal`."""
     return pa.RecordBatch.from_arrays(

@@ -82,24 +82,24 @@ def _bytes(value: Any) -> bytes | None:
 
 
 def _data(value: Any) -> Any:
-    import orjson
+    from conduit_tasks.record import jsons
 
     if value is None or isinstance(value, dict):
         return _plain(value)
-    raw = _bytes(value) if isinstance(value, str | bytes) else orjson.dumps(_plain(value))
+    raw = _bytes(value) if isinstance(value, str | bytes) else jsons.dumps(_plain(value))
     if raw is not None and raw.startswith(b"{"):
         try:
-            return orjson.loads(raw)
-        except orjson.JSONDecodeError:
+            return jsons.loads(raw)
+        except jsons.JSONDecodeError:
             return raw
     return raw
 
 
 def _plain(value: Any) -> Any:
     """JSON values of what Arrow gives: decimals and bytes as text, dates as ISO 8601."""
-    import orjson
+    from conduit_tasks.record import jsons
 
     def text(other: Any) -> str:
         return other.decode("utf-8", "replace") if isinstance(other, bytes) else str(other)
 
-    return orjson.loads(orjson.dumps(value, default=text, option=orjson.OPT_NON_STR_KEYS))
+    return jsons.loads(jsons.dumps(value, default=text))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from conduit_tasks.connectors import file_settle
 from conduit_tasks.connectors.base import Limit, Position, Slice
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import ConfigError, SourceError
@@ -193,7 +195,54 @@ def test_limits_hold_to_the_record_and_the_byte(home: Path) -> None:
     assert [s.records for s in source("a.txt", slice_bytes="5B").plan({}, Limit(records=2))] == [1, 1]
 
 
-def test_a_last_line_without_an_end_waits_until_the_file_has_settled(home: Path) -> None:
+@pytest.mark.parametrize("format", ["text", "jsonl", "csv"])
+@pytest.mark.parametrize("clock", ["behind", "ahead"])
+def test_a_torn_last_line_is_not_taken_while_it_is_written_whatever_the_clocks_say(
+    home: Path, format: str, clock: str
+) -> None:
+    # Given a writer in mid-line, on a file server whose clock differs by far more than `settle`
+    path = home / "a.txt"
+    lines = {
+        "text": (b"one\n", b"tw", b"o\n"),
+        "jsonl": (b'{"a":1}\n', b'{"a":2', b"}\n"),
+        "csv": (b"a,b\n", b"1,", b"2\n"),
+    }
+    whole, torn, rest = lines[format]
+    skew = -3600 if clock == "behind" else 3600
+
+    def write(data: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(data)
+        at = time.time() + skew
+        os.utime(path, (at, at))
+
+    write(whole + torn)
+    # When it goes on writing while the source looks
+    writer = threading.Timer(0.15, write, [rest])
+    writer.start()
+    connector = source("a.txt", format=format, settle="2s")
+    try:
+        slices = connector.plan({}, ALL)
+    finally:
+        writer.join()
+    slices += connector.plan(after({}, slices), ALL)
+    # Then no half of a line is a record
+    expected = {"text": [b"one", b"two"], "jsonl": [{"a": 1}, {"a": 2}], "csv": [{"a": "1", "b": "2"}]}[format]
+    assert [r.after for r in read(connector, slices)] == expected
+
+
+def test_a_torn_last_line_is_taken_once_it_was_watched_also_if_its_time_lies_ahead(home: Path) -> None:
+    path = home / "a.txt"
+    path.write_text("one\ntwo")
+    ahead = time.time() + 3600
+    os.utime(path, (ahead, ahead))
+    connector = source("a.txt", settle="200ms")
+    assert [r.after for r in read(connector, connector.plan({}, ALL))] == [b"one", b"two"]
+
+
+def test_a_last_line_without_an_end_waits_until_the_file_has_settled(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = home / "a.txt"
     path.write_text("one\ntw")
     patient = source("a.txt", settle="1h")
@@ -204,6 +253,7 @@ def test_a_last_line_without_an_end_waits_until_the_file_has_settled(home: Path)
     more = patient.plan(after({}, slices), ALL)
     assert [r.after for r in read(patient, more)] == [b"two"]
     # When nothing happens for so long, it is taken; the line end that comes later is no empty line
+    monkeypatch.setattr(file_settle, "LONGEST", 0.1)
     old = time.time() - 7200
     os.utime(path, (old, old))
     position = after(after({}, slices), more)

@@ -14,6 +14,7 @@ import orjson
 from conduit_tasks.errors import RecordError
 from conduit_tasks.processors.gotemplate import regex
 from conduit_tasks.processors.gotemplate.values import nested, text
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
 
 
@@ -33,7 +34,13 @@ def to_json(value: Any, *, escaped: bool = True, indent: bool = False) -> str:
     """JSON with sorted keys, as Go prints maps; `escaped` hides `<`, `>` and `&` as Go does for HTML."""
     option = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
     option |= orjson.OPT_INDENT_2 if indent else 0
-    out = orjson.dumps(value, default=_default_json, option=option).decode()
+    try:
+        out = orjson.dumps(value, default=_default_json, option=option).decode()
+    except TypeError:
+        try:
+            out = orjson.dumps(jsons.with_digits(value), default=_default_json, option=option).decode()
+        except TypeError as error:
+            raise RecordError(f"toJson: {error}") from None
     if escaped:
         out = out.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return out
@@ -41,8 +48,8 @@ def to_json(value: Any, *, escaped: bool = True, indent: bool = False) -> str:
 
 def _from_json(value: Any, *, strict: bool = False) -> Any:
     try:
-        return orjson.loads(text(value))
-    except orjson.JSONDecodeError as error:
+        return jsons.loads(text(value))
+    except jsons.JSONDecodeError as error:
         if strict:
             raise RecordError(f"mustFromJson: {error}") from None
         return None

@@ -12,9 +12,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-import orjson
-
 from conduit_tasks.errors import RecordError
+from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
 
 NO_VALUE = "<no value>"
@@ -57,7 +56,7 @@ def nested(value: Any) -> str:  # noqa: PLR0911 - one case per type
         case datetime():
             return value.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".") + value.strftime(" %z %Z")
         case Record():
-            return orjson.dumps(value.to_opencdc()).decode()
+            return jsons.dumps(value.to_opencdc()).decode()
     raise RecordError(f"a value of type {type(value).__name__} cannot be printed")
 
 
