@@ -142,14 +142,14 @@ class PluginHandler:
 
     def _records(self, letters: Sequence[DeadLetter]) -> list[Record]:
         """Where a row's columns have types of their own, the failed record, which may be anything, is JSON text."""
-        import orjson
+        from conduit_tasks.record import jsons
 
         rows = any(option.name == "rows" for option in self.cls.spec.options)
         out = []
         for letter in letters:
             payload = as_dict(letter)
             if rows:
-                payload["record"] = orjson.dumps(payload["record"], option=orjson.OPT_NON_STR_KEYS).decode()
+                payload["record"] = jsons.dumps(payload["record"]).decode()
             out.append(letter_record(letter, payload))
         return out
 
