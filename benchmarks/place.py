@@ -44,10 +44,14 @@ class Place:
         return write_events(self.base / f"events-{count}.jsonl", count)
 
     def pipeline(self, *connectors: dict[str, Any], **keys: Any) -> None:
-        """Writes the one pipeline file of the home (JSON is YAML)."""
+        """Makes the home anew, with one pipeline file."""
         shutil.rmtree(self.home, ignore_errors=True)
+        self.write_pipeline(*connectors, **keys)
+
+    def write_pipeline(self, *connectors: dict[str, Any], **keys: Any) -> None:
+        """Adds the pipeline file to the home (JSON is YAML)."""
         folder = self.home / "include" / "pipelines"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         document = {"version": "2.2", "pipelines": [{"id": PIPELINE, "connectors": list(connectors), **keys}]}
         (folder / "bench.yaml").write_text(json.dumps(document, indent=1))
 

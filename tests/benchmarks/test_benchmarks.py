@@ -50,11 +50,6 @@ def check_growth(facts: dict[str, Any]) -> None:
     assert facts["state.200"] > 0
 
 
-def check_whole(facts: dict[str, Any]) -> None:
-    assert facts["events"] == EVENTS + 1
-    assert (facts["submits"], facts["submits.one"], facts["submits.nothing"]) == (2, 2, 0)
-
-
 def check_gateway(facts: dict[str, Any]) -> None:
     assert facts["stored"] == 200 + 200 + 800
 
@@ -63,7 +58,7 @@ def check_chain(facts: dict[str, Any]) -> None:
     assert facts["rows"] == EVENTS
 
 
-@pytest.mark.parametrize("name", list(RUN))
+@pytest.mark.parametrize("name", [name for name in RUN if name != "whole"])  # in tests/stack, which has a stack
 def test_each_benchmark_runs_and_its_numbers_add_up(name: str, quick: Run) -> None:
     # When a benchmark runs at its smallest size (it counts what each destination holds by itself)
     result = quick(name)
