@@ -1,0 +1,133 @@
+"""`guarantee: effectively-once`, killed before every operation of a destination and of its confirmation: each record is
+there once, in order (SEMANTICS B8, C10). S3, Kafka and PostgreSQL have theirs beside the servers that they need."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.connectors import registry
+from conduit_tasks.micro_batch.isolated import ChildDied, in_child
+from conduit_tasks.settings import forget
+from tests.connectors.test_sql import execute
+from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
+from tests.micro_batch.test_whole import events
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    micro-batch: {max-records: 12}
+    error-recovery: {min-delay: 1ms, max-delay: 1ms}
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s}}
+      - id: out
+        type: destination
+        plugin: PLUGIN
+        settings: SETTINGS
+        delivery: {timeout: 50ms, max-redeliveries: 100, guarantee: effectively-once}
+"""
+RECORDS = 14
+
+
+def in_file(home: Path, server: Any) -> list[int]:
+    return [each["n"] for each in payloads(home / "out.jsonl")] if (home / "out.jsonl").exists() else []
+
+
+def in_parquet(home: Path, server: Any) -> list[int]:
+    import pyarrow.parquet as pq
+
+    return [n for path in sorted((home / "out").glob("*.parquet")) for n in pq.read_table(path)["n"].to_pylist()]
+
+
+def in_delta(home: Path, server: Any) -> list[int]:
+    import pyarrow.parquet as pq
+
+    # By hand: a process that deltalake was used in cannot fork.
+    lines = [line for path in sorted((home / "t/_delta_log").glob("*.json")) for line in path.read_text().splitlines()]
+    logs = [json.loads(line) for line in lines]
+    added = [log["add"]["path"] for log in logs if "add" in log]
+    return [n for path in added for n in pq.read_table(home / "t" / path)["n"].to_pylist()]
+
+
+def in_table(home: Path, server: Any) -> list[int]:
+    return [n for (n,) in execute(f"sqlite:///{home}/t.db", "SELECT n FROM t")]
+
+
+def in_stream(home: Path, server: Any) -> list[int]:
+    client = redis.Redis(unix_socket_path=str(server.socket))
+    try:
+        return [int(json.loads(fields[b"data"])["n"]) for _, fields in client.xrange("out")]
+    finally:
+        client.close()
+
+
+TARGETS: dict[str, tuple[str, str, Callable[[Path, Any], list[int]]]] = {
+    "file": ("file", "{path: out.jsonl, format: payload}", in_file),
+    "parquet": ("file", '{path: out, format: parquet, rows-per-file: "5"}', in_parquet),
+    "delta": ("delta", '{path: t, rows-per-commit: "5"}', in_delta),
+    "sql": (
+        "sql",
+        '{url: "sqlite:///t.db", table: t, mode: append, chunk: "5", columns: "n:int=.Payload.After.n"}',
+        in_table,
+    ),
+    "redis": ("redis", '{url: "URL", stream: out}', in_stream),
+}
+"""Name → plugin, settings, and what is there."""
+
+
+def run_and_die(plugin: str, at: int) -> None:
+    """Runs in which this process is killed before operation number `at`."""
+    count = 0
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*args, **kwargs)
+
+        return operation
+
+    cls = registry.destination_class(plugin)
+    for owner, name in ((cls, "open"), (cls, "write"), (Broker, "confirm")):
+        setattr(owner, name, wrap(getattr(owner, name)))
+    for number in range(2):
+        run_once("p", f"killed-{number}")
+
+
+@pytest.mark.proves("B8", "C10", "C9")
+@pytest.mark.parametrize("target", list(TARGETS))
+def test_a_kill_at_any_step_leaves_every_record_once_and_in_order(
+    home: Path, redis_server: Any, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.1")
+    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.02")
+    plugin, settings, there = TARGETS[target]
+    number = 0
+    while True:
+        number += 1
+        redis_server.flush()
+        this = home / str(number)
+        (this / "include/pipelines").mkdir(parents=True)
+        monkeypatch.setenv("CONDUIT_HOME", str(this))
+        forget()
+        text = PIPELINE.replace("PLUGIN", plugin).replace("SETTINGS", settings.replace("URL", redis_server.url))
+        write_pipeline(this, "p", text)
+        events(this / "data", "a.jsonl", 0, RECORDS)
+        try:
+            in_child(run_and_die, plugin, number)
+            break
+        except ChildDied:
+            in_child(run_until_quiet, "p")
+            assert there(this, redis_server) == list(range(RECORDS)), f"operation {number}"
+    assert number > 4, "the kills cover the whole life of a micro-batch"
