@@ -4,7 +4,7 @@ A letter is a record of its own: the payload tells everything of it, with the fa
 every attempt, and another one for each destination and epoch: of two destinations that refuse a record, and of a
 redrive that fails, the letters stand beside each other wherever rows are told apart by id.
 
-Letters are written without a state (docs/adr/0010-dead-letters-are-kept-here-too.md): each `store` is a connector of
+Letters are written without a state (docs/adr/0011-dead-letters-are-kept-here-too.md): each `store` is a connector of
 its own, named after the letters, so that storing the same ones again replaces what was there, where the plugin can, and
 nothing else is ever taken back.
 """
