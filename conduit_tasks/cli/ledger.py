@@ -34,10 +34,13 @@ def ledger(  # noqa: PLR0917 - its options
     """
     from conduit_tasks.ledger.entry import SCHEMA
     from conduit_tasks.ledger.history import attempts_at
+    from conduit_tasks.ledger.messages import Overall
+    from conduit_tasks.ledger.messages import rows_of as messages
     from conduit_tasks.ledger.query import rows_of, select
     from conduit_tasks.ledger.store import Ledger
     from conduit_tasks.micro_batch.context import open_spool
     from conduit_tasks.pipeline.load import get_pipeline
+    from conduit_tasks.settings import settings
 
     if (index is not None or seq is not None) and micro_batch is None:
         raise ConfigError("--index and --seq are numbers in a micro-batch: give --micro-batch too")
@@ -49,13 +52,16 @@ def ledger(  # noqa: PLR0917 - its options
     after = _time(since) if since else None
     if record or index is not None or seq is not None:
         places = _places(spool, found.id, record, micro_batch, index, seq)
+        overall = Overall(found, spool, settings().path(settings().dead_letters))
         for place in places:
-            note(", ".join(f"{name} {value}" for name, value in asdict(place).items() if value not in ("", None)))
+            said = [f"{name} {value}" for name, value in asdict(place).items() if value not in ("", None)]
+            note(f"{', '.join(said)}: {overall.of(place.micro_batch).state(place.seq)} as a whole")
         table = attempts_at(book, places, destination, after)
     else:
         table = book.read(destination, after, micro_batch)
     if sql:
-        names, rows = select(table, sql)
+        root, wanted = settings().path(settings().dead_letters), set(table["micro_batch"].to_pylist())
+        names, rows = select(table, sql, lambda: messages(found, spool, root, wanted))
     else:
         names, rows = list(SCHEMA.names), rows_of(table)
         if len(rows) > limit:

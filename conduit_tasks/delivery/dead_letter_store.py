@@ -110,6 +110,16 @@ class DeadLetterStore:
                     newest[key] = row
         return [newest[key] for key in sorted(newest)]
 
+    def nacked(self, destination: str, micro_batch: int) -> set[int]:
+        """Numbers of the records of a micro-batch that this destination (or `_pipeline`) has letters of: those of its
+        live delivery, not of a redrive's."""
+        found = set()
+        for _, path in self._files(destination):
+            # Letters of a live delivery are stored by micro-batch.
+            if path.rpartition("/")[2].startswith(f"{micro_batch:010d}-"):
+                found |= {r["seq"] for r in self._read(path, KEY) if r["micro_batch"] == micro_batch and not r["epoch"]}
+        return found
+
     def load(self, rows: Sequence[dict[str, Any]]) -> Iterator[DeadLetter]:
         """The letters of these rows of `rows`, in their order, records exact to the byte."""
         wanted: dict[str, set[Key]] = {}

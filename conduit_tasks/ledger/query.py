@@ -1,12 +1,13 @@
 """SQL over the ledger, in memory, by the SQLite that comes with Python: no server, no JVM.
 
 The table `ledger` has the columns of `entry.SCHEMA`, times as ISO text in UTC; the view `attempts` has one row per
-attempt, with its counts.
+attempt, with its counts; the table `messages` says what became of records as a whole.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.ledger.entry import COUNTS, SCHEMA
+from conduit_tasks.ledger.messages import COLUMNS as MESSAGES
 
 _ATTEMPTS = (  # the names are the schema's
     "CREATE VIEW attempts AS SELECT destination, micro_batch, attempt, run, epoch, config, status, began, ended, "
@@ -36,14 +38,20 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*columns))
 
 
-def select(table: pa.Table, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Names and rows of one query over `ledger`. Raises ConfigError with what SQLite says of it."""
+def select(
+    table: pa.Table, sql: str, messages: Callable[[], list[tuple[Any, ...]]] = list
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Names and rows of one query over `ledger`. Raises ConfigError with what SQLite says of it. `messages`: rows of
+    the table of that name (`ledger.messages`), asked for where the query names it."""
     with closing(sqlite3.connect(":memory:")) as db:
         columns = ", ".join(f'"{f.name}" {_affinity(f.type)}' for f in table.schema)
         db.execute(f"CREATE TABLE ledger ({columns})")
         marks = ", ".join("?" * table.num_columns)
         db.executemany(f"INSERT INTO ledger VALUES ({marks})", rows_of(table))  # noqa: S608 - names are the schema's
         db.execute(_ATTEMPTS)
+        db.execute(f"CREATE TABLE messages ({', '.join(MESSAGES)})")
+        if "messages" in sql.lower():
+            db.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?)", messages())
         db.commit()
         db.execute("PRAGMA query_only = ON")
         try:
@@ -51,7 +59,8 @@ def select(table: pa.Table, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]
             rows = found.fetchall()
         except sqlite3.Error as error:
             raise ConfigError(
-                f"--sql: {error}; the table is `ledger` ({', '.join(SCHEMA.names)}), the view `attempts`"
+                f"--sql: {error}; the table is `ledger` ({', '.join(SCHEMA.names)}), the view `attempts`, "
+                f"and the table `messages` ({', '.join(MESSAGES)})"
             ) from error
         return [d[0] for d in found.description or ()], rows
 

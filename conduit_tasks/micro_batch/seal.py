@@ -120,6 +120,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         matched=matched,
         filtered=sum(m.filtered for m in [*sources, *processed]),
         nacked=len({letter.seq for letter in letters}),
+        nacked_files=[file for m in [*sources, *processed] for file in m.nacked_files],
         sealed_at=time.time(),
     )
     if pipeline.handlers:

@@ -171,6 +171,7 @@ def test_a_dead_letter_is_found_by_filter_with_its_record_and_its_history(api: A
     assert one["record"]["payload"]["after"]["n"] == 3
     history = api.get(f"/v1/pipelines/p/records/{one['id']}/history").json()
     assert {(a["destination"], a["outcome"]) for a in history["attempts"]} == {("file", "acked"), ("web", "nacked")}
+    assert [place["state"] for place in history["places"]] == ["nacked"], "as a whole: one of them nacked it"
 
 
 @pytest.mark.proves("C15", "C16")

@@ -140,16 +140,21 @@ def show_history(
     pipeline: SeenRecords,
     record_id: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{8,128}$", description="The record's id.")],
 ) -> dict[str, Any]:
-    """Every attempt at this record, at each destination, from the ledger. `left`: micro-batches of the spool that were
-    not looked through yet; ask again, and it goes on with them."""
+    """Every attempt at this record, at each destination, from the ledger; of each of its places also `state`, what
+    became of it as a whole: acked, nacked or open. `left`: micro-batches of the spool that were not looked through yet;
+    ask again, and it goes on with them."""
     from conduit_tasks.ledger.history import attempts_at, places_so_far
+    from conduit_tasks.ledger.messages import Overall
     from conduit_tasks.ledger.store import Ledger
     from conduit_tasks.micro_batch.context import open_spool
+    from conduit_tasks.settings import settings
 
     spool = open_spool(pipeline)
     places, left = places_so_far(spool, pipeline.id, record_id.lower())
     rows = attempts_at(Ledger(spool, pipeline.id), places).to_pylist()
-    return {"record": record_id, "places": [asdict(place) for place in places], "attempts": rows, "left": left}
+    overall = Overall(pipeline, spool, settings().path(settings().dead_letters))
+    found = [{**asdict(place), "state": overall.of(place.micro_batch).state(place.seq)} for place in places]
+    return {"record": record_id, "places": found, "attempts": rows, "left": left}
 
 
 @router.get("/{pipeline_id}/ledger")

@@ -311,7 +311,7 @@ async function record(r) {
   if (!id) return out;
   const found = await ask(of(r.id, "records", id, "history"));
   return [...out,
-    ...found.places.map((p) => el("p", { class: "dim" }, `Micro-batch ${count(p.micro_batch)}, number ${p.seq}, from ${p.source} ${p.partition}`)),
+    ...found.places.map((p) => el("p", { class: "dim" }, `Micro-batch ${count(p.micro_batch)}, number ${p.seq}, from ${p.source} ${p.partition}: ${p.state} as a whole`)),
     table(["Ended (UTC)", "Destination", "Outcome", "Status", "#Seconds", "Class", "Error", "Run"],
       found.attempts.map((a) => [at(a.ended), a.destination, a.outcome, a.status, a.seconds?.toFixed(2), a.error_class, { error: a.error ?? "" }, a.run]),
       found.left ? `Looking: ${plural(found.left, "micro-batch")} of the spool to go through.` : "No attempt was made at it.")];

@@ -1,0 +1,170 @@
+"""What became of messages as a whole: acked once every destination that wants them acked, nacked once one nacked (C4).
+
+Derived, never stored: from what the ledger says of each destination, the sealed manifest (which destinations want
+anything, what failed before the fan-out) and the dead letters. A redelivery, a redrive and a replay (epochs above 0)
+are messages of their own, and change nothing of the first (C3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore
+from conduit_tasks.ledger.store import Ledger
+from conduit_tasks.spool.names import known_as, names
+
+if TYPE_CHECKING:
+    from conduit_tasks.pipeline.topology import Destination, Pipeline
+    from conduit_tasks.spool.manifest import SealedManifest
+    from conduit_tasks.spool.spool import Spool
+
+State = Literal["acked", "nacked", "open"]
+COLUMNS = ("micro_batch", "first", "last", "records", "state")
+"""Of `rows`."""
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The records of one micro-batch, by what became of each as a whole; what is in neither range set is open."""
+
+    micro_batch: int
+    total: int
+    acked: RangeSet
+    nacked: RangeSet
+
+    def state(self, seq: int) -> State:
+        """Of one record, by its number in the micro-batch."""
+        return "nacked" if seq in self.nacked else "acked" if seq in self.acked else "open"
+
+    def rows(self) -> list[tuple[int, int, int, int, State]]:
+        """One for each range with the same state, in order; see COLUMNS."""
+        whole = RangeSet(((0, self.total - 1),)) if self.total else RangeSet()
+        of: dict[State, RangeSet] = {"acked": self.acked, "nacked": self.nacked}
+        of["open"] = whole.subtract(self.acked).subtract(self.nacked)
+        found = [(first, last, state) for state, ranges in of.items() for first, last in ranges]
+        return [(self.micro_batch, first, last, last - first + 1, state) for first, last, state in sorted(found)]
+
+
+@dataclass
+class _Said:
+    """What is known of one destination: settled ranges, the nacks among them, and those of which only that is known."""
+
+    settled: RangeSet = field(default_factory=RangeSet)
+    nacked: RangeSet = field(default_factory=RangeSet)
+    unrecorded: RangeSet = field(default_factory=RangeSet)
+
+
+class Overall:
+    """Looks up micro-batches of one pipeline. Raises SpoolError.
+
+    `root`: of the dead-letter store. `rows`: of the ledger, all destinations, where they are read already. `nacks`:
+    micro-batch → numbers of records that are known as nacked besides, as the broker's index has them.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        spool: Spool,
+        root: str,
+        rows: pa.Table | None = None,
+        nacks: Mapping[int, Iterable[int]] | None = None,
+    ) -> None:
+        self._pipeline, self._spool, self._nacks = pipeline, spool, nacks or {}
+        self._ledger = Ledger(spool, pipeline.id)
+        self._rows = None if rows is None else _grouped(rows)
+        self._letters = DeadLetterStore(root, pipeline.id)
+        self._now = {was: now for now, earlier in names(spool, pipeline.id).items() for was in earlier}
+
+    def of(self, number: int) -> Messages:
+        """One micro-batch; of one that nothing is known of any more, `total` is 0."""
+        path = self._spool.sealed(self._pipeline.id, number)
+        manifest = self._spool.read_sealed(path) if path is not None else None
+        said = self._said(number)
+        ends = [each.settled.ranges[-1][1] + 1 for each in said.values() if each.settled]
+        total = manifest.total if manifest else max(ends, default=0)
+        whole = RangeSet(((0, total - 1),)) if total else RangeSet()
+        nacked = self._before(number, manifest).add(_points(self._nacks.get(number, ())))
+        acked = whole
+        for destination in self._pipeline.destinations:
+            known = said.get(destination.id, _Said())
+            if known.unrecorded:
+                letters = _points(self._letters.nacked(destination.id, number))
+                known.nacked = known.nacked.add(letters.intersect(known.unrecorded))
+            nacked = nacked.add(known.nacked)
+            settled = known.settled
+            if manifest is None:
+                # Collected: everybody who wanted any of it is through.
+                continue
+            if not manifest.matched.get(known_as(self._spool, self._pipeline.id, destination.id, manifest.matched)):
+                continue
+            if not settled.contains(whole):
+                settled = settled.add(whole.subtract(self._wanted(manifest, destination)))
+            acked = acked.intersect(settled)
+        return Messages(number, total, acked.subtract(nacked), nacked.intersect(whole))
+
+    def _said(self, number: int) -> dict[str, _Said]:
+        """Destination, as it is called now → what the ledger says of it in epoch 0."""
+        rows = _grouped(self._ledger.read(micro_batch=number)) if self._rows is None else self._rows
+        out: dict[str, _Said] = {}
+        for row in rows.get(number, ()):
+            known = out.setdefault(self._now.get(row["destination"], row["destination"]), _Said())
+            piece = ((row["first"], row["last"]),)
+            known.settled = known.settled.add(piece)
+            if row["outcome"] == "nacked":
+                known.nacked = known.nacked.add(piece)
+            elif row["outcome"] == "confirmed":
+                known.unrecorded = known.unrecorded.add(piece)
+        return out
+
+    def _before(self, number: int, manifest: SealedManifest | None) -> RangeSet:
+        """What failed before the fan-out."""
+        if manifest is None:
+            return _points(self._letters.nacked(BEFORE_FAN_OUT, number))
+        found: list[int] = []
+        for file in manifest.nacked_files:
+            for batch in self._spool.read(file, columns=["slice", "n"]):
+                found += manifest.seqs(batch).tolist()
+        return _points(found)
+
+    def _wanted(self, manifest: SealedManifest, destination: Destination) -> RangeSet:
+        """What of it this destination's trigger matched."""
+        name = f"to.{known_as(self._spool, self._pipeline.id, destination.id, manifest.matched)}"
+        out = RangeSet()
+        for file in manifest.files:
+            row_filter = name if name in self._spool.columns(file) else None
+            for batch in self._spool.read(file, columns=["slice", "n"], row_filter=row_filter):
+                out = out.add(_points(manifest.seqs(batch)))
+        return out
+
+
+def rows_of(pipeline: Pipeline, spool: Spool, root: str, micro_batches: Collection[int]) -> list[Any]:
+    """Rows of these micro-batches, in order; see COLUMNS. Raises SpoolError."""
+    if not micro_batches:
+        return []
+    overall = Overall(pipeline, spool, root, Ledger(spool, pipeline.id).read())
+    return [row for number in sorted(micro_batches) for row in overall.of(number).rows()]
+
+
+def _grouped(table: pa.Table) -> dict[int, list[dict[str, Any]]]:
+    """Micro-batch → its rows of epoch 0 that settle something."""
+    out: dict[int, list[dict[str, Any]]] = {}
+    for row in table.select(["destination", "micro_batch", "first", "last", "outcome", "epoch"]).to_pylist():
+        if not row["epoch"] and row["outcome"] != "open":
+            out.setdefault(row["micro_batch"], []).append(row)
+    return out
+
+
+def _points(seqs: Any) -> RangeSet:
+    """Numbers, in any order and more than once, as ranges."""
+    found = np.unique(np.asarray(seqs if isinstance(seqs, np.ndarray) else list(seqs), dtype=np.int64))
+    if not len(found):
+        return RangeSet()
+    cuts = np.flatnonzero(np.diff(found) > 1)
+    firsts, lasts = found[np.concatenate([[0], cuts + 1])], found[np.concatenate([cuts, [len(found) - 1]])]
+    return RangeSet.of(zip(firsts.tolist(), lasts.tolist()))
