@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,12 +34,17 @@ class DeadIndex(BrokerBase):
         """Dead letters of a destination ("": before the fan-out) in order of epoch, micro-batch, seq and ord."""
         found = self.scanned(self.keys.dead(destination))
         entries = []
+        # Those of a micro-batch that is being sealed are none yet.
+        newest = math.inf if destination else self.numbers("sealed")[0]
         for key, value in found.items():
             at, attempts, error_class = value.split(":", 2)
             epoch, m, seq, ordinal = (int(n) for n in key.split("-"))
-            entries.append(
-                DeadEntry(epoch, m, seq, ordinal, error_class=error_class, attempts=int(attempts), at=int(at) / 1000)
-            )
+            if m <= newest:
+                entries.append(
+                    DeadEntry(
+                        epoch, m, seq, ordinal, error_class=error_class, attempts=int(attempts), at=int(at) / 1000
+                    )
+                )
         yield from sorted(entries)
 
     def dead_count(self, destination: str = "") -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase, seconds
+from conduit_tasks.broker.base import PORTION, BrokerBase, portions, seconds
 from conduit_tasks.broker.dead_index import index_entries
 from conduit_tasks.broker.state import Backlog, MicroBatch, Stage
 from conduit_tasks.errors import ConduitError, Fenced, NotStopped
@@ -219,6 +219,7 @@ class MicroBatches(BrokerBase):
             deliveries=len(destinations),
             rest=rest,
         )
+        self._unindex(m, 0)
 
     def drop_unsealed(self) -> None:
         """Drops what was staged of the unsealed micro-batch: it is asked for again from its sources (C16)."""
@@ -259,6 +260,17 @@ class MicroBatches(BrokerBase):
         `filtered`, `nacked`: records lost before the fan-out; `dead`: the stored dead letters of those nacked.
         Raises Fenced, PipelineStopped, InvariantBroken where something has not staged.
         """
+        self._unindex(m, token)
+        letters = index_entries(dead)
+        whole = len(letters) - len(letters) % (2 * PORTION) if len(letters) > 2 * PORTION else 0
+        for portion in portions(letters[:whole], 2 * PORTION):
+            keys = {
+                "pipeline": self.keys.pipeline,
+                "micro_batch": self.keys.micro_batch(m),
+                "lease": self.keys.lease("seal"),
+                "dead": self.keys.dead(""),
+            }
+            self.run(scripts.INDEX, keys, token=token, letters=portion)
         answer = self.run(
             scripts.SEAL,
             {
@@ -276,9 +288,20 @@ class MicroBatches(BrokerBase):
             matched=dict(matched),
             filtered=filtered,
             nacked=nacked,
-            letters=index_entries(dead),
+            letters=letters[whole:],
         )
         return bool(answer[0])
+
+    def _unindex(self, m: int, token: int) -> None:
+        """Takes back the letters of an attempt to seal micro-batch m other than `token`, if it left any."""
+        keys = {"micro_batch": self.keys.micro_batch(m), "dead": self.keys.dead("")}
+        left = self.field(keys["micro_batch"], "indexing")
+        if left is None or left == str(token):
+            return
+        found = [field for field in self.scanned(keys["dead"]) if field.startswith(f"0-{m}-")]
+        for portion in portions(found):
+            self.run(scripts.UNINDEX, keys, token=int(left), over=False, letters=portion)
+        self.run(scripts.UNINDEX, keys, token=int(left), over=True, letters=[])
 
     def totals(self) -> dict[str, int]:
         """Over everything sealed: `read`, `filtered`, `nacked`, and `<node>/read` … of each node's stages."""

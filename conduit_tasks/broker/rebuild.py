@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
 
 from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import PORTION, portions
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.lifecycle import SCHEMA
 from conduit_tasks.broker.versions import literal
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.delivery.restored import lost_exceptions
-from conduit_tasks.errors import ConfigError, SpoolError
+from conduit_tasks.errors import ConfigError, Fenced, SpoolError
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tokens
 from conduit_tasks.spool.manifest import SealedManifest
@@ -30,6 +32,8 @@ from conduit_tasks.spool.spool import Spool
 
 Fields = dict[str, str]
 
+_LARGE = ("micro-batch:", "planned:", "acked:", "index:", "dead:", "parked:")
+"""Keys that are written in portions: there may be many of them, or much in one."""
 _OF_DESTINATIONS = ("status", "error", "error_at", "forced")
 """What a destination's mark does not bring back: it starts running."""
 
@@ -106,32 +110,56 @@ def holds_state(broker: Broker) -> bool:
 
 
 def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
-    """Writes the state, in one step. Raises ConfigError where there is state and `replace` is False."""
-    keys = broker.keys
+    """Writes the state, in portions while the pipeline stands still, and then the numbers in one step. Where it is cut
+    off, the next call does it. Raises ConfigError where there is state and `replace` is False, Fenced."""
+    keys, nonce = broker.keys, uuid.uuid4().hex
     with reaching(broker.redis):
         present = sorted(broker.redis.scan_iter(match=literal(keys.prefix) + "*", count=1000))
     leases = [key for key in present if key.startswith(keys.lease(""))]
+    begun = broker.run(
+        scripts.REBUILD_BEGIN, {"pipeline": keys.pipeline, "leases": leases}, nonce=nonce, replace=replace
+    )
+    if begun:
+        raise has_state(broker.pipeline)
     stale = tuple(
         keys.prefix + name for name in ("micro-batch:", "planned:", "acked:", "ack:", "intent:", "index:", "redo:")
     )
-    remove = [key for key in present if key.startswith(stale) and key not in rebuilt.hashes]
-    rest: list[str] = []
-    for fields in rebuilt.hashes.values():
-        rest += [str(2 * len(fields)), *(text for pair in fields.items() for text in pair)]
+    large = {key: fields for key, fields in rebuilt.hashes.items() if key.removeprefix(keys.prefix).startswith(_LARGE)}
+    for some in portions([*(key for key in present if key.startswith(stale)), *large]):
+        _write(broker, nonce, some, [])
+    some, texts = list[str](), list[str]()
+    for key, fields in large.items():
+        for pairs in portions(list(fields.items())):
+            some.append(key)
+            texts += [str(2 * len(pairs)), *(text for pair in pairs for text in pair)]
+            if len(texts) >= 2 * PORTION:
+                _write(broker, nonce, some, texts, remove=0)
+                some, texts = [], []
+    _write(broker, nonce, some, texts, remove=0)
+    small = {key: fields for key, fields in rebuilt.hashes.items() if key not in large}
     answer = broker.run(
         scripts.REBUILD,
-        {"schema": keys.schema, "pipeline": keys.pipeline, "each": [*leases, *remove, *rebuilt.hashes]},
-        nonce=uuid.uuid4().hex,
-        replace=replace,
+        {"schema": keys.schema, "pipeline": keys.pipeline, "each": list(small)},
+        nonce=nonce,
         version=SCHEMA,
         sealed=rebuilt.sealed,
         collected=rebuilt.collected,
-        leases=len(leases),
-        remove=len(remove),
-        rest=rest,
+        rest=[
+            text for f in small.values() for text in (str(2 * len(f)), *(text for pair in f.items() for text in pair))
+        ],
     )
-    if answer:
-        raise has_state(broker.pipeline)
+    _mine(broker, answer)
+
+
+def _write(broker: Broker, nonce: str, each: Sequence[str], rest: list[str], *, remove: int | None = None) -> None:
+    keys = {"pipeline": broker.keys.pipeline, "each": each}
+    given = len(each) if remove is None else remove
+    _mine(broker, broker.run(scripts.REBUILD_WRITE, keys, nonce=nonce, remove=given, rest=rest))
+
+
+def _mine(broker: Broker, answer: list[Any]) -> None:
+    if not answer[0]:
+        raise Fenced(f"pipeline {broker.pipeline} is rebuilt by somebody else meanwhile; this one stops")
 
 
 def has_state(pipeline: str) -> ConfigError:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import PORTION
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.rebuild import Rebuilt, apply
 from conduit_tasks.broker.redrive import REDRIVEN, Letter
-from tests.broker.conftest import Feed
+from conduit_tasks.broker.scripts import Script
+from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
+from tests.broker.conftest import DESTINATIONS, Feed, letter, piece
 
 MANY = 4 * PORTION + 100
 
@@ -68,3 +73,129 @@ def test_any_number_of_letters_is_purged_but_for_those_under_way(feed: Feed) -> 
     broker.claim("x", feed.lease("x").token, "me", of[:3])
     assert broker.purge("x", of) == of[:3]
     assert broker.dead_count("x") == 3
+
+
+def nacked(m: int, seqs: range) -> list[DeadLetter]:
+    return [letter(m, seq, "sources.a", "RecordError") for seq in seqs]
+
+
+def ready(feed: Feed, total: int) -> int:
+    """A micro-batch that only has to be sealed."""
+    m = feed.open(total)
+    feed.stage(m, total)
+    return m
+
+
+def seal(feed: Feed, m: int, dead: list[DeadLetter]) -> bool:
+    with feed.broker.acquire("seal", "t") as lease:
+        return feed.broker.seal(m, lease.token, manifest="m", total=MANY, bytes=1, matched={}, dead=dead)
+
+
+@pytest.mark.usefixtures("twice")
+def test_any_number_of_letters_is_sealed_at_once_as_far_as_anybody_sees(feed: Feed) -> None:
+    m, seen = ready(feed, MANY), list[int]()
+    once = Script.__call__
+
+    def look(self: Script, *args: object, **more: object) -> list[object]:
+        if self.name == "index":
+            seen.append(len(list(feed.broker.dead_letters())))
+        return once(self, *args, **more)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Script, "__call__", look)
+        assert seal(feed, m, nacked(m, range(MANY)))
+    assert seen
+    assert not any(seen), "no letter of a micro-batch that is not sealed is one"
+    assert [e.seq for e in feed.broker.dead_letters()] == list(range(MANY))
+    assert feed.broker.redis.hget(feed.broker.keys.micro_batch(m), "indexing") is None
+
+
+@pytest.mark.parametrize("then", ["many", "few", "undone"])
+def test_letters_of_an_attempt_to_seal_that_was_cut_off_are_none(feed: Feed, then: str) -> None:
+    """Given a seal that died between its portions, and a processor that fails other records at the next attempt, then
+    only what that one failed is a dead letter."""
+    m = ready(feed, MANY)
+    feed.broker.redis.hset(feed.broker.keys.dead(""), "1-1-5-0", "1700000000000:1:x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("conduit_tasks.broker.scripts.SEAL", scripts.START)
+        with pytest.raises(TypeError):
+            seal(feed, m, nacked(m, range(MANY)))
+    assert feed.broker.dead_count() > PORTION
+    if then == "undone":
+        feed.broker.undo_unsealed()
+        seqs = []
+    else:
+        seqs = list(range(7, MANY, 2)) if then == "many" else [7]
+        assert seal(feed, m, [n for n in nacked(m, range(MANY)) if n.seq in set(seqs)])
+    assert [e.seq for e in feed.broker.dead_letters() if e.epoch == 0] == seqs
+    assert feed.broker.dead_count() == len(seqs) + 1, "letters of other attempts at other times stay"
+
+
+def rebuilt(broker: Broker) -> Rebuilt:
+    """More of everything than one command takes."""
+    keys, many = broker.keys, range(MANY)
+    hashes = {keys.micro_batch(m): {"state": "sealed", "sealed_at": "1", "total": "5"} for m in range(101, 101 + MANY)}
+    hashes |= {keys.destination(d): {"cursor": "100", "status": "running", "epoch": "0"} for d in DESTINATIONS}
+    hashes |= {keys.dead("x"): {f"0-100-{n}-0": "1:1:x" for n in many}, keys.ack("a"): {"m": "100"}}
+    hashes |= {keys.planned("a"): {f"file-{n}": "5" for n in many}, keys.totals: {"read": "1"}}
+    return Rebuilt(100 + MANY, 100, hashes)
+
+
+def everything(broker: Broker) -> dict[str, dict[str, str]]:
+    keys = [k for k in broker.redis.scan_iter("*", count=1000) if broker.redis.type(k) == "hash"]
+    return {k: dict(broker.redis.hgetall(k)) for k in keys if ":lease:" not in k and k != broker.keys.pipeline}
+
+
+@pytest.mark.proves("X7", "I5")
+def test_a_rebuilding_of_any_size_that_is_cut_off_anywhere_is_done_by_the_next(feed: Feed) -> None:
+    """Given a rebuilding that dies behind any of its portions, then the pipeline stands still and says so until another
+    one has done it, and the state is what one that was not cut off makes."""
+    broker, wanted = feed.broker, rebuilt(feed.broker)
+    feed.sealed(10)
+    token = feed.lease("x").token
+    apply(broker, wanted, replace=True)
+    whole = everything(broker)
+    assert whole.keys() == wanted.hashes.keys(), "and nothing of before is left"
+    names = scripts_of_one(broker, wanted)
+    assert names.count("rebuild_write") > 8
+    for at in range(1, len(names), 3):
+        with pytest.MonkeyPatch.context() as patch:
+            cut_off(patch, at)
+            with pytest.raises(ConnectionResetError):
+                apply(broker, rebuilt(broker), replace=True)
+        with pytest.raises((PipelineStopped, Fenced)):
+            broker.confirm("x", 101, token, [(0, 4)], {"matched": 5})
+        with pytest.raises(PipelineStopped, match=r"is being rebuilt; .*`conduit broker rebuild p --replace`"):
+            broker.open({"a": [piece(0, 5)]}, "config", broker.latest_sealed() + 1)
+        with pytest.raises(PipelineStopped):
+            broker.begin_collect(101)
+        apply(broker, rebuilt(broker), replace=True)
+        assert everything(broker) == whole
+        assert broker.latest_sealed() == 100 + MANY
+    with pytest.raises(ConfigError, match="holds state"):
+        apply(broker, wanted, replace=False)
+    assert broker.acquire("destinations.x", "t").token > token
+
+
+def scripts_of_one(broker: Broker, wanted: Rebuilt) -> list[str]:
+    names: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        cut_off(patch, 10**6, names)
+        apply(broker, wanted, replace=True)
+    return names
+
+
+def cut_off(patch: pytest.MonkeyPatch, at: int, names: list[str] | None = None) -> None:
+    """Nothing is sent from the call number `at` on."""
+    once, count = Script.__call__, 0
+
+    def call(self: Script, *args: object, **more: object) -> list[object]:
+        nonlocal count
+        if count == at:
+            raise ConnectionResetError
+        count += 1
+        if names is not None:
+            names.append(self.name)
+        return once(self, *args, **more)  # type: ignore[arg-type]
+
+    patch.setattr(Script, "__call__", call)

@@ -17,7 +17,8 @@ local function broken(...) return {'broken', table.concat({...}, ' ')} end
 
 -- The answer for a pipeline or destination that was stopped forcefully, or nil.
 local function halted(pipeline, destination)
-  local p = redis.call('HMGET', pipeline, 'status', 'error')
+  local p = redis.call('HMGET', pipeline, 'status', 'error', 'rebuilding')
+  if p[3] then return {'stopped', 'rebuilding', ''} end
   if p[1] == 'stopped' or p[1] == 'degraded' then return {'stopped', p[1], p[2] or ''} end
   if destination then
     local d = redis.call('HMGET', destination, 'status', 'error')

@@ -1,12 +1,13 @@
 -- begin_collect: marks a micro-batch whose files are about to be removed.
 --
--- @key pipeline     hash   collected: all up to here are gone
+-- @key pipeline     hash   collected: all up to here are gone; rebuilding
 -- @key micro_batch  hash   state
 -- @key each         hash*  deliveries of all destinations, then ack states of all sources
 -- @arg m            int    number of the micro-batch
 -- @arg count        int    how many of `each` are deliveries
--- @returns ok
+-- @returns ok | stopped
 
+if redis.call('HEXISTS', K.pipeline, 'rebuilding') == 1 then return {'stopped', 'rebuilding', ''} end
 local m, collected = tonumber(A.m), number(redis.call('HGET', K.pipeline, 'collected'))
 if m <= collected then return {'ok'} end
 if m ~= collected + 1 then return broken('Invariant 6: micro-batch', A.m, 'is collected before', text(collected + 1)) end

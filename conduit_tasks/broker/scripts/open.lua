@@ -10,7 +10,8 @@
 -- @arg rest         text*  per source: slices (JSON), number of parts, then part and token each
 -- @returns ok NUMBER | taken NUMBER (somebody opened and sealed `expect` meanwhile) | stopped
 
-local p = redis.call('HMGET', K.pipeline, 'status', 'last', 'unsealed')
+local p = redis.call('HMGET', K.pipeline, 'status', 'last', 'unsealed', 'rebuilding')
+if p[4] then return {'stopped', 'rebuilding', ''} end
 if p[3] then return {'ok', p[3]} end
 if p[1] ~= 'running' then return {'stopped', p[1] or '', redis.call('HGET', K.pipeline, 'error') or ''} end
 -- Invariant 3: at most one is open, and only behind the last one.

@@ -13,7 +13,7 @@
 -- @arg matched      json   destination -> records its trigger matched
 -- @arg filtered     int    records filtered before the fan-out
 -- @arg nacked       int    records nacked before the fan-out
--- @arg letters      text*  field and value of each dead letter
+-- @arg letters      text*  field and value of each dead letter, but for those that are in the index already (`index`)
 -- @returns ok 1 where this manifest is the one that counts, else 0
 
 local no = guard(K.pipeline, K.lease, A.token)
@@ -40,6 +40,7 @@ redis.call('HINCRBY', K.totals, 'nacked', A.nacked)
 for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
 redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now_us()), 'manifest', A.manifest,
            'total', A.total, 'bytes', A.bytes, 'matched', A.matched)
+redis.call('HDEL', K.micro_batch, 'indexing')
 redis.call('HSET', K.pipeline, 'sealed', A.m)
 redis.call('HDEL', K.pipeline, 'unsealed')
 progressed(K.lease)

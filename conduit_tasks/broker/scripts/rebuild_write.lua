@@ -1,0 +1,22 @@
+-- rebuild_write: a portion of what is rebuilt (X7).
+--
+-- @key pipeline  hash   rebuilding: see `rebuild_begin`
+-- @key each      any*   keys to remove, then hashes to write to
+-- @arg nonce     text   of `rebuild_begin`; where somebody else rebuilds it by now, nothing is done
+-- @arg remove    int    how many of `each` are to be removed
+-- @arg rest      text*  per hash: number of texts, then field and value each
+-- @returns ok 1, or 0 where it was not done
+
+if redis.call('HGET', K.pipeline, 'rebuilding') ~= A.nonce then return {'ok', 0} end
+local remove = tonumber(A.remove)
+for i = 1, remove do redis.call('UNLINK', K.each[i]) end
+local at = 1
+for i = remove + 1, #K.each do
+  local last = at + tonumber(A.rest[at])
+  while at < last do
+    redis.call('HSET', K.each[i], A.rest[at + 1], A.rest[at + 2])
+    at = at + 2
+  end
+  at = last + 1
+end
+return {'ok', 1}
