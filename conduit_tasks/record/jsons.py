@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -60,14 +61,36 @@ def dumps(value: Any, default: Callable[[Any], Any] | None = None, *, sort_keys:
 
 def raw(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     """As `dumps`, of a value that a source parsed, however deep it is: it is refused as a record, with its position."""
-    try:
-        return dumps(value, default)
-    except Unwritable:
-        if isinstance(value, dict) and value:
-            return b"{" + b",".join(dumps(str(name)) + b":" + raw(v, default) for name, v in value.items()) + b"}"
-        if isinstance(value, list) and value:
-            return b"[" + b",".join(raw(each, default) for each in value) + b"]"
-        raise
+    out: list[bytes] = []
+    todo: list[Any] = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, _Text):
+            out.append(item.text)
+            continue
+        try:
+            out.append(orjson.dumps(item, default, orjson.OPT_NON_STR_KEYS))
+        except TypeError:
+            if isinstance(item, dict) and item:
+                parts = [(_Text(dumps(str(name)) + b":"), each) for name, each in item.items()]
+            elif isinstance(item, list) and item:
+                parts = [(_Text(b""), each) for each in item]
+            else:
+                out.append(dumps(item, default))
+                continue
+            begin, end = (b"{", b"}") if isinstance(item, dict) else (b"[", b"]")
+            todo.append(_Text(end))
+            for n in range(len(parts) - 1, -1, -1):
+                name, each = parts[n]
+                todo += [each, name, _Text(b"," if n else begin)]
+    return b"".join(out)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """Goes out as it is."""
+
+    text: bytes
 
 
 def clean(text: str) -> str:

@@ -97,7 +97,10 @@ def part_column(part: str, values: Sequence[Any], bad: dict[int, str] | None = N
     """
     try:
         made = _part_column(part, values)
-        found = deep_rows(made[0]) if part in DATA and made[1] is not None and made[1].any() else {}
+        bits = made[1]
+        # What is raw may be anything.
+        deep = deep_rows(made[0]) if bits is not None and bits.any() else {}
+        found = {n: why for n, why in deep.items() if bits is not None and bits[n]}
         if not found:
             return made
     except (TypeError, ValueError, KeyError, AttributeError, pa.ArrowException, RecordError):
