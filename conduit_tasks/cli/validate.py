@@ -20,6 +20,8 @@ def validate(
 ) -> None:
     """Checks pipeline files: the YAML, every key, plugins and their settings, filters, conditions, contradictions.
 
+    Conditions, templates and filters are tried on the first records of sources that are files or made up.
+
     Exit code 0: no error (there may be warnings). 1: errors. 2: something cannot be read.
     """
     from conduit_tasks.pipeline.load import LoadResult, load_file, load_folder
@@ -27,7 +29,8 @@ def validate(
 
     result = LoadResult()
     for path in paths or [Path(settings().path(settings().pipelines))]:
-        loaded = load_folder(path, plugins=True) if path.is_dir() else load_file(path, plugins=True)
+        load = load_folder if path.is_dir() else load_file
+        loaded = load(path, plugins=True, records=True)
         result.pipelines += loaded.pipelines
         result.findings += loaded.findings
     if format is Format.json:

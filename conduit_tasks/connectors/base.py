@@ -112,6 +112,9 @@ class Source:
     it keeps until then grows without a bound."""
     read_again: ClassVar[bool] = True
     """Whether what was acked is still there to be read; a replay then asks the source, otherwise the spool."""
+    local: ClassVar[bool] = False
+    """Whether `plan` and `read` look at this machine only and change nothing: `conduit validate` then tries conditions
+    and templates on its first records."""
     in_driver: ClassVar[bool] = False
     """Whether it reads through the driver's Spark session; it is then read there, not in an executor."""
     settles: ClassVar[bool] = False

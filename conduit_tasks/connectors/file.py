@@ -35,6 +35,7 @@ class FileSource(Source):
     record's position: `<part>:<byte offset it begins at>`, `<part>#<life>:…` in a later life.
     """
 
+    local = True
     spec = Spec(
         "file",
         "Reads files that grow (lines, JSON Lines, CSV), and Parquet files.",

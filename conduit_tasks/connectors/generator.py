@@ -37,6 +37,7 @@ _WORDS = (
 class GeneratorSource(Source):
     """Token: {"next": number of the next record, "at": seconds since the epoch up to which `rate` is used up}."""
 
+    local = True
     spec = Spec(
         "generator",
         "Makes records up, for trying things out; the same position gives the same record.",

@@ -51,6 +51,7 @@ CODES = {
     "W203": "failed records are dropped",
     "W204": "a guarantee needs more of Redis than it must have",
     "W205": "what the name of the pipe says is not so",
+    "W206": "a condition, template, processor or filter does not fit the source's first records",
 }
 """Code → what it stands for. Codes are stable: scripts and editors may rely on them. E = error, W = warning."""
 

@@ -56,12 +56,18 @@ class LoadResult:
 
 
 def load_file(
-    path: str | FilePath, *, plugins: bool = False, env: Mapping[str, str] | None = None, check_ids: bool = True
+    path: str | FilePath,
+    *,
+    plugins: bool = False,
+    records: bool = False,
+    env: Mapping[str, str] | None = None,
+    check_ids: bool = True,
 ) -> LoadResult:
     """The pipelines of one file.
 
     `plugins` also checks plugin names, their settings, filters and conditions, which loads the connectors: not
-    where DAGs are parsed. Never raises for what is in the file, nor for a file that cannot be read (E001).
+    where DAGs are parsed. `records` also tries what is written on the first records of sources that this machine reads
+    by itself. Never raises for what is in the file, nor for a file that cannot be read (E001).
     """
     result = LoadResult()
     try:
@@ -73,7 +79,7 @@ def load_file(
         )
         return result
     for document in read(text, str(path), os.environ if env is None else env):
-        _load_document(document, result, plugins)
+        _load_document(document, result, plugins, records)
     return _checked_ids(result) if check_ids else result
 
 
@@ -81,6 +87,7 @@ def load_folder(
     path: str | FilePath,
     *,
     plugins: bool = False,
+    records: bool = False,
     env: Mapping[str, str] | None = None,
     load: Callable[..., LoadResult] = load_file,
     wanted: Wanted | None = None,
@@ -100,7 +107,7 @@ def load_folder(
     for file in sorted(f for f in folder.iterdir() if is_pipeline_file(f) and f.is_file()):
         if wanted is not None and not can_hold(file, wanted):
             continue
-        loaded = load(file, plugins=plugins, env=env, check_ids=False)
+        loaded = load(file, plugins=plugins, records=records, env=env, check_ids=False)
         result.pipelines += loaded.pipelines
         result.findings += loaded.findings
         result.declared += loaded.declared
@@ -135,7 +142,7 @@ def get_pipeline(id: str) -> Pipeline:
     raise ConfigError(f"no pipeline '{id}' in {folder}; there are: {known}{more}")
 
 
-def _load_document(document: Document, result: LoadResult, plugins: bool) -> None:
+def _load_document(document: Document, result: LoadResult, plugins: bool, records: bool) -> None:
     report, root = document.report, document.value
     ids: dict[int, str] = {}
     if root is None:
@@ -151,6 +158,10 @@ def _load_document(document: Document, result: LoadResult, plugins: bool) -> Non
             result.declared += [Declared(id, report.file, report.locate(("pipelines", n))[0]) for n, id in ids.items()]
             for index, keys in enumerate(pipelines):
                 pipeline = _load_pipeline(keys, ("pipelines", index), report, version, plugins)
+                if pipeline and records:
+                    from conduit_tasks.pipeline.validate_records import try_records
+
+                    try_records(pipeline, [c["id"] for c in keys["connectors"]], report, ("pipelines", index))
                 if pipeline:
                     result.pipelines.append(pipeline)
     result.findings += report.findings(ids)

@@ -6,6 +6,8 @@ import ast
 import json
 from pathlib import Path
 
+import pytest
+
 from conduit_tasks.errors import ConfigError
 from tests.cli.conftest import Conduit
 
@@ -17,6 +19,38 @@ def test_the_starter_project_is_valid_and_can_be_explained(conduit: Conduit, fol
     assert conduit("explain", "example").exit_code == 0
     assert conduit("pipelines", "test", "include/pipelines/example.yaml").exit_code == 0
     assert "PipelineKeys" in json.loads((folder / "include" / "pipeline.schema.json").read_text())["$defs"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "said"),
+    [
+        (
+            ".Payload.After.amount 100",
+            ".Payload.After.amuont 100",
+            0,
+            ["26:13: warning W206", "'.Payload.After.amuont'", "'amount'"],
+        ),
+        (
+            "# delivery: {order-by: key, retry: 5",
+            "delivery: {order-by: key, retry: many",
+            1,
+            ["40:35: error E103", "'many'"],
+        ),
+    ],
+)
+def test_validate_names_the_place_of_the_mistakes_that_the_tutorial_makes(
+    conduit: Conduit, folder: Path, old: str, new: str, code: int, said: list[str]
+) -> None:
+    tutorial = " ".join((Path(__file__).parents[2] / "docs/tutorial.md").read_text().split())
+    assert "write `amuont` for `amount` in the condition" in tutorial
+    assert "or `retry: many` in the line with `delivery`" in tutorial
+    conduit("init")
+    file = folder / "include" / "pipelines" / "example.yaml"
+    file.write_text(file.read_text().replace(old, new))
+    done = conduit("validate")
+    assert done.exit_code == code
+    for words in said:
+        assert words in done.stdout
 
 
 def test_the_dag_files_are_found_by_airflow(conduit: Conduit, folder: Path) -> None:

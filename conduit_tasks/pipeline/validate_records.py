@@ -1,0 +1,247 @@
+"""Tries conditions, templates and trigger filters on the first records of sources that this machine can read by itself.
+
+Warns of what fails on every one of them, and of a field or an attribute that none of them has while another has nearly
+its name: a misspelling is found before the first run. Nothing is asked over the network or changed anywhere: only
+processors that just compute are run, and behind another one nothing can be said.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from conduit_tasks.errors import ConduitError, ConfigError
+from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.topology import Destination, Pipeline, Processor, Source
+from conduit_tasks.record.record import Record
+
+log = logging.getLogger(__name__)
+
+RECORDS, BYTES, SECONDS = 100, 1 << 20, 3.0
+"""What is looked at of one source, at most."""
+CODE = "W206"
+_COMPUTING = frozenset(
+    {
+        *("base64.decode", "base64.encode", "clone", "error", "field.convert", "field.exclude", "field.rename"),
+        *("field.set", "filter", "json.decode", "json.encode", "mask", "split"),
+        *("unwrap.debezium", "unwrap.kafkaconnect", "unwrap.opencdc"),
+    }
+)
+"""Processors whose result depends on the record alone, and that touch nothing else."""
+_ACTION = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_FIELD = re.compile(r"(?<![\w)\]])\.(Key|Metadata|Payload\.(?:Before|After))\.(\w+)")
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"|`[^`]*`')
+
+
+def try_records(pipeline: Pipeline, ids: Sequence[str], report: Report, base: Path) -> None:
+    """Reports what does not fit. `ids`: of the connectors, as they are written. Never raises: what cannot be read, or
+    fails elsewhere, is not looked at."""
+    try:
+        _Trial(pipeline, {id: (*base, "connectors", n) for n, id in enumerate(ids)}, report, base).all()
+    except ConduitError as error:
+        log.debug("%s: its records are not looked at: %s", pipeline.id, error)
+
+
+@dataclass
+class _Trial:
+    pipeline: Pipeline
+    places: Mapping[str, Path]
+    report: Report
+    base: Path
+
+    def all(self) -> None:
+        known: list[list[Record] | None] = []
+        for source in self.pipeline.sources:
+            records = first_records(self.pipeline, source)
+            path = self.places[source.id]
+            if records:
+                attributes, rest = _templated(self.pipeline, source)
+                records = self._section(attributes, records, path, settings=True)
+                records = self._section(rest, records, path) if records is not None else None
+            known.append(records)
+        if not all(known):
+            return  # a source of which nothing is known may have what the others lack
+        records = self._section(self.pipeline.processors, list(chain.from_iterable(r or () for r in known)), self.base)
+        if not records:
+            return
+        for destination in self.pipeline.destinations:
+            path = self.places[destination.id]
+            if wanted := self._wanted(destination, records, path):
+                self._section(destination.processors, [record.copy() for record in wanted], path)
+
+    def _wanted(self, destination: Destination, records: Sequence[Record], path: Path) -> list[Record]:
+        from conduit_tasks.filters import compile_filters
+        from conduit_tasks.record.cloudevents import view
+
+        known = set(chain.from_iterable(view(record) for record in records))
+        for n, one in enumerate(destination.filters):
+            for name in sorted(compile_filters([one]).attributes or ()):
+                if name not in known and (near := difflib.get_close_matches(name, known, n=1, cutoff=0.7)):
+                    place = (*path, "trigger", "filters", n)
+                    self._warn(
+                        place, f"none of {_many(records)} has the attribute '{name}'", f"did you mean '{near[0]}'?"
+                    )
+        matcher = compile_filters(destination.filters)
+        return [r for r in records if matcher.always or matcher.matches(view(r, matcher.attributes))]
+
+    def _section(
+        self, processors: Sequence[Processor], records: list[Record], path: Path, *, settings: bool = False
+    ) -> list[Record] | None:
+        """The records behind these processors; None: unknown. `settings`: they stand for templates there."""
+        for n, processor in enumerate(processors):
+            place = (*path, "settings", processor.id.partition(":")[2]) if settings else (*path, "processors", n)
+            if not records:
+                return records
+            through = self._holding(processor, records, place)
+            if through is None or processor.plugin not in _COMPUTING:
+                return None
+            self._spelled(processor, through, place)
+            made = self._processed(processor, through, place)
+            if made is None:
+                return None
+            by_record = {id(record): out for record, out in zip(through, made, strict=True)}
+            records = list(chain.from_iterable(by_record.get(id(record), [record]) for record in records))
+        return records
+
+    def _holding(self, processor: Processor, records: list[Record], place: Path) -> list[Record] | None:
+        """Those for which the condition holds; None where it can be evaluated for none."""
+        if not processor.condition:
+            return records
+        from conduit_tasks.processors import template
+
+        self._unknown(processor.condition, records, (*place, "condition"))
+        condition = template.compile(processor.condition).condition
+        held, failed = self._each(records, condition)
+        if failed is not None:
+            self._fails((*place, "condition"), records, failed)
+            return None
+        return [record for record, holds in zip(records, held, strict=True) if holds is True]
+
+    def _processed(self, processor: Processor, records: list[Record], place: Path) -> list[list[Record]] | None:
+        from conduit_tasks.processors import registry
+
+        built: Any = registry.build(replace(processor, condition=None))
+        try:
+            out, failed = self._each(records, lambda record: built.process(record.copy()))
+        finally:
+            built.close()
+        if failed is not None:
+            if processor.plugin != "error":
+                self._fails(place, records, failed)
+            return None
+        lists = [made if isinstance(made, list) else [] if made is None else [made] for made in out]
+        return [[record for record in made if isinstance(record, Record)] for made in lists]
+
+    def _spelled(self, processor: Processor, records: list[Record], place: Path) -> None:
+        for name, value in processor.settings.items():
+            if "{{" in value:
+                written = (*place, "settings", name)
+                self._unknown(value, records, written if written in self.report.keys else place)
+
+    def _unknown(self, text: str, records: list[Record], place: Path) -> None:
+        """Fields in a template that no record has, where one has nearly that name."""
+        for part, field in sorted(_fields(text)):
+            known = set(chain.from_iterable(_names(record, part) for record in records))
+            if field not in known and (near := difflib.get_close_matches(field, known, n=1, cutoff=0.7)):
+                said = f"none of {_many(records)} has the field '.{part}.{field}'"
+                self._warn(place, said, f"did you mean '{near[0]}'?")
+
+    def _fails(self, place: Path, records: Sequence[Record], error: str) -> None:
+        if not any(path == place and found.code == CODE for path, found in self.report.found):
+            self._warn(
+                place, f"it fails on all of {_many(records)}: {error}", "see `conduit processors try`, and mend it"
+            )
+
+    def _warn(self, place: Path, message: str, hint: str) -> None:
+        self.report.add(CODE, place, message, hint)
+
+    @staticmethod
+    def _each(records: Iterable[Record], call: Callable[[Record], Any]) -> tuple[list[Any], str | None]:
+        """What it makes of each (nothing, where it fails), and the first error where it fails on all."""
+        out: list[Any] = []
+        errors: list[str] = []
+        for record in records:
+            try:
+                out.append(call(record))
+            except ConfigError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it raises nacks the record
+                errors.append(str(error))
+                out.append(None)
+        return out, errors[0] if errors and len(errors) == len(out) else None
+
+
+def first_records(pipeline: Pipeline, source: Source) -> list[Record] | None:
+    """The first records of a source, as its processors see them; None where it is not read here, or not in time."""
+    from conduit_tasks.connectors.registry import source_class
+
+    if not source_class(source.plugin).local:
+        return None
+    found: list[Record] = []
+    done = threading.Event()
+
+    def read() -> None:
+        try:
+            found.extend(_read(pipeline, source))
+            done.set()
+        except Exception as error:  # noqa: BLE001 - a run says what is wrong with it
+            log.debug("%s is not looked at: %s", source.node, error)
+
+    # What hangs (a pipe that nobody writes to) is left behind.
+    thread = threading.Thread(target=read, name=f"first records of {source.id}", daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return found if done.is_set() else None
+
+
+def _read(pipeline: Pipeline, source: Source) -> list[Record]:
+    from conduit_tasks.connectors.base import Limit
+    from conduit_tasks.micro_batch.plan import source_connector
+    from conduit_tasks.micro_batch.read import source_origins
+    from conduit_tasks.record.schema import to_records
+
+    connector = source_connector(pipeline, source.id)
+    out: list[Record] = []
+    try:
+        slices = connector.plan({}, Limit(RECORDS, BYTES))
+        for slice, origin in zip(slices, source_origins(pipeline, source, slices)[0], strict=True):
+            for batch in connector.read(slice):
+                out += to_records(batch.slice(0, RECORDS - len(out)), origin)
+                if len(out) >= RECORDS:
+                    return out
+    finally:
+        connector.close()
+    # What cannot be decoded is nacked before any processor sees it.
+    return [record for record in out if "conduit.error" not in record.metadata]
+
+
+def _templated(pipeline: Pipeline, source: Source) -> tuple[Sequence[Processor], Sequence[Processor]]:
+    """The source's templates for CloudEvents attributes, as processors, and its own processors."""
+    from conduit_tasks.micro_batch.read import source_origins
+
+    every = source_origins(pipeline, source, ())[1]
+    own = len(every) - len(source.processors)
+    return every[:own], every[own:]
+
+
+def _fields(text: str) -> set[tuple[str, str]]:
+    """(part of the record, field of it) that a template names."""
+    actions = "".join(_TEXT.sub('""', action) for action in _ACTION.findall(text))
+    return {(found[1], found[2]) for found in _FIELD.finditer(actions)}
+
+
+def _names(record: Record, part: str) -> Iterable[str]:
+    if part == "Metadata":
+        return record.meta()
+    value = {"Key": record.key, "Payload.Before": record.before, "Payload.After": record.after}[part]
+    return value if isinstance(value, Mapping) else ()
+
+
+def _many(records: Sequence[Record]) -> str:
+    return "the first record" if len(records) == 1 else f"the first {len(records)} records"
