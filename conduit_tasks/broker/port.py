@@ -109,7 +109,7 @@ class BrokerPort:
     ) -> int | None:
         """See DeliveryPort."""
         if self._epoch:
-            self.renew()
+            self._lease.renew()
             return None
         began = time.monotonic()
         window = self._destination.dead_letters
@@ -137,7 +137,7 @@ class BrokerPort:
 
     def store_dead(self, letters: Sequence[DeadLetter]) -> None:
         """See DeliveryPort; the lease is renewed first, and checked again by the confirm that follows."""
-        self.renew()
+        self._lease.renew()
         self._store.store(letters)
 
     def begin_send(self, seq: int) -> None:

@@ -28,6 +28,9 @@ from conduit_tasks.pipeline.topology import Delivery
 
 log = logging.getLogger(__name__)
 
+CLOSING = 2.0
+"""Seconds that a destination has to close, and beyond its timeout to open."""
+
 
 class Attempts:
     """The attempts of all tasks of one delivery; made in its event loop, then `close`.
@@ -62,25 +65,33 @@ class Attempts:
         attempts = 1
         while True:
             try:
-                await self._destination.open(self._options.timeout)
+                async with asyncio.timeout(self._options.timeout + CLOSING):
+                    await self._destination.open(self._options.timeout)
                 return
-            except Unavailable as error:
-                delay = self._policy.delay(attempts, Outcome("failed", str(error), error.status, error.retry_after))
-                if delay is None:
-                    if self._options.on_unavailable == "wait":
-                        raise
-                    # T7 to the letter: the sends say the same, one by one, and go to the dead letters.
-                    log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, error)
-                    return
+            except TimeoutError:
+                error = Unavailable(f"{self._work.node}: no connection within {self._options.timeout:g} s")
+            except Unavailable as unavailable:
+                error = unavailable
+            delay = self._policy.delay(attempts, Outcome("failed", str(error), error.status, error.retry_after))
+            if delay is None:
+                if self._options.on_unavailable == "wait":
+                    raise error
+                # T7 to the letter: the sends say the same, one by one, and go to the dead letters.
+                log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, error)
+                return
             attempts += 1
             await asyncio.sleep(delay)
 
     async def close(self) -> None:
-        """Closes the destination."""
+        """Closes the destination; one that does not end in `CLOSING` seconds is left to the end of the process."""
         self._deadlines.stop()
         if self._gate is not None:
             self._gate.close(self._work.node)
-        await self._destination.close()
+        try:
+            async with asyncio.timeout(CLOSING):
+                await self._destination.close()
+        except TimeoutError:
+            log.warning("%s did not close within %g s", self._work.node, CLOSING)
 
     def stale(self, seq: int) -> bool:
         """Whether an earlier attempt may have sent it, and must not be followed by another (at-most-once)."""

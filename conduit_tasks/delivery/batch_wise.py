@@ -227,12 +227,12 @@ class BatchWise:
         self._tell(self._order.nacks(list(nacks.items()), through, acks))
 
     def _tell(self, flush: Flush, state: dict[str, object] | None = None) -> None:
-        accepted, settled = self._teller.tell(flush, state)
-        self._order.told(flush, accepted, settled.ranges)
+        told = self._teller.tell(flush, state)
+        self._order.told(flush, told.accepted, told.settled.ranges)
         if state is not None:
             self._state = state
-        if accepted is not None:
-            raise self._teller.tripped(flush, accepted)
+        if told.stopped is not None:
+            raise told.stopped
 
 
 def _segments(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:

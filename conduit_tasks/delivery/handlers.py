@@ -103,10 +103,13 @@ class Changes:
         self._rows = self._read()
         self._ahead: tuple[int, Record] | None = None
 
-    def announce(self, settled: Settled) -> None:
-        """Called before `settled` is confirmed. Raises HandlerFailed."""
+    def nacked(self, letters: Sequence[DeadLetter]) -> None:
+        """Called before their nacks are confirmed. Raises HandlerFailed."""
         if self._handlers.wants("nacked"):
-            self._handlers.call(nacked(self._work.pipeline, settled.letters))
+            self._handlers.call(nacked(self._work.pipeline, letters))
+
+    def acked(self, settled: Settled) -> None:
+        """Called before `settled` is confirmed, with all of it. Raises HandlerFailed."""
         if self._handlers.wants("acked") and settled.ranges:
             self._handlers.call(self._acked(settled.ranges, {letter.seq for letter in settled.letters}))
 

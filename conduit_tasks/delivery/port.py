@@ -55,7 +55,9 @@ class Counts:
 
 class DeliveryPort(Protocol):
     """Calls of one lease holder for one destination and one micro-batch. Every call renews the lease and raises
-    Fenced where it was lost, PipelineStopped where the pipeline (or this destination) was stopped forcefully.
+    Fenced where it was lost, PipelineStopped where the pipeline (or this destination) was stopped forcefully: no more
+    may be sent then. What was sent by then is still told: `confirm` takes it in any status, and `vote` until this
+    destination's own window has tripped.
 
     Calls come from one thread at a time, but for `renew`, `begin_send` and `send_until`, which may come beside another
     call."""
@@ -68,7 +70,10 @@ class DeliveryPort(Protocol):
         state: dict[str, Any] | None = None,
         dead: Sequence[DeadLetter] = (),
     ) -> None:
-        """Confirms inclusive seq ranges, none of them confirmed before. `state` replaces the stored one if given."""
+        """Confirms inclusive seq ranges, none of them confirmed before. `state` replaces the stored one if given.
+
+        They are confirmed as well where it raises PipelineStopped: what has arrived is not sent again for a stop.
+        """
 
     def vote(
         self, first: int, votes: Sequence[tuple[str, int]], *, error: str = "", error_class: str = ""
@@ -79,6 +84,7 @@ class DeliveryPort(Protocol):
 
         Returns None, or the number of votes of this call accepted before the nack that tripped the window;
         the pipeline is stopped by then (unless `isolate`, then this destination), its first error being `error`.
+        Raises PipelineStopped where an earlier vote tripped it.
         """
 
     def fail(self, error: str, error_class: str) -> None:
@@ -88,7 +94,8 @@ class DeliveryPort(Protocol):
         """Stores dead letters, idempotently, durable on return (invariant 8). Raises where it cannot (T7)."""
 
     def begin_send(self, seq: int) -> None:
-        """Everything up to `seq` may have been sent from here on (guarantee: at-most-once)."""
+        """Everything up to `seq` may have been sent from here on (guarantee: at-most-once). The mark may be taken back
+        to what was really sent, in any status."""
 
     def renew(self) -> None:
         """Keeps the lease; called at least every `lease_ttl / 3` while nothing else is."""

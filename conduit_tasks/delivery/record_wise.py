@@ -98,14 +98,14 @@ class RecordWise:
                 senders = [asyncio.create_task(self._guard(self._work_loop())) for _ in range(self._in_flight + 1)]
                 senders.append(asyncio.create_task(self._guard(self._read_loop())))
                 await self._end
-            except (Fenced, PipelineStopped, BrokerUnavailable, InvariantBroken):
+            except (Fenced, BrokerUnavailable, InvariantBroken):
                 await self._stop(senders, flusher)
                 raise
-            except Exception:
+            except Exception as error:
                 await self._stop(senders, flusher)
                 if self._told:
-                    # What did succeed is not sent again because something else failed (T4).
-                    await self._flush()
+                    # What did succeed is not sent again because something else failed, or stopped the rest (T4).
+                    await self._last_words(error)
                 raise
             finally:
                 await self._stop(senders, flusher)
@@ -220,6 +220,14 @@ class RecordWise:
                     self._end.set_result(None)
                 return
 
+    async def _last_words(self, why: Exception) -> None:
+        """Tells what completed since the last flush; the delivery ends for the reason that it had before."""
+        try:
+            await self._flush()
+        except PipelineStopped:
+            if not isinstance(why, PipelineStopped):
+                raise
+
     async def _flush(self) -> bool:
         """Tells what there is; False where there is nothing and more is to come."""
         progress = self._progress
@@ -229,11 +237,11 @@ class RecordWise:
         self._telling = flush.size
         self._told = False
         loop = asyncio.get_running_loop()
-        accepted, settled = await loop.run_in_executor(self._talker, self._teller.tell, flush)
-        progress.end(flush, accepted, settled.ranges)
+        told = await loop.run_in_executor(self._talker, self._teller.tell, flush)
+        progress.end(flush, told.accepted, told.settled.ranges)
         self._telling, self._told = 0, True
-        if accepted is not None:
-            raise self._teller.tripped(flush, accepted)
+        if told.stopped is not None:
+            raise told.stopped
         held, self._held = self._held, []
         for seq, size, lane in held:
             if progress.settled_nack(seq):

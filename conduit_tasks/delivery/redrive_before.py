@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, lease_node
 from conduit_tasks.delivery.dead_letter_marks import Marks
 from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
-from conduit_tasks.delivery.handlers import StateChange
+from conduit_tasks.delivery.handlers import HandlerFailed, StateChange
 from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.delivery.redrive_port import Outcome, announce
 from conduit_tasks.delivery.work import KILLED
-from conduit_tasks.errors import BrokerUnavailable, Fenced
+from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.reprocess import Place, Start, reprocess, start_of
 from conduit_tasks.micro_batch.stage import keeping
 
@@ -137,7 +137,10 @@ class BeforeFanOut:
         """C7: of what failed again, and of what was filtered or is wanted by no trigger."""
         id = self._context.pipeline.id
         acked = [StateChange("acked", id, "seal", x.micro_batch, x.seq, x.index, None, epoch=epoch) for x in ended]
-        announce(self._context, "redrive", again, acked)
+        try:
+            announce(self._context, "redrive", again, acked)
+        except HandlerFailed as error:
+            raise PipelineStopped(str(error)) from error
 
     def _mark(self, lease: Lease, *, over: bool = False) -> None:
         settled = self._context.broker.settled("")

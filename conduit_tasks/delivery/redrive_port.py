@@ -159,7 +159,7 @@ class RedrivePort(BrokerPort):
         dead: Sequence[DeadLetter] = (),
     ) -> None:
         """Settles letters and parked records. What waits behind one that failed again stays what it is; only what the
-        processors made of it is parked as it is now."""
+        processors made of it is parked as it is now. Raises HandlerFailed too: nothing is settled then."""
         if self.parking is not None:
             self.parking.save()
         failed = {letter.seq for letter in dead}
@@ -187,22 +187,28 @@ class RedrivePort(BrokerPort):
             self._context.parked(self._destination).store(copies)
         self._announce(handled, letters)
         self._step += 1
-        self._broker.settle(
-            self._destination.id,
-            self._lease.token,
-            self._step,
-            settled,
-            {"redriven": len(handled), "retried": counts.retried},
-            state=state,
-            through=through,
-            park=_positions([*(letters if self._destination.delivery.park_keys else ()), *copies]),
-            dead=letters,
-        )
+        stopped: PipelineStopped | None = None
+        try:
+            self._broker.settle(
+                self._destination.id,
+                self._lease.token,
+                self._step,
+                settled,
+                {"redriven": len(handled), "retried": counts.retried},
+                state=state,
+                through=through,
+                park=_positions([*(letters if self._destination.delivery.park_keys else ()), *copies]),
+                dead=letters,
+            )
+        except PipelineStopped as error:
+            stopped = error
         self._book.told([item.letter for item in handled], letters, counts)
         self.done.again += len(failed)
         self.done.held += held
         self.done.redriven += sum(bool(item.settles) for item in handled)
         self.done.released += sum(not item.settles for item in handled)
+        if stopped is not None:
+            raise stopped
 
     def store_dead(self, letters: Sequence[DeadLetter]) -> None:
         """See DeliveryPort."""
@@ -235,7 +241,8 @@ class RedrivePort(BrokerPort):
 
 
 def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: Iterable[StateChange]) -> None:
-    """Tells the handlers of what is about to be nacked and acked (C7). Raises PipelineStopped where one raises."""
+    """Tells the handlers of what is about to be nacked and acked (C7). Raises HandlerFailed; by then the pipeline is
+    degraded."""
     if not context.pipeline.handlers:
         return
     from conduit_tasks.delivery.handlers import ERROR_CLASS, HandlerFailed, Handlers, nacked
@@ -248,7 +255,7 @@ def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: 
             handlers.call(acked)
     except HandlerFailed as error:
         context.broker.fail(node, str(error), ERROR_CLASS)
-        raise PipelineStopped(str(error)) from error
+        raise
 
 
 def _batch(items: Sequence[Item]) -> tuple[pa.RecordBatch, list[Origin]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.delivery.handlers import ERROR_CLASS, Changes, HandlerFailed
@@ -14,6 +15,16 @@ from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
 if TYPE_CHECKING:
     from conduit_tasks.delivery.dead_letters import Handler
     from conduit_tasks.ledger.entry import Tally
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the broker has heard of a flush. `accepted`: how many votes, None: all. `stopped`: what ends the delivery;
+    the caller notes what is settled before it raises it."""
+
+    accepted: int | None
+    settled: Settled
+    stopped: PipelineStopped | None
 
 
 class Teller:
@@ -36,42 +47,57 @@ class Teller:
         self._store = handler.store if handler is not None else port.store_dead
         self.counts, self.flushes = Counts(), 0
 
-    def tell(self, flush: Flush, state: dict[str, Any] | None = None) -> tuple[int | None, Settled]:
+    def tell(self, flush: Flush, state: dict[str, Any] | None = None) -> Told:
         """1. vote, 2. store the dead letters of accepted nacks (Invariant 8), 3. tell the handlers (C7), 4. confirm.
 
-        Returns how many votes were accepted before a nack that tripped the window (None: all), and what was told.
-        Raises PipelineStopped where a dead letter cannot be stored: its record is not confirmed (T7), the acks are;
-        and where a handler raises: nothing of the flush is confirmed.
+        What was delivered is confirmed whatever stops the rest: a nack that trips the window, a dead letter that
+        cannot be stored (its record is not confirmed, T7) or that a handler raises at, a pipeline that was stopped
+        meanwhile. Raises PipelineStopped where a handler raises at acks: they are not confirmed, so that it is told
+        of them again.
         """
-        accepted = self._vote(flush)
+        accepted, stopped = self._vote(flush)
         settled = flush.settled(accepted)
-        if settled.letters:
-            try:
-                self._store(settled.letters)
-            except (Fenced, BrokerUnavailable):
-                raise
-            except Exception as error:
-                self._only_acks(flush, state)
-                raise self._not_stored(error) from error
-        self._confirm(settled, state)
+        if settled.letters and (failure := self._bury(settled.letters)) is not None:
+            accepted, stopped, settled = 0, failure, flush.settled(0)
+        halted = self._confirm(settled, state)
         self.counts, self.flushes = add(self.counts, settled.counts), self.flushes + 1
-        return accepted, settled
+        return Told(accepted, settled, stopped or halted)
 
-    def _only_acks(self, flush: Flush, state: dict[str, Any] | None) -> None:
-        self._confirm(flush.settled(0), state)
+    def _bury(self, letters: list[DeadLetter]) -> PipelineStopped | None:
+        """Stores dead letters and tells the handlers of them; the error that keeps them from being confirmed."""
+        try:
+            self._store(letters)
+        except (Fenced, BrokerUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stops the pipeline (C5, C8)
+            return self._not_stored(error)
+        try:
+            if self._changes is not None:
+                self._changes.nacked(letters)
+        except HandlerFailed as error:
+            return self._handler_failed(error)
+        return None
 
-    def _confirm(self, settled: Settled, state: dict[str, Any] | None) -> None:
+    def _confirm(self, settled: Settled, state: dict[str, Any] | None) -> PipelineStopped | None:
+        """Confirms; the error of a pipeline that is stopped, which has heard it all the same."""
         if not settled.ranges:
-            return
-        if self._changes is not None:
-            try:
-                self._changes.announce(settled)
-            except HandlerFailed as error:
-                self.port.fail(str(error), ERROR_CLASS)
-                raise PipelineStopped(str(error)) from error
-        self.port.confirm(settled.ranges.ranges, settled.counts, state=state, dead=settled.letters)
+            return None
+        halted: PipelineStopped | None = None
+        try:
+            if self._changes is not None:
+                self._changes.acked(settled)
+            self.port.confirm(settled.ranges.ranges, settled.counts, state=state, dead=settled.letters)
+        except HandlerFailed as error:
+            raise self._handler_failed(error) from error
+        except PipelineStopped as error:
+            halted = error
         if self._tally is not None:
             self._tally.told(settled)
+        return halted
+
+    def _handler_failed(self, error: HandlerFailed) -> PipelineStopped:
+        self.port.fail(str(error), ERROR_CLASS)
+        return PipelineStopped(str(error))
 
     def _not_stored(self, error: Exception) -> PipelineStopped:
         """Stops the pipeline (C5, C8): the handler failed."""
@@ -83,14 +109,14 @@ class Teller:
         return PipelineStopped(said)
 
     def flush(self, progress: Progress, state: dict[str, Any] | None = None) -> None:
-        """A whole flush, for a caller that can wait. Raises PipelineStopped where the window tripped."""
+        """A whole flush, for a caller that can wait. Raises PipelineStopped, as `tell` has it."""
         flush = progress.begin()
-        accepted, settled = self.tell(flush, state)
-        progress.end(flush, accepted, settled.ranges)
-        if accepted is not None:
-            raise self.tripped(flush, accepted)
+        told = self.tell(flush, state)
+        progress.end(flush, told.accepted, told.settled.ranges)
+        if told.stopped is not None:
+            raise told.stopped
 
-    def tripped(self, flush: Flush, accepted: int) -> PipelineStopped:
+    def _tripped(self, flush: Flush, accepted: int) -> PipelineStopped:
         """The error of a tripped window: the nack that was one too many."""
         letter = flush.letter(flush.first + accepted)
         return PipelineStopped(
@@ -103,19 +129,24 @@ class Teller:
         """Everything told so far."""
         return Report(self.counts, self.flushes, seconds)
 
-    def _vote(self, flush: Flush) -> int | None:
+    def _vote(self, flush: Flush) -> tuple[int | None, PipelineStopped | None]:
+        """How many votes were accepted before the one that tripped the window (None: all), and the stop that follows;
+        none are where it had tripped before."""
         done = 0
         for votes, letter in _one_nack_each(flush):
-            accepted = self.port.vote(
-                flush.first + done,
-                votes,
-                error=letter.error if letter else "",
-                error_class=letter.error_class if letter else "",
-            )
+            try:
+                accepted = self.port.vote(
+                    flush.first + done,
+                    votes,
+                    error=letter.error if letter else "",
+                    error_class=letter.error_class if letter else "",
+                )
+            except PipelineStopped as error:
+                return done, error
             if accepted is not None:
-                return done + accepted
+                return done + accepted, self._tripped(flush, done + accepted)
             done += sum(n for _, n in votes)
-        return None
+        return None, None
 
 
 def _one_nack_each(flush: Flush) -> Iterator[tuple[list[tuple[str, int]], DeadLetter | None]]:

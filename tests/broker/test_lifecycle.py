@@ -189,7 +189,7 @@ def test_a_destination_stopped_alone_ends_at_its_next_word_and_goes_on_at_its_cu
     broker.halt_destination("x")
     broker.halt_destination("x")
     with pytest.raises(PipelineStopped, match=r"destination x of pipeline p .* `conduit start p --destination x`"):
-        feed.confirm("x", m, [(4, 9)])
+        feed.confirm("x", m, [(4, 6)])
     # An error of what is torn down is not its reason
     assert not broker.stop_destination("x", "torn down", "OSError", m)
     feed.delivered(m, destinations=["y"])
@@ -199,9 +199,9 @@ def test_a_destination_stopped_alone_ends_at_its_next_word_and_goes_on_at_its_cu
     broker.stop(60)
     broker.start(destinations=False)
     assert (broker.delivery("x").status, broker.status().status) == ("stopped", "running")
-    # Started, it has what it had confirmed, and errors stop it again
+    # Started, it has what it had confirmed, its last word too, and errors stop it again
     broker.start_destination("x")
-    assert str(broker.delivery("x").confirmed) == "0-3"
-    feed.confirm("x", m, [(4, 9)])
+    assert str(broker.delivery("x").confirmed) == "0-6"
+    feed.confirm("x", m, [(7, 9)])
     assert broker.delivery("x").cursor == m
     assert broker.stop_destination("x", "disk full", "OSError", m)

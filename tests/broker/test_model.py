@@ -70,7 +70,7 @@ class Machine(RuleBasedStateMachine):
         self.held: dict[str, Lease] = {}
         self.stale: dict[str, list[Lease]] = {}
         self.says = count()
-        self.tripped: str | None = None
+        self.tripped: set[str] = set()
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):
@@ -179,16 +179,17 @@ class Machine(RuleBasedStateMachine):
             or last >= total
             or (not repeat and bool(given & to.confirmed))
         )
-        with self.expecting(fenced=fenced, stopped=self.halted, broken=wrong):
+        # What was delivered is taken whether the pipeline was stopped or not.
+        with self.expecting(fenced=fenced, stopped=self.halted and not wrong, broken=wrong):
             counts = {"matched": len(given), "nacked": nacked}
             self.broker.confirm(name, m, lease.token, [(first, last)], counts, state=state)
-            if not repeat:
-                to.confirmed |= given
-                to.matched += len(given)
-                to.nacked += nacked
-                to.state = state
-                if len(to.confirmed) == total:
-                    to.cursor, to.confirmed = m, set()
+        if not fenced and not wrong and not repeat:
+            to.confirmed |= given
+            to.matched += len(given)
+            to.nacked += nacked
+            to.state = state
+            if len(to.confirmed) == total:
+                to.cursor, to.confirmed = m, set()
 
     @precondition(lambda self: self.status in ("running", "stopping"))
     @rule(names=st.sampled_from([DESTINATIONS, DESTINATIONS, ("x",), ("y",)]))
@@ -216,18 +217,19 @@ class Machine(RuleBasedStateMachine):
         following = to.window.next if to.voted_m == m else 0
         first = max(0, following - back)
         # The nack that tripped the window, voted once more, gets its answer again although everything is stopped.
-        again = not fenced and self.tripped == name and votes[following - first :][:1] == "n"
+        again = not fenced and name in self.tripped and votes[following - first :][:1] == "n"
         if again:
             got = self.vote_in_redis(name, m, lease, first, votes)
             assert got == following - first
             return
-        with self.expecting(fenced=fenced, stopped=self.halted):
+        with self.expecting(fenced=fenced, stopped=self.halted and name in self.tripped):
             got = self.vote_in_redis(name, m, lease, first, votes)
             to.window.next, to.voted_m = following, m
             assert got == to.window.vote(first, votes)
             if got is not None:
-                self.status, self.error = "degraded", f"{name} {m}"
-                self.tripped = name
+                if not self.halted:
+                    self.status, self.error = "degraded", f"{name} {m}"
+                self.tripped.add(name)
 
     def vote_in_redis(self, name: str, m: int, lease: Lease, first: int, votes: str) -> int | None:
         return self.broker.vote(
@@ -322,9 +324,9 @@ class Machine(RuleBasedStateMachine):
             for node in ("sources.a", "seal"):
                 if node in self.held:
                     self.stale.setdefault(node, []).append(self.held.pop(node))
-        if self.tripped is not None:
-            self.to[self.tripped].window.last = []
-            self.tripped = None
+        for name in self.tripped:
+            self.to[name].window.last = []
+        self.tripped = set()
         self.status, self.error = "running", None
 
     # What holds always

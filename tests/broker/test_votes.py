@@ -173,3 +173,18 @@ def test_the_script_decides_as_the_definition_does(
             assert own.status().status == "degraded"
             break
         assert voted(own, "x") == model.next
+
+
+@pytest.mark.proves("C6", "C16", "I9")
+def test_a_window_that_trips_in_a_stopped_pipeline_changes_neither_its_status_nor_its_error(feed: Feed) -> None:
+    # Given a pipeline that somebody stopped while a refusal was on its way
+    feed.broker.force_stop()
+    # When it is voted on
+    assert vote(feed, "aan") == 2
+    # Then the pipeline is stopped as before, and nobody's first error is taken
+    assert (feed.broker.status().status, feed.broker.status().error) == ("stopped", None)
+    with pytest.raises(PipelineStopped):
+        vote(feed, "a", 3)
+    # And the start forgets the outcomes
+    feed.broker.start()
+    assert vote(feed, "a", 2) is None

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from conduit_tasks.connectors.http_client import BODY_KEPT, HEAD_LIMIT, Answer, Client
 
@@ -203,3 +204,29 @@ def test_tls_checks_who_answers(certificate: tuple[Path, Path]) -> None:
     assert [a.status for a in asked(serve, 2, tls=(server, trusting))] == [204, 204]
     with pytest.raises(ssl.SSLCertVerificationError):
         asked(serve, tls=(server, ssl.create_default_context()))
+
+
+@pytest.mark.proves("C8")
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_closing_ends_whenever_a_connect_was_given_up(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def run() -> None:
+        async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(connection, "127.0.0.1", 0)
+        # Given an exchange that is given up at any moment of its connect
+        for turns in range(8):
+            client = Client("127.0.0.1", server.sockets[0].getsockname()[1], None, guarded=True, timeout=5)
+            exchange = asyncio.create_task(client.exchange(REQUEST))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            exchange.cancel()
+            await asyncio.gather(exchange, return_exceptions=True)
+            # When the client is closed, then it ends
+            async with asyncio.timeout(30):
+                await client.close()
+        server.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())

@@ -16,6 +16,7 @@ from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Outcome, RecordDestination, Rows, Spec
 from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.delivery.work import Work
+from conduit_tasks.errors import PipelineStopped
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 
@@ -24,7 +25,10 @@ FOREVER = 1e9
 
 @dataclass
 class FakePort:
-    """The DeliveryPort of one micro-batch. `matched`: its matched seqs. `window`: (size, threshold), 0 = no limit."""
+    """The DeliveryPort of one micro-batch. `matched`: its matched seqs. `window`: (size, threshold), 0 = no limit.
+
+    `test_port_contract.py` holds it to what the real one does.
+    """
 
     total: int
     matched: Sequence[int]
@@ -41,6 +45,8 @@ class FakePort:
     fail_at: Callable[[str], BaseException | None] = lambda _: None
     renewals: int = 0
     trip_error: str = ""
+    stopped: bool = False
+    begun: int = -1
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def _called(self, name: str) -> None:
@@ -48,6 +54,10 @@ class FakePort:
         error = self.fail_at(name)
         if error is not None:
             raise error
+
+    def _running(self) -> None:
+        if self.stopped:
+            raise PipelineStopped("p is degraded")
 
     def confirm(
         self,
@@ -78,12 +88,15 @@ class FakePort:
             self.counts = Counts(*(a + b for a, b in zip(_numbers(self.counts), _numbers(counts))))
             if self.complete:
                 assert len(self.votes) == len(self.matched), "every vote is given before the micro-batch is complete"
+            self._running()
 
     def vote(
         self, first: int, votes: Sequence[tuple[str, int]], *, error: str = "", error_class: str = ""
     ) -> int | None:
         with self._lock:
             self._called("vote")
+            if self.trip_error:
+                self._running()
             assert first <= len(self.votes), f"votes {len(self.votes)} to {first} are missing"
             assert sum(n for vote, n in votes if vote == "n") <= 1, "a call has at most one nack, with its error"
             one_by_one = [vote for vote, count in votes for _ in range(count)]
@@ -96,13 +109,14 @@ class FakePort:
                     assert error
                     recent = [*self.votes, vote][-size:]
                     if recent.count("n") > threshold:
-                        self.trip_error = error
+                        self.trip_error, self.stopped = error, True
                         return at
                 self.votes.append(vote)
             return None
 
     def fail(self, error: str, error_class: str) -> None:
         self.failures.append((error, error_class))
+        self.stopped = True
 
     def store_dead(self, letters: Sequence[DeadLetter]) -> None:
         with self._lock:
@@ -110,11 +124,17 @@ class FakePort:
             for letter in letters:
                 self.stored[letter.key] = letter
 
+    def begin_send(self, seq: int) -> None:
+        if seq > self.begun:
+            self._running()
+        self.begun = seq
+
     def renew(self) -> None:
         self.renewals += 1
         error = self.fail_at("renew")
         if error is not None:
             raise error
+        self._running()
 
     @property
     def complete(self) -> bool:

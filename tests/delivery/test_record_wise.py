@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
+from conduit_tasks.delivery import attempts
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConduitError, PipelineStopped, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
@@ -282,3 +284,22 @@ def test_an_empty_micro_batch_is_confirmed_without_a_send() -> None:
     deliver(work_of(port), target, port, Delivery())
     assert port.complete
     assert not target.sends
+
+
+@pytest.mark.proves("T5", "C8")
+def test_a_target_that_never_opens_is_down_and_one_that_never_closes_keeps_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attempts, "CLOSING", 0.05)
+
+    class Stuck(Target):
+        async def open(self, timeout: float) -> None:  # noqa: ASYNC109
+            await asyncio.Event().wait()
+
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    port = FakePort(10, list(range(10)))
+    with pytest.raises(Unavailable, match="no connection within"):
+        deliver(work_of(port), Stuck(), port, Delivery(timeout=0.05))
+    assert not port.confirmed

@@ -45,6 +45,19 @@ local function guard(pipeline, lease, token, destination)
   renew(lease)
 end
 
+-- The same for what has happened already: the newest holder's word on it is taken in any status, so that nothing is sent
+-- again for a stop. The script answers with `taken`.
+local function guard_done(lease, token)
+  local no = fenced(lease, token)
+  if no then return no end
+  renew(lease)
+end
+
+-- The answer of a word that was taken: the caller of a stopped pipeline hears "stopped" all the same, and sends no more.
+local function taken(pipeline, destination)
+  return halted(pipeline, destination) or {'ok', redis.call('HGET', pipeline, 'status')}
+end
+
 local function progressed(lease)
   redis.call('HSET', lease, 'attempts', '0')
   redis.call('HDEL', lease, 'failures', 'error', 'error_at', 'retry_at')

@@ -2,6 +2,7 @@
 --
 -- Ranges not confirmed before count; ranges all confirmed before are a repeat and change nothing; a mixture breaks
 -- invariant 5. In an epoch above 0 the ranges are those still to redeliver, and the cursor is not concerned.
+-- It is taken in any status: what was delivered before a stop is not sent again after it.
 --
 -- @key pipeline     hash   status
 -- @key destination  hash   cursor, ranges (of micro-batch cursor + 1), state (JSON), counters; lives with the pipeline
@@ -26,16 +27,15 @@
 -- @arg closed       json   earlier letter -> what became of it, now that its record was redelivered (X2)
 -- @arg by           text   the run that redelivers
 -- @arg letters      text*  field and value of each dead letter
--- @returns ok STATUS
+-- @returns ok STATUS | stopped (taken as well)
 
-local no = guard(K.pipeline, K.lease, A.token, K.destination)
+local no = guard_done(K.lease, A.token)
 if no then return no end
-local status = redis.call('HGET', K.pipeline, 'status')
 local m, given = tonumber(A.m), parse_ranges(A.ranges)
 
 if A.epoch == '0' then
   local cursor = number(redis.call('HGET', K.destination, 'cursor'))
-  if m <= cursor then return {'ok', status} end
+  if m <= cursor then return taken(K.pipeline, K.destination) end
   local mb = redis.call('HMGET', K.micro_batch, 'state', 'total')
   if m ~= cursor + 1 or mb[1] ~= 'sealed' then
     return broken('Invariant 4: micro-batch', A.m, 'is not the sealed one behind cursor', text(cursor))
@@ -44,7 +44,7 @@ if A.epoch == '0' then
   if given[#given][2] >= total then return broken('Invariant 10:', A.ranges, 'lies outside of', mb[2], 'records') end
   local have = parse_ranges(redis.call('HGET', K.destination, 'ranges'))
   local repeated = overlap(given, have)
-  if repeated == 'all' then return {'ok', status} end
+  if repeated == 'all' then return taken(K.pipeline, K.destination) end
   if repeated == 'some' then return broken('Invariant 5:', A.ranges, 'is confirmed in part already') end
   local all = unite_ranges(have, given)
   if #all == 1 and all[1][1] == 0 and all[1][2] == total - 1 then
@@ -55,10 +55,10 @@ if A.epoch == '0' then
     redis.call('HSET', K.destination, 'ranges', format_ranges(all))
   end
 else
-  if redis.call('HGET', K.redo, 'epoch') ~= A.epoch then return {'ok', status} end
+  if redis.call('HGET', K.redo, 'epoch') ~= A.epoch then return taken(K.pipeline, K.destination) end
   local open = parse_ranges(redis.call('HGET', K.redo, A.m))
   local pending = overlap(given, open)
-  if pending == 'none' then return {'ok', status} end
+  if pending == 'none' then return taken(K.pipeline, K.destination) end
   if pending == 'some' then return broken('Invariant 5:', A.ranges, 'is redelivered in part already') end
   local left = format_ranges(subtract_ranges(open, given))
   if left == '' then redis.call('HDEL', K.redo, A.m) else redis.call('HSET', K.redo, A.m, left) end
@@ -83,4 +83,4 @@ if A.remember ~= '0' then
 end
 redis.call('HSET', K.destination, 'confirmed_at', text(now_us()))
 progressed(K.lease)
-return {'ok', status}
+return taken(K.pipeline, K.destination)

@@ -14,16 +14,15 @@
 -- @arg counts       json   counter -> how much to add
 -- @arg settled      json   claimed letter -> outcome
 -- @arg letters      text*  field and value of each new dead letter
--- @returns ok STATUS
+-- @returns ok STATUS | stopped (taken as well)
 
-local no = guard(K.pipeline, K.lease, A.token, K.destination)
+local no = guard_done(K.lease, A.token)
 if no then return no end
-local status = redis.call('HGET', K.pipeline, 'status')
 local r = redis.call('HMGET', K.redrive, 'token', 'epoch', 'by')
 if r[1] ~= A.token then return broken('Invariant 4: nothing is claimed under token', A.token) end
 local given, have = parse_ranges(A.ranges), parse_ranges(redis.call('HGET', K.replay, A.portion))
 local repeated = overlap(given, have)
-if repeated == 'all' then return {'ok', status} end
+if repeated == 'all' then return taken(K.pipeline, K.destination) end
 if repeated == 'some' then return broken('Invariant 5:', A.ranges, 'is replayed in part already') end
 redis.call('HSET', K.replay, A.portion, format_ranges(unite_ranges(have, given)))
 local now = text(now_us())
@@ -37,4 +36,4 @@ for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters
 add(K.destination, A.counts)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 progressed(K.lease)
-return {'ok', status}
+return taken(K.pipeline, K.destination)

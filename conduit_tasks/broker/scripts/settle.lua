@@ -17,14 +17,13 @@
 -- @arg through      json   hash of a key -> position of the newest parked record that is settled
 -- @arg park         json   hash of a key -> position of the record it is parked behind
 -- @arg letters      text*  field and value of each new dead letter
--- @returns ok STATUS
+-- @returns ok STATUS | stopped (taken as well)
 
-local no = guard(K.pipeline, K.lease, A.token, K.destination)
+local no = guard_done(K.lease, A.token)
 if no then return no end
-local status = redis.call('HGET', K.pipeline, 'status')
 local again, no = settled(K.redrive, K.dead, A.token, A.step, cjson.decode(A.settled))
 if no then return no end
-if again then return {'ok', status} end
+if again then return taken(K.pipeline, K.destination) end
 for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
 for key, position in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, position) end
 for key, position in pairs(cjson.decode(A.through)) do redis.call('HSET', K.parked, key, position) end
@@ -32,4 +31,4 @@ add(K.destination, A.counts)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 redis.call('HSET', K.destination, 'confirmed_at', text(now_us()))
 progressed(K.lease)
-return {'ok', status}
+return taken(K.pipeline, K.destination)

@@ -37,8 +37,11 @@ if no then return no end
 if again and w[4] == A.m .. '-' .. text(number(w[2])) then
   return say(number(w[2]) - first)
 end
-no = guard(K.pipeline, K.lease, A.token, K.scope[1])
-if no then return no end
+-- A destination's outcomes are voted on in any status, until its own window has tripped: they have happened. Those before
+-- the fan-out belong to what a stop drops (C16).
+local stopped = halted(K.pipeline, K.scope[1])
+if stopped and (w[4] or not K.scope[1]) then return stopped end
+renew(K.lease)
 
 local voted_m, following = number(w[1]), number(w[2])
 if m < voted_m then return say(-1) end
@@ -94,6 +97,8 @@ for i = head, #window do out[#out + 1] = window[i][1] .. text(window[i][2]) end
 redis.call('HSET', K.window, 'm', A.m, 'next', text(math.max(ordinal, following)), 'outcomes', table.concat(out, ','))
 if tripped >= 0 then
   redis.call('HSET', K.window, 'tripped', A.m .. '-' .. text(ordinal))
+  -- What is stopped by now stays so, with its own first error.
+  if stopped then return say(tripped) end
   if A.stop == 'destination' then
     first_error(K.scope[1], 'stopped', A.error)
   else
