@@ -134,8 +134,12 @@ class Keys:
         return f"{self._tag}ingested:{source}"
 
     def ingest_index(self, source: str) -> str:
-        """hash: `<CloudEvents source> <key>` → state of its pipe's receiver, of a gateway source. Pipeline."""
+        """hash: `<CloudEvents source> <key>` → state of its pipe's receiver. `pipe.forget` each."""
         return f"{self._tag}ingest-index:{source}"
+
+    def ingest_lanes(self, source: str) -> str:
+        """sorted set: the same lanes by the second in which each was used last."""
+        return f"{self._tag}ingest-lanes:{source}"
 
     def ingest_group(self, source: str, gateway: str) -> str:
         """string: the last group one gateway process stored, and its answer. An hour."""

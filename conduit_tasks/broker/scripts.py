@@ -21,7 +21,7 @@ from conduit_tasks.broker.connection import Client, reaching
 
 _DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)(\*?)", re.MULTILINE)
 _USED = re.compile(r"\b([KA])\.(\w+)")
-_KEY_TYPES = {"hash", "set", "string", "stream", "any"}
+_KEY_TYPES = {"hash", "set", "string", "stream", "zset", "any"}
 _ARG_TYPES = {"int", "text", "json", "blob"}
 
 

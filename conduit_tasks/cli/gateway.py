@@ -44,6 +44,30 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
     otlp_every: Annotated[
         float, typer.Option(help="Send metrics by OTLP every so many seconds (OTEL_EXPORTER_OTLP_ENDPOINT); 0: not.")
     ] = 0,
+    head_size: Annotated[
+        str, typer.Option(help="Bytes of a request's first line and headers.", envvar="CONDUIT_GATEWAY_HEAD_SIZE")
+    ] = "64KiB",
+    head_timeout: Annotated[
+        str, typer.Option(help="In which they have to arrive.", envvar="CONDUIT_GATEWAY_HEAD_TIMEOUT")
+    ] = "10s",
+    body_timeout: Annotated[
+        str, typer.Option(help="In which a body has to arrive.", envvar="CONDUIT_GATEWAY_BODY_TIMEOUT")
+    ] = "30s",
+    connections: Annotated[
+        str, typer.Option(help="Open connections at most.", envvar="CONDUIT_GATEWAY_CONNECTIONS")
+    ] = "4096",
+    connections_per_peer: Annotated[
+        str,
+        typer.Option(help="The same from one address; a proxy is one.", envvar="CONDUIT_GATEWAY_CONNECTIONS_PER_PEER"),
+    ] = "1024",
+    memory: Annotated[
+        str,
+        typer.Option(
+            help="Bytes of requests that were received and not answered. Half of it is parted among the pipelines, so "
+            "that one's producers leave room for another's.",
+            envvar="CONDUIT_GATEWAY_MEMORY",
+        ),
+    ] = "256MiB",
     wait_for_sources: Annotated[
         bool, typer.Option("--wait-for-sources", help="Begin also where no pipeline has a gateway source yet.")
     ] = False,
@@ -53,6 +77,7 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
     CloudEvents (binary, structured, batched) and JSON webhooks. GET /healthz and /readyz tell how it is. It looks at
     the pipeline files again when they change. SIGTERM stops it after everything it took is answered.
     """
+    from conduit_tasks.gateway.limits import Limits
     from conduit_tasks.gateway.serve import Options, Service
     from conduit_tasks.settings import settings
 
@@ -60,7 +85,15 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
         raise ConfigError("conduit gateway: --tls-certificate and --tls-key belong together; give both")
     configure(others=logging.INFO)
     tls = (tls_certificate, tls_key) if tls_certificate else None
-    options = Options(host, port, fsync.value, tls, grace, wait_for_sources, metrics_port, otlp_every)
+    limits = Limits.of(
+        head_size=head_size,
+        head_timeout=head_timeout,
+        body_timeout=body_timeout,
+        connections=connections,
+        connections_per_peer=connections_per_peer,
+        memory=memory,
+    )
+    options = Options(host, port, fsync.value, tls, grace, wait_for_sources, metrics_port, otlp_every, limits)
     service = Service(settings(), options)
     note(f"events are durable in Redis: {service.mode}")
 

@@ -39,6 +39,7 @@ class GatewaySource(Source):
                 required=True,
             ),
             Option("max-request-size", "a larger body is answered with 413", default="1MiB"),
+            Option("max-attributes-size", "an event with larger attributes is answered with 400", default="64KiB"),
             Option("backlog.records", "events that may wait for the pipeline; more are refused", default="1000000"),
             Option("backlog.bytes", "the same in bytes", default="256MiB"),
             Option("rate-limit", "events per second and gateway process, for example 1000/s"),
@@ -54,6 +55,10 @@ class GatewaySource(Source):
             Option("pipe.key", "the attribute beside source that has a sequence of its own", default="partitionkey"),
             Option("pipe.first", "the number to begin with; any: whichever comes first", default="1"),
             Option("pipe.wait", "how long an event may wait for a lower number", default="2s"),
+            Option(
+                "pipe.lanes", "how many sequences may be known; events of further ones are refused", default="100000"
+            ),
+            Option("pipe.forget", "a sequence that was silent for so long begins anew", default="30d"),
             Option("cloudevents.*", "a CloudEvents attribute for events that come without it: a constant"),
         ),
     )
@@ -64,6 +69,7 @@ class GatewaySource(Source):
         super().__init__(settings)
         self.auth = _secrets(self.settings)
         self.request_bytes = options.size(self.settings, "max-request-size")
+        self.attributes_size = options.size(self.settings, "max-attributes-size", least=1024)
         self.backlog_records = options.integer(self.settings, "backlog.records", least=1)
         self.backlog_bytes = options.size(self.settings, "backlog.bytes", least=self.request_bytes)
         self.rate = _rate(self.settings)
@@ -74,6 +80,11 @@ class GatewaySource(Source):
         anyone = self.settings["pipe.first"] == "any"
         self.pipe_first = None if anyone else options.integer(self.settings, "pipe.first")
         self.pipe_wait = options.duration(self.settings, "pipe.wait")
+        self.lanes = (
+            options.integer(self.settings, "pipe.lanes", least=1),
+            options.duration(self.settings, "pipe.forget"),
+        )
+        """How many lanes may be known, and the seconds of silence after which one is forgotten."""
         self._watched: IngestStore | None = None
         if self.pipe is not None and self.take_webhooks and "webhooks" in settings:
             raise ConfigError(

@@ -18,8 +18,9 @@ import orjson
 from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.gateway.attributes import BadEvent
-from conduit_tasks.gateway.commit import Bucket, Committer, Health, NotNext
+from conduit_tasks.gateway.commit import Bucket, Committer, Health, NotNext, TooManyLanes
 from conduit_tasks.gateway.event import join
+from conduit_tasks.gateway.limits import DEFAULT, OVERHEAD, Limits, Room
 from conduit_tasks.gateway.parse import Webhooks, parse
 from conduit_tasks.gateway.pipe import place
 from conduit_tasks.gateway.tokens import Tokens
@@ -30,8 +31,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-BODY_TIMEOUT = 30.0
-"""Seconds in which a body has to arrive."""
 RETRY_BACKLOG, RETRY_AWAY = 10, 2
 """`Retry-After` in seconds: a run has to make room; Redis has to come back."""
 
@@ -42,6 +41,7 @@ _STORED = [(b"content-length", b"0")]
 class Endpoint:
     """One source as it is served."""
 
+    pipeline: str
     source: GatewaySource
     tokens: Tokens
     webhooks: Webhooks
@@ -61,22 +61,27 @@ class Refusal(Exception):
 
 
 class Gateway:
-    """`endpoints`: path → source. `in_flight`: bytes of bodies, received and not answered, above which it says 503."""
+    """`serve` says what is served: path → source."""
 
-    def __init__(self, health: Health, *, in_flight: int = 256 << 20) -> None:
+    def __init__(self, health: Health, limits: Limits = DEFAULT) -> None:
         self.endpoints: dict[str, Endpoint] = {}
-        self.health = health
+        self.health, self.limits = health, limits
         self.stopping = False
         self.answers: Counter[tuple[str, int]] = Counter()
         """Requests by path of a source and status."""
         self.taken: Counter[str] = Counter()
         """Events that were answered with 2xx, by path."""
-        self._most = self._room = in_flight
+        self.room = Room(limits.memory)
+
+    def serve(self, endpoints: dict[str, Endpoint]) -> None:
+        """These, from the next request on."""
+        self.endpoints = endpoints
+        self.room.serve({endpoint.pipeline for endpoint in endpoints.values()})
 
     @property
     def in_flight(self) -> int:
-        """Bytes of bodies that were received and not answered."""
-        return self._most - self._room
+        """Bytes of requests that were received and not answered."""
+        return self.room.used
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,28 +120,36 @@ class Gateway:
             raise Refusal(401, "Not authorised", said, headers={"WWW-Authenticate": "Bearer"})
         if scope["method"] != "POST":
             raise Refusal(405, "Method not allowed", "events are sent with POST", headers={"Allow": "POST"})
-        most = endpoint.source.request_bytes
-        if length is not None and length > most:
-            raise _too_large(most)
+        if length is not None and length > endpoint.source.request_bytes:
+            raise _too_large(endpoint.source.request_bytes)
         if self.health.away:
             raise _away()
-        reserved = most if length is None else length
-        if reserved > self._room:
-            raise _busy()
-        self._room -= reserved
+        if endpoint.bucket is not None and (wait := endpoint.bucket.take(1)):
+            raise _too_fast(endpoint.bucket, wait)
+        taken = _Taken(self.room, endpoint.pipeline)
         try:
-            body = await _read(receive, most)
-            try:
-                events = parse(scope["headers"], body, endpoint.webhooks)
-                if endpoint.source.pipe is not None:
-                    for event in events:
-                        place(event, endpoint.source.pipe_key)
-            except BadEvent as bad:
-                raise _bad(bad) from None
-            await _store(endpoint, events)
+            taken.more(OVERHEAD)
+            count, chunk = await self._events(endpoint, scope, receive, taken)
+            if endpoint.bucket is not None:
+                endpoint.bucket.charge(count - 1)
+            if count:
+                await _store(endpoint, count, chunk)
         finally:
-            self._room += reserved
-        return len(events)
+            taken.back()
+        return count
+
+    async def _events(self, endpoint: Endpoint, scope: Scope, receive: Receive, taken: _Taken) -> tuple[int, bytes]:
+        """How many events the request has, and they as a chunk."""
+        source = endpoint.source
+        body = await _read(receive, source.request_bytes, self.limits.body_timeout, taken)
+        try:
+            events = parse(scope["headers"], body, endpoint.webhooks, source.attributes_size)
+            if source.pipe is not None:
+                for event in events:
+                    place(event, source.pipe_key)
+        except BadEvent as bad:
+            raise _bad(bad) from None
+        return len(events), join(events)
 
     async def _other(self, scope: Scope, send: Send) -> None:
         path = scope["path"]
@@ -154,59 +167,65 @@ class Gateway:
             )
 
 
-async def _read(receive: Receive, most: int) -> bytes:
-    """The body; never holds more than `most` and what one read of the socket brings."""
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if len(body) > most:
-        raise _too_large(most)
-    if not message.get("more_body"):
-        if message["type"] == "http.disconnect":
-            raise Refusal(400, "Incomplete", "the producer left before its body was whole")
-        return body
-    parts, size = [body], len(body)
+class _Taken:
+    """What one request has taken of the room."""
+
+    def __init__(self, room: Room, pipeline: str) -> None:
+        self._room, self._pipeline, self._size = room, pipeline, 0
+
+    def more(self, size: int) -> None:
+        """Raises Refusal where there is none."""
+        if not self._room.take(self._pipeline, size):
+            raise _busy()
+        self._size += size
+
+    def back(self) -> None:
+        self._room.give(self._pipeline, self._size)
+
+
+async def _read(receive: Receive, most: int, within: float, taken: _Taken) -> bytes:
+    """The body; never holds more than `most` and what one read of the socket brings, nor waits longer than `within`."""
+    parts, size = [], 0
     try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            while message.get("more_body"):
+        async with asyncio.timeout(within):
+            while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Refusal(400, "Incomplete", "the producer left before its body was whole")
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
+                part: bytes = message.get("body", b"")
+                size += len(part)
                 if size > most:
                     raise _too_large(most)
+                taken.more(len(part))
+                parts.append(part)
+                if not message.get("more_body"):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
     except TimeoutError:
-        raise Refusal(
-            408, "Too slow", f"the body did not arrive within {BODY_TIMEOUT:g} s", headers={"Connection": "close"}
-        ) from None
-    return b"".join(parts)
+        said = f"the body did not arrive within {within:g} s"
+        raise Refusal(408, "Too slow", said, headers={"Connection": "close"}) from None
 
 
-async def _store(endpoint: Endpoint, events: list[bytes]) -> None:
-    if not events:
-        return
-    chunk = join(events)
+async def _store(endpoint: Endpoint, count: int, chunk: bytes) -> None:
     budget = endpoint.committer.budget
-    if len(events) > budget.records or len(chunk) > budget.bytes:
+    if count > budget.records or len(chunk) > budget.bytes:
         raise Refusal(
             413,
             "Too many events",
-            f"the request has {len(events)} events of {len(chunk)} bytes; the whole backlog of this source holds "
+            f"the request has {count} events of {len(chunk)} bytes; the whole backlog of this source holds "
             f"{budget.records} and {budget.bytes} bytes. Send smaller batches",
         )
-    if endpoint.bucket is not None:
-        wait = endpoint.bucket.take(len(events))
-        if wait:
-            raise Refusal(
-                429,
-                "Too fast",
-                f"this source takes {endpoint.bucket.rate:g} events per second",
-                headers={"Retry-After": str(max(1, round(wait + 0.5)))},
-            )
     try:
-        stored = await endpoint.committer.store(len(events), chunk)
+        stored = await endpoint.committer.store(count, chunk)
     except BrokerUnavailable:
         raise _away() from None
+    except TooManyLanes:
+        raise Refusal(
+            429,
+            "Too many lanes",
+            "this source knows as many lanes (CloudEvents source and pipe.key) as it may (pipe.lanes); one is "
+            "forgotten once it was silent for pipe.forget. Nothing of this request was stored; send it again",
+            headers={"Retry-After": str(RETRY_BACKLOG)},
+        ) from None
     except NotNext:
         raise Refusal(
             409,
@@ -239,6 +258,15 @@ def _too_large(most: int) -> Refusal:
     )
 
 
+def _too_fast(bucket: Bucket, wait: float) -> Refusal:
+    return Refusal(
+        429,
+        "Too fast",
+        f"this source takes {bucket.rate:g} events per second",
+        headers={"Retry-After": str(max(1, round(wait + 0.5)))},
+    )
+
+
 def _away() -> Refusal:
     return Refusal(
         503,
@@ -249,7 +277,9 @@ def _away() -> Refusal:
 
 
 def _busy() -> Refusal:
-    return Refusal(503, "Busy", "too many requests are on their way; send it again", headers={"Retry-After": "1"})
+    # Closed: what the producer goes on sending is not kept.
+    headers = {"Retry-After": "1", "Connection": "close"}
+    return Refusal(503, "Busy", "too many requests are on their way; send it again", headers=headers)
 
 
 async def _problem(send: Send, refusal: Refusal) -> None:

@@ -12,8 +12,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from conduit_tasks.gateway.limits import CACHED
 from conduit_tasks.record.cloudevents import PREFIX
 
+ATTRIBUTES = 64 << 10
+"""Characters of an event's attributes, where nothing else is set."""
 REQUIRED = ("id", "source", "type")
 """Besides `specversion`."""
 _META = {
@@ -31,7 +34,8 @@ _META = {
 }
 _NAME = re.compile(r"[a-z0-9]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})+")
+_PLAIN = r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]*"
+_URI = re.compile(rf"{_PLAIN}(?:%[0-9A-Fa-f]{{2}}{_PLAIN})*")
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:.+")
 _MEDIA = re.compile(r"[A-Za-z0-9!#$&^_.+\-*]+/[A-Za-z0-9!#$&^_.+\-*]+(?:\s*;.*)?")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:)(\d\d)(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII)
@@ -45,21 +49,27 @@ class BadEvent(Exception):
         self.detail, self.attribute, self.status, self.event = detail, attribute, status, event
 
 
-def metadata(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """The attributes as a record's metadata, texts all. Raises BadEvent that names the one at fault."""
+def metadata(attributes: Mapping[str, Any], most: int = ATTRIBUTES) -> dict[str, str]:
+    """The attributes as a record's metadata, texts all; names and values together have `most` characters at most.
+    Raises BadEvent that names the one at fault."""
     out: dict[str, str] = {}
+    size = sum(map(len, attributes))
     for name, value in attributes.items():
         if value is None:
             continue
         meta = _META.get(name) or _named(name)
         if value.__class__ is str:
             out[meta] = value
+            size += len(value)
         elif value.__class__ is bool:
             out[meta] = "true" if value else "false"
         elif value.__class__ is int and -(2**31) <= value < 2**31:
             out[meta] = str(value)
         else:
             raise BadEvent(f"attribute '{name}' is neither text, a boolean nor a whole number of 32 bits", name)
+    if size > most:
+        # Before anything looks at them character by character.
+        raise BadEvent(f"the attributes of an event may have {most} characters (max-attributes-size), not {size}")
     version = out.get("cloudevents.specversion")
     if version != "1.0":
         said = "is missing" if version is None else f"is '{version[:20]}', not 1.0"
@@ -119,21 +129,36 @@ def is_time(text: str) -> bool:
     return True
 
 
-@lru_cache(maxsize=4096)
+# Texts come again and again; long ones do not, and a cache of them is a producer's to fill.
+
+
 def _is_uri(text: str) -> bool:
-    return _URI.fullmatch(text) is not None
+    return (_known_uri if len(text) <= CACHED else _known_uri.__wrapped__)(text)
 
 
-@lru_cache(maxsize=256)
 def _is_media(text: str) -> bool:
-    return _MEDIA.fullmatch(text) is not None
+    return (_known_media if len(text) <= CACHED else _known_media.__wrapped__)(text)
 
 
-@lru_cache(maxsize=256)
 def is_json(content_type: str | None) -> bool:
     """Whether data of this type is JSON in UTF-8; absent means JSON (CloudEvents JSON format, 3.1)."""
     if content_type is None:
         return True
+    return (_known_json if len(content_type) <= CACHED else _known_json.__wrapped__)(content_type)
+
+
+@lru_cache(maxsize=4096)
+def _known_uri(text: str) -> bool:
+    return text != "" and _URI.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=256)
+def _known_media(text: str) -> bool:
+    return _MEDIA.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=256)
+def _known_json(content_type: str) -> bool:
     media, _, parameters = content_type.lower().partition(";")
     media = media.strip()
     charset = re.search(r'charset\s*=\s*"?([^";\s]+)', parameters)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from conduit_tasks.errors import BrokerUnavailable, ConduitError
 from conduit_tasks.gateway.pipe import WITHHELD
-from conduit_tasks.gateway.store import Budget
+from conduit_tasks.gateway.store import CROWDED, Budget
 
 log = logging.getLogger("conduit.gateway")
 
@@ -40,6 +40,10 @@ Add = Callable[[str, int, list[int], list[bytes], Budget], list[str | None]]
 
 class NotNext(ConduitError):
     """An event's number is not the next of its pipe, and the one before did not come in time."""
+
+
+class TooManyLanes(ConduitError):
+    """An event is of a lane that is not known, and no further one may be."""
 
 
 class Health:
@@ -89,7 +93,8 @@ class Committer:
     async def store(self, count: int, chunk: bytes) -> bool:
         """True once the `count` events of the chunk are durable, False where the backlog is used up.
 
-        Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again. Raises NotNext.
+        Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again. Raises NotNext,
+        TooManyLanes.
         """
         loop = asyncio.get_running_loop()
         request = _Request(count, chunk, loop.create_future(), loop.time())
@@ -154,6 +159,9 @@ class Committer:
             if done == WITHHELD:
                 self._hold(chunk[0])
                 continue
+            if done == CROWDED:
+                self._fail(chunk, TooManyLanes("no further lane may be known"))
+                continue
             if done is None and len(chunk) > 1:
                 again += chunk
                 continue
@@ -216,5 +224,9 @@ class Bucket:
         self._at = now
         if self._level <= 0:
             return (-self._level + 1) / self.rate
-        self._level -= events
+        self.charge(events)
         return 0.0
+
+    def charge(self, events: int) -> None:
+        """Takes them whether they may pass or not: what a request turned out to hold beyond what was taken for it."""
+        self._level -= events

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from conduit_tasks.gateway.attributes import BadEvent, check_text, is_clean, is_json, metadata
+from conduit_tasks.gateway.attributes import ATTRIBUTES, BadEvent, check_text, is_clean, is_json, metadata
 from conduit_tasks.gateway.event import CREATED, TIME, Kind, pack
 from conduit_tasks.record import jsons
 from conduit_tasks.record.cloudevents import PREFIX
@@ -34,8 +34,8 @@ class Webhooks:
     type: str = ""
 
 
-def parse(headers: Headers, body: bytes, webhooks: Webhooks = Webhooks()) -> list[bytes]:
-    """The events of a request, packed, in order. Raises BadEvent."""
+def parse(headers: Headers, body: bytes, webhooks: Webhooks = Webhooks(), most: int = ATTRIBUTES) -> list[bytes]:
+    """The events of a request, packed, in order. `most`: see `metadata`. Raises BadEvent."""
     content_type: str | None = None
     binary: dict[str, Any] = {}
     for name, value in headers:
@@ -49,13 +49,13 @@ def parse(headers: Headers, body: bytes, webhooks: Webhooks = Webhooks()) -> lis
     media = content_type.partition(";")[0].rstrip().lower() if content_type else ""
     received = str(time.time_ns())
     if media == STRUCTURED:
-        return [_structured(_loads(body), received)]
+        return [_structured(_loads(body), received, most)]
     if media == BATCHED:
-        return _batch(body, received)
+        return _batch(body, received, most)
     if media.startswith("application/cloudevents"):
         raise BadEvent(f"{media} is not taken; write {STRUCTURED} or {BATCHED}", status=415)
     if binary:
-        return [_binary(binary, content_type, body, received)]
+        return [_binary(binary, content_type, body, received, most)]
     if not webhooks.taken or not content_type or not is_json(content_type):
         also = ", or JSON as it is" if webhooks.taken else ""
         said = f"'{media[:60]}'" if media else "no content type"
@@ -73,26 +73,26 @@ def _loads(body: bytes) -> Any:
         raise BadEvent(f"the body is not JSON: {error}") from None
 
 
-def _batch(body: bytes, received: str) -> list[bytes]:
+def _batch(body: bytes, received: str, most: int) -> list[bytes]:
     items = _loads(body)
     if not isinstance(items, list):
         raise BadEvent("a batch is a JSON array of events")
     out = []
     for number, item in enumerate(items):
         try:
-            out.append(_structured(item, received))
+            out.append(_structured(item, received, most))
         except BadEvent as bad:
             raise BadEvent(f"event {number}: {bad.detail}", bad.attribute, bad.status, number) from None
     return out
 
 
-def _structured(event: Any, received: str) -> bytes:
+def _structured(event: Any, received: str, most: int) -> bytes:
     """CloudEvents JSON format: attributes beside `data` or `data_base64`."""
     if event.__class__ is not dict:
         raise BadEvent("an event is a JSON object")
     data = event.pop("data", None)
     encoded = event.pop("data_base64", None)
-    meta = metadata(event)
+    meta = metadata(event, most)
     if encoded is not None:
         if data is not None:
             raise BadEvent("an event has data or data_base64, not both", "data_base64")
@@ -109,14 +109,14 @@ def _structured(event: Any, received: str) -> bytes:
     return _packed(b"r", meta, jsons.dumps(data), received)
 
 
-def _binary(attributes: dict[str, Any], content_type: str | None, body: bytes, received: str) -> bytes:
+def _binary(attributes: dict[str, Any], content_type: str | None, body: bytes, received: str, most: int) -> bytes:
     """HTTP binding 3.1: attributes in headers, the body is the data, its type the content type."""
     for reserved in ("data", "data_base64", "datacontenttype"):
         if reserved in attributes:
             raise BadEvent(f"ce-{reserved} is no attribute; the body and Content-Type say it", reserved)
     if content_type is not None:
         attributes["datacontenttype"] = content_type
-    meta = metadata(attributes)
+    meta = metadata(attributes, most)
     kind, data = _shaped(body, content_type)
     return _packed(kind, meta, data, received)
 

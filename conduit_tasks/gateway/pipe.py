@@ -8,6 +8,7 @@ confirmed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,12 +16,14 @@ import orjson
 
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.event import head, join, split
-from conduit_tasks.gateway.store import MOVED, Budget, IngestStore
+from conduit_tasks.gateway.store import CROWDED, MOVED, Budget, IngestStore
 from conduit_tasks.pipes.base import Message, Receiver
 from conduit_tasks.record.cloudevents import PREFIX
 
 WITHHELD = "withheld"
 """In place of an id: not the next of its lane, so neither stored nor refused."""
+NAME = 96
+"""Characters of a lane's name."""
 STEPS = 1_000
 """Calls in which a group is stored at most; each but the first because another gateway was quicker."""
 _SOURCE, _SEQUENCE, _TYPE = PREFIX + "source", PREFIX + "sequence", PREFIX + "sequencetype"
@@ -38,7 +41,9 @@ def place(event: bytes, key: str) -> tuple[str, int]:
     if metadata.get(_TYPE, "Integer") != "Integer":
         raise BadEvent("attribute 'sequencetype' is not Integer, the only one that has an order here", "sequencetype")
     # A URI has no blank, so the two cannot run into each other.
-    return f"{metadata.get(_SOURCE, '')} {metadata.get(PREFIX + key, '')}", int(text)
+    lane = f"{metadata.get(_SOURCE, '')} {metadata.get(PREFIX + key, '')}"
+    # Redis keeps the names: a long one by its hash, which has no blank and so is no other's name.
+    return lane if len(lane) <= NAME else hashlib.sha256(lane.encode()).hexdigest(), int(text)
 
 
 @dataclass
@@ -66,13 +71,20 @@ class PipedStore:
     """`IngestStore.add` behind a receiver per lane. A request passes whole or waits whole.
 
     `key`: the attribute beside `source` that makes a lane. Per request: the id of the last event stored, "" where all
-    of it had passed before, None where the backlog is used up, WITHHELD where an earlier number is missing.
+    of it had passed before, None where the backlog is used up, WITHHELD where an earlier number is missing, CROWDED
+    where it would be of one lane too many. `lanes`: see `IngestStore.add`.
     """
 
     def __init__(
-        self, store: IngestStore, receiver: Callable[[], Receiver], key: str, *, wait_fsync: bool = False
+        self,
+        store: IngestStore,
+        receiver: Callable[[], Receiver],
+        key: str,
+        lanes: tuple[int, float],
+        *,
+        wait_fsync: bool = False,
     ) -> None:
-        self.store, self._receiver, self._key, self._wait = store, receiver, key, wait_fsync
+        self.store, self._receiver, self._key, self._lanes, self._wait = store, receiver, key, lanes, wait_fsync
         self._known: dict[str, str] = {}
         """Lane → state as this gateway saw it last."""
         self._group: _Group | None = None
@@ -96,13 +108,14 @@ class PipedStore:
                 budget,
                 wait_fsync=self._wait,
                 moves=call.moves,
+                lanes=self._lanes,
             )
             work.step += 1
             for request, id, passed in zip(call.requests, ids, call.passing):
                 if id != MOVED:
-                    work.answers[request] = id if passed or id is None else ""
+                    work.answers[request] = id if passed or id in (None, CROWDED) else ""
                     work.open.remove(request)
-            if None not in ids and MOVED not in ids:
+            if not {None, MOVED, CROWDED} & set(ids):
                 self._known |= call.after
                 break
             self._known.clear()

@@ -28,8 +28,10 @@ from conduit_tasks.gateway.app import Endpoint, Gateway
 from conduit_tasks.gateway.commit import Add, Bucket, Committer, Health
 from conduit_tasks.gateway.durability import Fsync, Mode, check_answers
 from conduit_tasks.gateway.journal import Journal, JournaledStore
+from conduit_tasks.gateway.limits import DEFAULT, Limits
 from conduit_tasks.gateway.metrics import told
 from conduit_tasks.gateway.pipe import PipedStore
+from conduit_tasks.gateway.protocol import bounded
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.gateway.tokens import Tokens, resolve
 from conduit_tasks.logs import about
@@ -66,6 +68,7 @@ class Options:
     """Port on the loopback where metrics are served; 0: nowhere."""
     otlp_every: float = 0.0
     """Seconds between two exports of metrics by OTLP; 0: none."""
+    limits: Limits = DEFAULT
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class Service:
             self.client.close()
 
     async def _run(self, listening: Callable[[str, list[str]], None]) -> None:
-        gateway = Gateway(Health())
+        gateway = Gateway(Health(), self.options.limits)
         found = await asyncio.to_thread(self._find)
         self._serve_these(gateway, found or [])
         await asyncio.to_thread(self._look)
@@ -125,7 +128,7 @@ class Service:
             config = uvicorn.Config(
                 gateway,
                 loop="none",
-                http="httptools",
+                http=bounded(self.options.limits),
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -195,16 +198,16 @@ class Service:
             bucket = before.bucket if before else None
             if (bucket.rate if bucket else None) != one.source.rate:
                 bucket = Bucket(one.source.rate) if one.source.rate else None
-            endpoints[one.path] = Endpoint(one.source, one.tokens, one.source.webhooks, bucket, committer)
+            endpoints[one.path] = Endpoint(one.pipeline, one.source, one.tokens, one.source.webhooks, bucket, committer)
         if endpoints.keys() != gateway.endpoints.keys():
             log.info("serving %s", ", ".join(sorted(endpoints)) or "nothing")
-        gateway.endpoints = endpoints
+        gateway.serve(endpoints)
 
     def _adding(self, one: _Found) -> Add:
         store = IngestStore(one.pipeline, one.connector, self.client)
         waits = self.mode == "waitaof"
         if one.source.pipe is not None:
-            return PipedStore(store, one.source.receiver, one.source.pipe_key, wait_fsync=waits).add
+            return PipedStore(store, one.source.receiver, one.source.pipe_key, one.source.lanes, wait_fsync=waits).add
         if one.journal is None:
             return partial(store.add, wait_fsync=waits)
         if one.journal not in self._journaled:

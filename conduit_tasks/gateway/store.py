@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ PAGE_ENTRIES, PAGE_BYTES = 5_000, 4 << 20
 """What one answer of Redis holds while a slice is read."""
 MOVED = "moved"
 """In place of an id: a lane was not in the state that the caller saw."""
+CROWDED = "crowded"
+"""In place of an id: more lanes would be known than may be."""
 FSYNC_WAIT_MS = 4000
 """Below the socket's timeout."""
 
@@ -78,6 +81,7 @@ class IngestStore(BrokerBase):
         journal: str = "",
         known: int = 0,
         moves: Sequence[Sequence[tuple[str, str, str]]] = (),
+        lanes: tuple[int, float] = (0, 0.0),
     ) -> list[str | None]:
         """Stores chunks of events (`event.join`; `counts`: how many each has); per chunk the id it was stored under.
 
@@ -85,6 +89,8 @@ class IngestStore(BrokerBase):
         the same one again changes nothing. `wait_fsync`: returns when the append-only file is on disk (WAITAOF).
         `journal`, `known`: name and highest number of the journal that Redis must know (JournalLost where it does not).
         `moves`: per chunk (lane, state it must have, state it gets); MOVED in place of an id where one is another.
+        `lanes`: how many may be known, and the seconds of silence after which one is forgotten; CROWDED where there
+        would be more.
         Raises BrokerUnavailable: whether it was stored is then not known.
         """
         keys = {
@@ -92,6 +98,7 @@ class IngestStore(BrokerBase):
             "state": self.keys.ingested(self.source),
             "group": self.keys.ingest_group(self.source, gateway),
             "index": self.keys.ingest_index(self.source),
+            "lanes": self.keys.ingest_lanes(self.source),
         }
         args: dict[str, Any] = {
             "group": group,
@@ -102,6 +109,8 @@ class IngestStore(BrokerBase):
             "known": known,
             "counts": list(counts),
             "moves": moves,
+            "most": lanes[0],
+            "forget": math.ceil(lanes[1]),
             "chunks": chunks,
         }
         if wait_fsync:
@@ -119,7 +128,7 @@ class IngestStore(BrokerBase):
         for said, count, chunk in zip(answer[0], counts, chunks):
             if said == "1":
                 number, size = number + count, size + len(chunk)
-            ids.append({"1": f"{number}-{size}", "2": MOVED}.get(said))
+            ids.append({"1": f"{number}-{size}", "2": MOVED, "3": CROWDED}.get(said))
         return ids
 
     def lanes(self, names: Sequence[str]) -> list[str]:

@@ -37,7 +37,7 @@ def packed(number: int, key: str = "k") -> bytes:
 
 def piped(client: Client, name: str, **settings: str) -> PipedStore:
     source = GatewaySource({"auth": "none", "pipe": name, **settings})
-    return PipedStore(IngestStore("p", "web", client), source.receiver, source.pipe_key)
+    return PipedStore(IngestStore("p", "web", client), source.receiver, source.pipe_key, source.lanes)
 
 
 def sequences(stored: Stored) -> list[int]:

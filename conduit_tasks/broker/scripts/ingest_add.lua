@@ -10,7 +10,8 @@
 -- @key state    hash    base: number before the first event; last, bytes: number and bytes of all ever stored; acked,
 --                       acked_bytes: removed; journal: what the gateway keeps beside it; pipeline's life
 -- @key group    string  number and answer of the last group of this gateway process; expires
--- @key index    hash    lane -> state of its pipe's receiver; pipeline's life
+-- @key index    hash    lane -> state of its pipe's receiver; until it was silent for `forget`
+-- @key lanes    zset    the same lanes by the second in which each was used last
 -- @arg group    int     number of this group; one that was answered already is answered the same again (invariant 5)
 -- @arg ttl      int     seconds the answer is remembered
 -- @arg records  int     events that may be stored and not yet acked
@@ -19,9 +20,12 @@
 -- @arg known    int     the highest number in it
 -- @arg counts   json    events of each chunk
 -- @arg moves    json    per chunk a list of (lane, state it must have, state it gets); a chunk may have no event
+-- @arg most     int     lanes that may be known
+-- @arg forget   int     seconds of silence after which one is forgotten
 -- @arg chunks   blob*   the chunks, in order
 -- @returns lost: the journal must be put back first | ok ANSWER LAST BYTES: a character per chunk, 1 stored, 0 refused,
---   the backlog is used up, 2 a lane is not where it must be; number and bytes before the first of them
+--   the backlog is used up, 2 a lane is not where it must be, 3 it would be one lane too many; number and bytes before
+--   the first of them
 
 local number_before, before, last_before, bytes_before =
   string.match(redis.call('GET', K.group) or '', '^(%d+) (%d+) (%d+) (%d+)$')
@@ -45,17 +49,38 @@ local function moved(of)
   end
 end
 
+local second = math.floor(now_us() / 1000000)
+if #moves > 0 then
+  -- A bounded portion at a time.
+  local silent = redis.call('ZRANGEBYSCORE', K.lanes, '-inf', second - tonumber(A.forget), 'LIMIT', 0, 500)
+  if #silent > 0 then
+    redis.call('HDEL', K.index, unpack(silent))
+    redis.call('ZREM', K.lanes, unpack(silent))
+  end
+end
+
+local function crowded(of)
+  local new = 0
+  for _, m in ipairs(of) do if m[2] == '' then new = new + 1 end end
+  return new > 0 and redis.call('HLEN', K.index) + new > tonumber(A.most)
+end
+
 local answer = {}
 for i, count in ipairs(cjson.decode(A.counts)) do
   local chunk = A.chunks[i]
   if moves[i] and moved(moves[i]) then
     answer[i] = '2'
+  elseif moves[i] and crowded(moves[i]) then
+    answer[i] = '3'
   elseif count == 0 or (last + count <= most and bytes + #chunk <= most_bytes) then
     if count > 0 then
       last, bytes = last + count, bytes + #chunk
       redis.call('XADD', K.stream, text(last) .. '-' .. text(bytes), 'n', count, 'e', chunk)
     end
-    for _, m in ipairs(moves[i] or {}) do redis.call('HSET', K.index, m[1], m[3]) end
+    for _, m in ipairs(moves[i] or {}) do
+      redis.call('HSET', K.index, m[1], m[3])
+      redis.call('ZADD', K.lanes, second, m[1])
+    end
     answer[i] = '1'
   else
     answer[i] = '0'
