@@ -1,20 +1,15 @@
-"""What must hold: looked at while a history goes on (`Watch`), and of what it leaves behind (`account`)."""
+"""What must hold of what a history leaves behind (`account`), seen from outside."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import PIPELINE, Scenario
-from conduit_tasks.verify.world import World
 
 Event = tuple[str, int]
 """(source, n)."""
@@ -79,121 +74,6 @@ class Outside:
             at += len(line)
             out.append(at)
         return out
-
-
-class Watch:
-    """Looks on while a history goes on: what is acked, opened, confirmed and removed (invariants 1, 2, 6, 7, 8)."""
-
-    def __init__(self, world: World, scenario: Scenario, outside: Outside, found: Found, redis: Any) -> None:
-        self.world, self.scenario, self.outside, self.found, self.redis = world, scenario, outside, found, redis
-        self.acked: dict[str, list[int]] = {s: [] for s in scenario.sources}
-
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        from conduit_tasks.broker.broker import Broker
-        from conduit_tasks.connectors.file import FileSource
-        from conduit_tasks.spool.spool import Spool
-
-        with ExitStack() as stack:
-            for owner, name, before, after in (
-                (FileSource, "ack", self._acking, None),
-                (Broker, "open", None, self._opened),
-                (Broker, "confirm", self._confirming, None),
-                (Spool, "collect", self._collecting, None),
-            ):
-                stack.enter_context(patch.object(owner, name, self._around(getattr(owner, name), before, after)))
-            yield
-
-    def _around(
-        self, original: Any, before: Callable[..., None] | None, after: Callable[..., None] | None
-    ) -> Callable[..., Any]:
-        @wraps(original)
-        def call(*args: Any, **options: Any) -> Any:
-            if self.world.actor is None:
-                return original(*args, **options)
-            if before is not None:
-                with self.world.watching():
-                    before(*args, **options)
-            answer = original(*args, **options)
-            if after is not None:
-                with self.world.watching():
-                    after(*args, **options)
-            return answer
-
-        return call
-
-    def _acking(self, _: Any, position: dict[str, Any]) -> None:
-        """Invariants 1 and 2, C12: only what every destination has; in order, and once but for a crash's repeat."""
-        for part, token in position.items():
-            source, offset = Path(part).stem, int(token["offset"])
-            given = self.acked[source]
-            if given and offset < max(given) and not self.scenario.forgetful:
-                self.found.broken(f"Invariant 2: {source} is acked at {offset} after {max(given)}")
-            given.append(offset)
-            if self.scenario.stored:
-                continue
-            count = sum(1 for at in self.outside.offsets(source)[1:] if at <= offset)
-            dead: dict[str, list[tuple[Event, str]]] | None = None
-            for destination in self.scenario.destinations:
-                has = set(self.outside.arrived(destination))
-                for event in self.scenario.events[source][:count]:
-                    state = self.scenario.at(destination, event)
-                    if state not in ("delivered", "nacked") or (source, event["n"]) in has:
-                        continue
-                    # The letters are files: read only where something is not there.
-                    dead = self.outside.dead() if dead is None else dead
-                    if (source, event["n"]) not in {e for e, _ in dead.get(destination, ())}:
-                        self.found.broken(
-                            f"Invariant 1: {source} is acked at {offset}, but {destination} has not {event['n']}"
-                        )
-        self.world.call("the source is acked", lambda: None)
-
-    def _opened(self, *_: Any, **__: Any) -> None:
-        """Invariants 3 and 7: what is read and not confirmed is within the budget."""
-        s = self.scenario
-        names = self._numbers("pipeline", "sealed", "unsealed")
-        sealed, unsealed = names
-        cursors = [self._numbers(f"destination:{d}", "cursor")[0] for d in s.destinations]
-        behind = list(range(min(cursors) + 1, sealed + 1))
-        if s.lag is None:
-            if unsealed and behind and not s.forgetful:
-                self.found.broken(f"Invariant 7: micro-batch {unsealed} is opened while {behind} are not confirmed")
-            return
-        records = sum(self._numbers(f"micro-batch:{m}", "total")[0] for m in behind)
-        data = self.redis.hgetall(f"{{conduit:{PIPELINE}}}:micro-batch:{unsealed}") if unsealed else {}
-        for name, text in data.items():
-            if name.startswith("slices:"):
-                records += sum(piece["records"] for piece in json.loads(text))
-        if records > s.lag and not s.forgetful:
-            self.found.broken(f"Invariant 7: {records} records are ahead of the slowest destination, {s.lag} may be")
-
-    def _confirming(self, _: Any, destination: str, *args: Any, dead: Sequence[Any] = (), **__: Any) -> None:
-        """Invariant 8: its dead letters are stored before a nack is confirmed."""
-        if dead:
-            stored = Counter(event for event, _ in self.outside.dead().get(destination, ()))
-            for letter in dead:
-                event = self._event(letter.record)
-                if event is not None and not stored[event]:
-                    self.found.broken(
-                        f"Invariant 8: {destination} confirms a nack of {event} before its dead letter is stored"
-                    )
-
-    def _event(self, record: Any) -> Event | None:
-        source = record.origin.connector
-        offset = int(bytes(record.position).rpartition(b":")[2])
-        starts = self.outside.offsets(source)
-        return (source, starts.index(offset)) if offset in starts else None
-
-    def _collecting(self, _: Any, pipeline: str, micro_batch: int) -> None:
-        """Invariant 6: nobody needs it any more."""
-        s = self.scenario
-        needed = [d for d in s.destinations if self._numbers(f"destination:{d}", "cursor")[0] < micro_batch]
-        needed += [a for a in s.sources if self._numbers(f"ack:{a}", "m")[0] < micro_batch]
-        if needed and not s.forgetful:
-            self.found.broken(f"Invariant 6: micro-batch {micro_batch} is removed, {', '.join(needed)} need it")
-
-    def _numbers(self, key: str, *names: str) -> list[int]:
-        return [int(v or 0) for v in self.redis.hmget(f"{{conduit:{PIPELINE}}}:{key}", *names)]
 
 
 def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""A record that ends the process that touches it, as a fault in a native library would (SEMANTICS C10)."""
+"""Records that end the process that touches them, as a fault in a native library would (SEMANTICS C10), or that fail
+until somebody mends the cause."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from conduit_tasks.verify.classes import STUBBORN
 from conduit_tasks.verify.world import Crash
 
 
@@ -22,8 +24,14 @@ killer: Callable[[], None] = _kill
 """What such a record does; a world puts its own here."""
 
 
+stubborn = True
+"""Whether records of that class fail here: until the operator has mended it."""
+
+
 def touch(record: Any) -> Any:
-    """The processor: harmless but for records whose payload says `"deadly": true`."""
+    """The processor: harmless but for records whose payload says `"deadly": true`, or that are stubborn."""
+    if stubborn and isinstance(record.after, dict) and record.after.get("c") == STUBBORN:
+        raise ValueError("not mended yet")
     if isinstance(record.after, dict) and record.after.get("deadly"):
         killer()
     return record

@@ -27,17 +27,18 @@ from conduit_tasks.errors import BrokerUnavailable, ConduitError, InvariantBroke
 from conduit_tasks.micro_batch import acks, context, deliver, plan, process, progress, read, work  # noqa: F401
 from conduit_tasks.settings import Settings, forget, settings
 from conduit_tasks.verify import deadly, receiver
-from conduit_tasks.verify.checks import Outside, Watch, account
+from conduit_tasks.verify.checks import Outside, account
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faults import everywhere, faulty
 from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
 from conduit_tasks.verify.tasks import Run
+from conduit_tasks.verify.watch import Watch
 from conduit_tasks.verify.world import Actor, Crash, World
 
 ROUNDS = 9
 """Runs under faults, at most."""
-CALM = 60
+CALM = 30
 """Runs in which everything must be drained once nothing breaks any more."""
 
 
@@ -109,6 +110,7 @@ class History:
         self.pipeline = get_pipeline(PIPELINE)
         world.on_power = self._power
         world.on_forget = self._forget
+        world.on_mishap = self._mishap
         if scenario.forgetful:
             world.on_tick = self._remember
 
@@ -125,6 +127,7 @@ class History:
             stack.enter_context(patch.object(sys, "unraisablehook", lambda _: None))
             stack.enter_context(patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}))
             stack.enter_context(patch.object(deadly, "killer", kill))
+            stack.enter_context(patch.object(deadly, "stubborn", True))
             # Backoffs are jittered by the one generator of the process.
             stack.callback(random.setstate, random.getstate())
             random.seed(scenario.seed)
@@ -148,9 +151,8 @@ class History:
                 log.setLevel(logging.CRITICAL + 1)
             for log, level in zip(logs, levels):
                 stack.callback(log.setLevel, level)
-            stack.callback(self._raw.close)
             stack.enter_context(faulty(world, self.disk))
-            stack.enter_context(Watch(world, scenario, self.outside, self.found, self.client).looking())
+            stack.enter_context(Watch(world, scenario, self.outside, self.found, self.client, self._raw).looking())
             try:
                 yield
             finally:
@@ -163,7 +165,7 @@ class History:
     def trouble(self) -> None:
         """Runs, two at a time, while things break."""
         scenario, random = self.scenario, self.random
-        while self.runs < ROUNDS and (self.world.budget > 0 or self._left()):
+        while self.runs < ROUNDS and (self.world.budget > 0 or self._left()) and not self.found.plenty:
             if random.random() < 0.02:
                 scenario.grow(self.home, random, self.world.now)
             if random.random() < 0.01:
@@ -185,7 +187,7 @@ class History:
             run = self._under_way[-1]
             while self._under_way or self._tasks:
                 self._advance()
-            if run.idle:
+            if run.idle or self.found.plenty:
                 return
         self.found.broken(f"not drained after {CALM} runs without faults; last: {self.odd[-1:]}")
 
@@ -290,6 +292,17 @@ class History:
         finally:
             broker.close()
 
+    def _mishap(self, name: str) -> None:
+        """What a theme has happen to the world."""
+        self.world.said(name)
+        broker = self._broker()
+        try:
+            if name == "the operator stops by force and starts":
+                broker.force_stop()
+                broker.start()
+        finally:
+            broker.close()
+
     def _mend(self) -> None:
         """The operator mends what stopped the pipeline, and starts it."""
         broker = self._broker()
@@ -304,10 +317,18 @@ class History:
             if status in ("stopped", "stopping", "degraded") or stopped:
                 self.world.faults.append(f"{'':8}  the operator starts the pipeline, which was {status}")
                 if self.scenario.strict:
-                    self.scenario.memory.refused = frozenset()
+                    self._mend_cause(broker)
                 broker.start()
         finally:
             broker.close()
+
+    def _mend_cause(self, broker: Any) -> None:
+        """Of the first error: records that a processor fails, or that the receiver refuses."""
+        error = broker.status().error
+        if error is not None and error.node.startswith("sources."):
+            deadly.stubborn = False
+        else:
+            self.scenario.memory.refused = frozenset()
 
     def _rebuild_lost(self, broker: Any) -> None:
         """Where Redis forgot everything, the operator does what the runs' error says (X7)."""

@@ -24,7 +24,8 @@ from unittest.mock import patch
 from conduit_tasks.settings import Settings, forget
 from conduit_tasks.verify.checks import Outside, account
 from conduit_tasks.verify.result import Found, Result
-from conduit_tasks.verify.scenario import DEADLY, PIPELINE, Scenario, draw
+from conduit_tasks.verify.classes import DEADLY, STUBBORN
+from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
 from conduit_tasks.verify.server import own_redis, scratch_folder
 
 KILLS = 8
@@ -45,9 +46,9 @@ def _live(seed: int, events: int, home: Path, url: str) -> Result:
     for rows in scenario.events.values():
         for row in rows:
             # What a deadly record does is tried in the other mode, where children are not forked for nothing.
-            if row["c"] == DEADLY:
+            if row["c"] in (DEADLY, STUBBORN):
                 row["c"] = -1
-                del row["deadly"]
+                row.pop("deadly", None)
     (home / "include/pipelines").mkdir(parents=True)
     (home / "data").mkdir()
     found = Found()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+PLENTY = 12
+"""Violations after which a history is not lived on."""
+
 
 @dataclass
 class Found:
@@ -16,6 +19,11 @@ class Found:
     bound: int = 0
     unacked: int = 0
     violations: list[str] = field(default_factory=list)
+
+    @property
+    def plenty(self) -> bool:
+        """Whether so much is broken that living on would only say the same again."""
+        return len(self.violations) >= PLENTY
 
     def broken(self, said: str) -> None:
         """Something did not hold; said once."""

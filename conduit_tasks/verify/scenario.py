@@ -11,14 +11,25 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from conduit_tasks.verify.aims import drawn_aims
+from conduit_tasks.verify.classes import (
+    BROKEN,
+    CLONED,
+    DEADLY,
+    FAILED,
+    FILTERED,
+    LATE_FAILED,
+    LATE_FILTERED,
+    PLAIN,
+    REFUSED,
+    SKIPPED,
+    SPOILED,
+)
 from conduit_tasks.verify.receiver import PLUGIN, Memory
+from conduit_tasks.verify.themes import THEMES, theme_of
 from conduit_tasks.verify.world import Aim, Rates
 
 PIPELINE = "verified"
-PLAIN = 20
-FILTERED, FAILED, LATE_FILTERED, LATE_FAILED, CLONED, SKIPPED, SPOILED, REFUSED, BROKEN, DEADLY = range(10)
-"""Classes: filtered or nacked by a source processor; the same by a pipeline processor; doubled there; filtered or
-nacked by a processor of the destination `file`; refused by the receiver; no JSON; ends the process that reads it."""
 
 
 @dataclass
@@ -46,6 +57,10 @@ class Scenario:
     memory: Memory
     own_disk: bool
     """Redis lives on the machine that loses power, and forgets at most its last second."""
+    wide: bool
+    """A nack window that tolerates nearly everything, in place of none."""
+    theme: str = ""
+    """What the seed is about (`themes`); empty: everything as it is drawn."""
     text: str = ""
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
@@ -54,6 +69,11 @@ class Scenario:
     def forgetful(self) -> bool:
         """Whether Redis may forget something: then more may be there twice."""
         return self.own_disk or self.rates.forget > 0
+
+    @property
+    def window(self) -> bool:
+        """Whether nacks before the fan-out are counted in a window."""
+        return self.strict or self.wide
 
     @property
     def destinations(self) -> list[str]:
@@ -140,7 +160,7 @@ def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
             switch=random.choice([0.02, 0.1, 0.3]),
             forget=0.002 if forgetful and chance() < 0.5 else 0.0,
         ),
-        aims=_aims(Random(f"aims {seed}")),
+        aims=drawn_aims(Random(f"aims {seed}")),
         budget=random.choice([4, 8, 14]),
         memory=Memory(
             Random(f"receiver {seed}"),
@@ -149,32 +169,14 @@ def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
             busy=random.choice([0.0, 0.0, 0.2]),
         ),
         own_disk=forgetful,
+        wide=Random(f"window {seed}").random() < 0.5,
     )
+    scenario.theme = theme_of(seed)
+    if scenario.theme:
+        THEMES[scenario.theme](scenario, Random(f"theme {seed}"))
     _events(scenario, random, events)
     scenario.text = _text(scenario)
     return scenario
-
-
-AIMS = (
-    ("confirm", "destinations.", "before"),
-    ("confirm", "destinations.", "after"),
-    ("confirm", "destinations.", "long pause"),
-    ("write out/", "destinations.", "long pause"),
-    ("write out/", "destinations.", "before"),
-    ("lock out/", "destinations.", "long pause"),
-    ("stage", "", "long pause"),
-    ("vote", "", "long pause"),
-    ("seal", "", "long pause"),
-    ("seal", "", "before"),
-    ("begin_ack", "", "long pause"),
-    ("commit_ack", "", "before"),
-    ("begin_collect", "", "long pause"),
-)
-"""Where a death or a standstill hurts most: between a write and its confirm, between a look and what follows it."""
-
-
-def _aims(random: Random) -> list[Aim]:
-    return [Aim(what, who, random.randint(1, 4), fate) for what, who, fate in random.sample(AIMS, 3)]
 
 
 def _events(scenario: Scenario, random: Random, count: int) -> None:
@@ -209,7 +211,7 @@ def _text(s: Scenario) -> str:
     if s.lag is not None:
         lines.append(f"    lag-budget: {{records: {s.lag}}}")
     if not s.strict:
-        window = "{window-size: 0}" if s.seed % 2 else "{window-size: 12, window-nack-threshold: 11}"
+        window = "{window-size: 12, window-nack-threshold: 11}" if s.wide else "{window-size: 0}"
         lines.append(f"    dead-letter-queue: {window}")
     lines.append("    connectors:")
     for source in s.sources:

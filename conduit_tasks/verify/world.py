@@ -29,6 +29,10 @@ POINTS = 200_000
 """More than any history takes: one that goes on longer hangs."""
 
 
+FATES = frozenset({"go", "switch", "before", "after", "power", "pause", "long pause", "double", "forget"})
+"""What may become of an operation."""
+
+
 class Crash(BaseException):
     """The end of a process. Not an Exception: nothing may handle it, as nothing handles a SIGKILL."""
 
@@ -55,7 +59,7 @@ class Aim:
     """A fault at a point of one's choosing: the `nth` operation `what…` of an actor whose name holds `who`.
 
     `fate`: it dies `before` or `after` it, or stands still before it (`long pause`) until its lease has passed to
-    another, which has confirmed something.
+    another, which has confirmed something; anything else happens right behind it, to the world (`World.on_mishap`).
     """
 
     what: str
@@ -105,6 +109,7 @@ class World:
         self.on_power: Callable[[], None] = lambda: None
         self.on_forget: Callable[[], None] = lambda: None
         self.on_tick: Callable[[], None] = lambda: None
+        self.on_mishap: Callable[[str], None] = lambda name: None
         self._here = threading.local()
         self._scheduler = threading.Semaphore(0)
 
@@ -176,6 +181,9 @@ class World:
             self._note(f"Redis forgets what it did since its last fsync, after {actor.name}: {what}")
             with self.watching():
                 self.on_forget()
+        elif fate not in FATES:
+            with self.watching():
+                self.on_mishap(fate)
         with self.watching():
             self.on_tick()
         return answer
@@ -204,6 +212,10 @@ class World:
     def _aimed(self, actor: Actor, what: str) -> str:
         hits = [aim.fate for aim in self._aims if aim.hit(actor.name, what)]
         return hits[0] if hits and not self.calm else ""
+
+    def said(self, text: str) -> None:
+        """Notes what happened to the world, for who reads the faults."""
+        self._note(text)
 
     def _fate(self, actor: Actor, changes: bool, repeatable: bool) -> str:
         if self.calm:

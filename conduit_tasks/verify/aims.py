@@ -1,0 +1,29 @@
+"""Where faults are aimed at: the moments in which a death or a standstill hurts most."""
+
+from __future__ import annotations
+
+from random import Random
+
+from conduit_tasks.verify.world import Aim
+
+AIMS = (
+    ("confirm", "destinations.", "before"),
+    ("confirm", "destinations.", "after"),
+    ("confirm", "destinations.", "long pause"),
+    ("write out/", "destinations.", "long pause"),
+    ("write out/", "destinations.", "before"),
+    ("lock out/", "destinations.", "long pause"),
+    ("stage", "", "long pause"),
+    ("vote", "", "long pause"),
+    ("seal", "", "long pause"),
+    ("seal", "", "before"),
+    ("begin_ack", "", "long pause"),
+    ("commit_ack", "", "before"),
+    ("begin_collect", "", "long pause"),
+)
+"""Where a death or a standstill hurts most: between a write and its confirm, between a look and what follows it."""
+
+
+def drawn_aims(random: Random) -> list[Aim]:
+    """Three of them."""
+    return [Aim(what, who, random.randint(1, 4), fate) for what, who, fate in random.sample(AIMS, 3)]

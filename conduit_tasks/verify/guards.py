@@ -1,0 +1,281 @@
+"""Calls that the broker must refuse, tried on the state that a history is in: each guard of a script is asked in earnest.
+
+A guard that only a defect elsewhere would need is otherwise never reached, and its loss would go unnoticed. Somebody
+here plays that defect: calls with a token that is not the newest, ranges that overlap, acks of what is not confirmed.
+Every such call must be refused with the right error and leave the state as it is; leases apart, which any call renews.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
+from conduit_tasks.verify.result import Found
+from conduit_tasks.verify.scenario import PIPELINE
+
+Hook = tuple[Any, str, Callable[..., None] | None, Callable[..., None] | None]
+"""Class, method, what is done before it, and after it."""
+
+
+AGAIN = 0.06
+"""How often a call is tried once more, each time that it could be."""
+
+
+class Guards:
+    """The calls. `redis`: a client of its own, outside of the world."""
+
+    def __init__(self, seed: int, found: Found, redis: Any) -> None:
+        self.found, self.redis = found, redis
+        self._random = Random(f"guards {seed}")
+        self._tried: set[str] = set()
+        self._kinds: dict[bytes, bytes] = {}
+
+    def hooks(self) -> list[Hook]:
+        """Where each is tried: beside the call that it imitates, with what that is called with."""
+        from conduit_tasks.broker.broker import Broker
+        from conduit_tasks.broker.leases import Lease
+
+        return [
+            (Broker, "stage", self._staging, self._staged),
+            (Broker, "seal", self._sealing, self._sealed),
+            (Broker, "confirm", self._confirming, self._confirmed),
+            (Broker, "vote", None, self._voted),
+            (Broker, "begin_ack", self._acking, None),
+            (Broker, "commit_ack", self._acked, None),
+            (Broker, "acquire", None, self._acquired),
+            (Broker, "collectable", self._collecting, None),
+            (Lease, "release", self._releasing, None),
+        ]
+
+    # -- what is tried ------------------------------------------------------------------------------------------
+
+    def _staging(self, broker: Any, node: str, m: int, token: int, stage: Any, *more: Any, **named: Any) -> None:
+        if self._due("stage fenced"):
+            self._refused("stage with an old token", Fenced, lambda: broker.stage(node, m, token - 1, stage, *more))
+        if self._due("stage halted", broker, node, token):
+            for status in ("degraded", "stopped"):
+                with self._being(status):
+                    again = lambda: broker.stage(node, m, token, stage, *more, **named)  # noqa: E731
+                    self._refused(f"stage while the pipeline is {status}", PipelineStopped, again)
+
+    def _staged(self, _: Any, broker: Any, node: str, m: int, token: int, stage: Any, *more: Any, **named: Any) -> None:
+        """Invariant 3: the first stage is final."""
+        if self._due("staged", broker, node, token):
+            other = replace(stage, manifest=stage.manifest + ".other")
+            self._idle("a second stage", lambda: broker.stage(node, m, token, other, *more, **named))
+
+    def _sealing(self, broker: Any, m: int, token: int, **named: Any) -> None:
+        if self._due("seal fenced"):
+            self._refused("seal with an old token", Fenced, lambda: broker.seal(m, token - 1, **named))
+        if self._due("seal halted", broker, "seal", token):
+            with self._being("degraded"):
+                call = lambda: broker.seal(m, token, **named)  # noqa: E731
+                self._refused("seal while the pipeline is degraded", PipelineStopped, call)
+
+    def _sealed(self, _: Any, broker: Any, m: int, token: int, **named: Any) -> None:
+        """Invariant 6: what is sealed never changes."""
+        if self._due("sealed", broker, "seal", token):
+            named["manifest"] += ".other"
+            named["total"] += 1
+            self._idle("a second seal", lambda: broker.seal(m, token, **named))
+
+    def _confirming(self, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
+        if self._due("confirm fenced"):
+            call = lambda: broker.confirm(destination, m, token - 1, *more, **named)  # noqa: E731
+            self._refused("confirm with an old token", Fenced, call)
+        if self._due("confirm beyond", broker, f"destinations.{destination}", token):
+            if not named.get("epoch"):
+                sealed = broker.latest_sealed()
+                call = lambda: broker.confirm(destination, sealed + 1, token, *more, **named)  # noqa: E731
+                self._refused("confirm beyond what is sealed", InvariantBroken, call)
+
+    def _confirmed(self, _: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
+        """Invariant 5: what is confirmed in part is not confirmed as if it were not. A holder of a pipeline that was
+        stopped hears of it, at a repeat too."""
+        if self._due("confirm halted", broker, f"destinations.{destination}", token):
+            for status in ("degraded", "stopped"):
+                with self._being(status):
+                    again = lambda: broker.confirm(destination, m, token, *more, **named)  # noqa: E731
+                    self._refused(f"confirm while the pipeline is {status}", PipelineStopped, again)
+        if named.get("epoch") or not self._holds(broker, f"destinations.{destination}", token):
+            return
+        if "overlap" in self._tried and self._random.random() >= AGAIN:
+            return
+        state, found = broker.delivery(destination), broker.find_micro_batch(m)
+        if state.cursor + 1 != m or found is None or not state.confirmed:
+            return
+        self._tried.add("overlap")
+        whole = [(0, found.total - 1)]
+        call = lambda: broker.confirm(destination, m, token, whole, *more[1:], **named)  # noqa: E731
+        self._refused("confirm of what is confirmed in part", InvariantBroken, call)
+
+    def _voted(self, tripped: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:  # noqa: PLR0917
+        """C6: what has voted never votes again."""
+        own = f"destinations.{destination}" if destination else "seal"
+        if tripped is None and self._due("vote", broker, own, token):
+            self._idle("a second vote", lambda: broker.vote(destination, m, token, *more, **named))
+
+    def _acking(
+        self, broker: Any, source: str, destinations: Any, ack_on: str, token: int | None = None, **_: Any
+    ) -> None:
+        """Invariants 1 and 2: not before every destination, and from where the last one ended."""
+        ack = broker.hash(broker.keys.ack(source))
+        if "to" in ack or token is None or not self._holds(broker, f"acks.{source}", token):
+            return
+        first = int(ack.get("m", 0)) + 1
+        sealed, *cursors = broker.cursors(() if ack_on == "stored" else destinations)
+        limit = min([sealed, *cursors])
+        if limit < first or not self._due("ack"):
+            return
+
+        def begin(to: int, by: int) -> None:
+            broker.run(
+                scripts.BEGIN_ACK,
+                {
+                    "pipeline": broker.keys.pipeline,
+                    "ack": broker.keys.ack(source),
+                    "lease": broker.keys.lease(f"acks.{source}"),
+                    "intent": broker.keys.intent(source),
+                    "cursors": [] if ack_on == "stored" else [broker.keys.destination(d) for d in destinations],
+                },
+                **{"from": first},
+                to=to,
+                token=by,
+                position=["guards", '"nothing"'],
+            )
+
+        self._refused("an ack of what is not confirmed", InvariantBroken, lambda: begin(max(limit + 1, first), token))
+        if ack_on != "stored":
+            for destination in (destinations[0], destinations[-1]):
+                with self._numbered("cursor", first - 1, f"destination:{destination}"):
+                    what = f"an ack of what {destination} has not confirmed"
+                    self._refused(what, InvariantBroken, lambda: begin(limit, token))
+        self._refused("an ack begun with an old token", Fenced, lambda: begin(limit, token - 1))
+
+    def _acked(self, broker: Any, source: str, ack: Any, token: int | None = None, *more: Any) -> None:
+        if token is None or not self._due("acked"):
+            return
+        self._refused("an ack committed with an old token", Fenced, lambda: broker.commit_ack(source, ack, token - 1))
+        if self._holds(broker, f"acks.{source}", token):
+            other = replace(ack, m_to=ack.m_to + 1)
+            call = lambda: broker.commit_ack(source, other, token)  # noqa: E731
+            self._refused("an ack committed that was not begun", InvariantBroken, call)
+
+    def _acquired(self, _: Any, broker: Any, node: str, owner: str, **__: Any) -> None:
+        """Invariant 4: a lease is given once."""
+        if self._due("lease"):
+            self._refused(f"the lease of {node}, which is held", LeaseHeld, lambda: broker.acquire(node, "guards"))
+
+    def _collecting(self, broker: Any, sources: Any, destinations: Any, *_: Any) -> None:
+        """Invariant 6: nothing that somebody needs, in order, and never without the mark before it."""
+        sealed, *cursors = broker.cursors(destinations)
+        acked = [int(n or 0) for n in broker.read(*(("HGET", broker.keys.ack(s), "m") for s in sources))]
+        collected, limit = broker.numbers("collected")[0], min([sealed, *cursors, *acked])
+        if limit < sealed and limit >= collected and self._due("needed"):
+            # Everything before it is collected as it were: the guard of who needs it is the one that is asked.
+            with self._numbered("collected", limit):
+                needed = lambda: broker.begin_collect(limit + 1)  # noqa: E731
+                self._refused("the collection of what somebody needs", InvariantBroken, needed)
+        if sealed > collected + 1 and self._due("out of order"):
+            self._refused("a collection out of order", InvariantBroken, lambda: broker.begin_collect(collected + 2))
+        found = broker.find_micro_batch(collected + 1)
+        if found is not None and found.state != "collecting" and self._due("not begun"):
+            end = lambda: broker.end_collect(collected + 1)  # noqa: E731
+            self._refused("the end of a collection that was not begun", InvariantBroken, end)
+
+    def _releasing(self, lease: Any, expect_sealed: int | None = None, **_: Any) -> None:
+        """No micro-batch is left behind: one that the holder does not know of keeps it its lease."""
+        broker = lease._broker
+        sealed = broker.numbers("sealed")[0]
+        if expect_sealed is None or not sealed or not self._due("release", broker, lease.node, lease.token):
+            return
+        if lease.release(expect_sealed=sealed - 1) or not self._holds(broker, lease.node, lease.token):
+            self.found.broken(f"{lease.node} gives its lease up though micro-batch {sealed} was sealed meanwhile")
+
+    # -- how ----------------------------------------------------------------------------------------------------
+
+    def _due(self, what: str, *holder: Any) -> bool:
+        """The first time in a history that `holder` (broker, node, token) has its lease, and now and then after."""
+        if what in self._tried and self._random.random() >= AGAIN:
+            return False
+        if holder and not self._holds(*holder):
+            return False
+        self._tried.add(what)
+        return True
+
+    def _holds(self, broker: Any, node: str, token: int) -> bool:
+        held = broker.hash(broker.keys.lease(node))
+        return held.get("token") == str(token) and bool(held.get("owner")) and self._runs(broker)
+
+    def _runs(self, broker: Any) -> bool:
+        return broker.hash(broker.keys.pipeline).get("status") in ("running", "stopping")
+
+    def _refused(self, what: str, kind: type[Exception], call: Callable[[], Any]) -> None:
+        before = self._state()
+        try:
+            call()
+        except kind:
+            pass
+        except Exception as error:  # noqa: BLE001 - told with what it was
+            self.found.broken(f"{what}: refused with {type(error).__name__} ({error}), not with {kind.__name__}")
+        else:
+            self.found.broken(f"{what} is accepted")
+        self._same(what, before)
+
+    def _idle(self, what: str, call: Callable[[], Any]) -> None:
+        before = self._state()
+        try:
+            call()
+        except (PipelineStopped, Fenced):
+            pass
+        self._same(what, before)
+
+    def _same(self, what: str, before: dict[bytes, Any]) -> None:
+        after = self._state()
+        changed = sorted(key.decode() for key in {*before, *after} if before.get(key) != after.get(key))
+        if changed:
+            self.found.broken(f"{what} changes {', '.join(changed)}")
+
+    def _state(self) -> dict[bytes, Any]:
+        """What is in every key, but in leases and in those that expire."""
+        keys = sorted(
+            key
+            for key in self.redis.keys(f"{{conduit:{PIPELINE}}}:*")
+            if not any(part in key for part in (b":lease:", b":run:", b":finished:"))
+        )
+        new = [key for key in keys if key not in self._kinds]
+        self._kinds |= dict(zip(new, self._all("TYPE", new)))
+        # Of a large hash DUMP gives the same fields in another order now and then.
+        hashes = [key for key in keys if self._kinds[key] == b"hash"]
+        rest = [key for key in keys if self._kinds[key] != b"hash"]
+        return {**dict(zip(hashes, self._all("HGETALL", hashes))), **dict(zip(rest, self._all("DUMP", rest)))}
+
+    def _all(self, command: str, keys: list[bytes]) -> list[Any]:
+        batch = self.redis.pipeline(transaction=False)
+        for key in keys:
+            batch.execute_command(command, key)
+        return list(batch.execute()) if keys else []
+
+    @contextmanager
+    def _being(self, status: str) -> Iterator[None]:
+        with self._numbered("status", status):
+            yield
+
+    @contextmanager
+    def _numbered(self, name: str, value: Any, of: str = "pipeline") -> Iterator[None]:
+        """A field of a hash is another one for a moment."""
+        key = f"{{conduit:{PIPELINE}}}:{of}"
+        held = self.redis.hget(key, name)
+        self.redis.hset(key, name, value)
+        try:
+            yield
+        finally:
+            if held is None:
+                self.redis.hdel(key, name)
+            else:
+                self.redis.hset(key, name, held)

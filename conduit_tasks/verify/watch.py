@@ -1,0 +1,224 @@
+"""What must hold while a history goes on: looked at beside the calls that could break it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.verify.checks import Event, Outside
+from conduit_tasks.verify.guards import Guards
+from conduit_tasks.verify.result import Found
+from conduit_tasks.verify.scenario import PIPELINE, Scenario
+from conduit_tasks.verify.world import World
+
+
+class Watch:
+    """Looks on while a history goes on: what is acked, opened, confirmed and removed (invariants 1, 2, 6, 7, 8)."""
+
+    def __init__(self, world: World, scenario: Scenario, outside: Outside, found: Found, redis: Any, raw: Any) -> None:  # noqa: PLR0917
+        self.world, self.scenario, self.outside, self.found, self.redis = world, scenario, outside, found, redis
+        self.acked: dict[str, list[int]] = {s: [] for s in scenario.sources}
+        self.told: dict[str, list[Any]] = defaultdict(list)
+        self.guards = Guards(scenario.seed, found, raw)
+        self._looked = 0
+        self._index: dict[tuple[str, str], int] = {}
+        self._voted: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._stored: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        from conduit_tasks.broker.broker import Broker
+        from conduit_tasks.connectors.file import FileSource
+        from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+        from conduit_tasks.micro_batch.deliver import Drain
+        from conduit_tasks.spool.spool import Spool
+
+        with ExitStack() as stack:
+            for owner, name, before, after in (
+                (FileSource, "ack", self._acking, None),
+                (Broker, "commit_ack", self._committing, None),
+                (Broker, "open", None, self._opened),
+                (Broker, "seal", None, self._sealed),
+                (Broker, "vote", self._voting, None),
+                (DeadLetterStore, "store", self._storing, None),
+                (Broker, "confirm", self._confirming, self._confirmed),
+                (Drain, "until", None, self._drained),
+                (Spool, "collect", self._collecting, None),
+                *self.guards.hooks(),
+            ):
+                stack.enter_context(patch.object(owner, name, self._around(getattr(owner, name), before, after)))
+            yield
+
+    def _around(
+        self, original: Any, before: Callable[..., None] | None, after: Callable[..., None] | None
+    ) -> Callable[..., Any]:
+        @wraps(original)
+        def call(*args: Any, **options: Any) -> Any:
+            if self.world.actor is None:
+                return original(*args, **options)
+            if before is not None:
+                with self.world.watching():
+                    before(*args, **options)
+            answer = original(*args, **options)
+            if after is not None:
+                with self.world.watching():
+                    after(answer, *args, **options)
+            return answer
+
+        return call
+
+    def _acking(self, connector: Any, position: dict[str, Any]) -> None:
+        """Invariants 1 and 2, C12: only what every destination has; in order, and once but for a crash's repeat."""
+        self.told[connector.connector].append(position)
+        for part, token in position.items():
+            source, offset = Path(part).stem, int(token["offset"])
+            given = self.acked[source]
+            if given and offset < max(given) and not self.scenario.forgetful:
+                self.found.broken(f"Invariant 2: {source} is acked at {offset} after {max(given)}")
+            given.append(offset)
+            if self.scenario.stored:
+                continue
+            count = sum(1 for at in self.outside.offsets(source)[1:] if at <= offset)
+            dead: dict[str, list[tuple[Event, str]]] | None = None
+            for destination in self.scenario.destinations:
+                has = set(self.outside.arrived(destination))
+                for event in self.scenario.events[source][:count]:
+                    state = self.scenario.at(destination, event)
+                    if state not in ("delivered", "nacked") or (source, event["n"]) in has:
+                        continue
+                    # The letters are files: read only where something is not there.
+                    dead = self.outside.dead() if dead is None else dead
+                    if (source, event["n"]) not in {e for e, _ in dead.get(destination, ())}:
+                        self.found.broken(
+                            f"Invariant 1: {source} is acked at {offset}, but {destination} has not {event['n']}"
+                        )
+        self.world.call("the source is acked", lambda: None)
+
+    def _committing(self, _: Any, source: str, ack: Any, *__: Any, **___: Any) -> None:
+        """C12: the source was told before the broker calls it told."""
+        if ack.position not in self.told[source]:
+            self.found.broken(f"C12: an ack of {source} is committed before the source was told {ack.position}")
+
+    def _opened(self, *_: Any, **__: Any) -> None:
+        """Invariants 3 and 7: what is read and not confirmed is within the budget."""
+        s = self.scenario
+        names = self._numbers("pipeline", "sealed", "unsealed")
+        sealed, unsealed = names
+        cursors = [self._numbers(f"destination:{d}", "cursor")[0] for d in s.destinations]
+        behind = list(range(min(cursors) + 1, sealed + 1))
+        if s.lag is None:
+            if unsealed and behind and not s.forgetful:
+                self.found.broken(f"Invariant 7: micro-batch {unsealed} is opened while {behind} are not confirmed")
+            return
+        records = sum(self._numbers(f"micro-batch:{m}", "total")[0] for m in behind)
+        data = self.redis.hgetall(f"{{conduit:{PIPELINE}}}:micro-batch:{unsealed}") if unsealed else {}
+        for name, text in data.items():
+            if name.startswith("slices:"):
+                records += sum(piece["records"] for piece in json.loads(text))
+        if records > s.lag and not s.forgetful:
+            self.found.broken(f"Invariant 7: {records} records are ahead of the slowest destination, {s.lag} may be")
+
+    def _sealed(self, *_: Any, **__: Any) -> None:
+        """Indexes are consecutive per source partition, over restages too (invariant 3)."""
+        if self.scenario.forgetful:
+            return
+        sealed = self._numbers("pipeline", "sealed")[0]
+        for m in range(self._looked + 1, sealed + 1):
+            data = self.redis.hgetall(f"{{conduit:{PIPELINE}}}:micro-batch:{m}")
+            for name, first in data.items():
+                if name.startswith("first:sources."):
+                    source = name.removeprefix("first:sources.")
+                    slices = json.loads(data[f"slices:{source}"])
+                    counts = json.loads(data[f"stage:sources.{source}"])["counts"]
+                    for piece, at, count in zip(slices, map(int, first.split(",")), counts):
+                        self._indexed(m, (source, piece["partition"]), at, count)
+            self._looked = m
+
+    def _indexed(self, m: int, partition: tuple[str, str], at: int, count: int) -> None:
+        due = self._index.get(partition, 0)
+        if at != due:
+            self.found.broken(f"Invariant 3: micro-batch {m} numbers {partition[0]} from {at}, {due} was next")
+        self._index[partition] = at + count
+
+    def _voting(self, _: Any, destination: str, m: int, token: int, first: int, votes: Any, **__: Any) -> None:  # noqa: PLR0917
+        at = first
+        for kind, count in votes:
+            if kind == "n":
+                self._voted[destination, m].update(range(at, at + count))
+            at += count
+
+    def _storing(self, store: Any, letters: Sequence[Any]) -> None:
+        """C6: a dead letter is stored after its vote was taken: the one that trips the window is none."""
+        destination = store._folder.rpartition("destination=")[2]
+        if destination == "_pipeline":
+            destination = ""
+            if not self.scenario.window:
+                return
+        for letter in letters:
+            if letter.epoch == 0:
+                self._stored[destination, letter.micro_batch].add(letter.seq)
+                if len(self._stored[destination, letter.micro_batch]) > len(self._voted[destination, letter.micro_batch]):
+                    self.found.broken(f"C6: {destination or 'seal'} stores a dead letter before the vote on it")
+
+    def _drained(self, said: str, drain: Any, *_: Any) -> None:
+        """No micro-batch is left behind by a holder that gives its lease up because there is nothing left."""
+        name, sealed = drain.destination.id, self._numbers("pipeline", "sealed")[0]
+        cursor = self._numbers(f"destination:{name}", "cursor")[0]
+        if cursor < sealed and "left to the next run" not in said and not self.scenario.forgetful:
+            self.found.broken(f"{name} gave its lease up at {cursor}, and left micro-batch {sealed} behind")
+
+    def _confirming(  # noqa: PLR0917 - as it is called
+        self, _: Any, destination: str, m: int, token: int, ranges: Any, *__: Any, dead: Sequence[Any] = (), **more: Any
+    ) -> None:
+        """Invariant 8: its dead letters are stored before a nack is confirmed."""
+        if not more.get("epoch"):
+            given = ranges if isinstance(ranges, RangeSet) else RangeSet.of(ranges)
+            self._given[destination, m] = self._given[destination, m].add(given)
+        if dead:
+            stored = Counter(event for event, _ in self.outside.dead().get(destination, ()))
+            for letter in dead:
+                event = self._event(letter.record)
+                if event is not None and not stored[event]:
+                    self.found.broken(
+                        f"Invariant 8: {destination} confirms a nack of {event} before its dead letter is stored"
+                    )
+
+    def _confirmed(self, _: Any, __: Any, destination: str, m: int, *___: Any, **____: Any) -> None:
+        """Invariant 10: the cursor moves over a micro-batch of which every record was confirmed."""
+        cursor = self._numbers(f"destination:{destination}", "cursor")[0]
+        if cursor < m or self.scenario.forgetful or (given := self._given.pop((destination, m), None)) is None:
+            return
+        total = self._numbers(f"micro-batch:{m}", "total")[0]
+        if total and given.ranges != ((0, total - 1),):
+            self.found.broken(f"Invariant 10: {destination} passes micro-batch {m} of {total} records by {given}")
+
+    def _event(self, record: Any) -> Event | None:
+        source = record.origin.connector
+        offset = int(bytes(record.position).rpartition(b":")[2])
+        starts = self.outside.offsets(source)
+        return (source, starts.index(offset)) if offset in starts else None
+
+    def _collecting(self, spool: Any, pipeline: str, micro_batch: int) -> None:
+        """Invariant 6: nobody needs it any more, and marks in the spool say so as well (X7)."""
+        from conduit_tasks.spool.checkpoint import Checkpoint
+
+        s = self.scenario
+        marks = Checkpoint(spool, pipeline).read()
+        for node in [*(f"destinations.{d}" for d in s.destinations), *(f"acks.{a}" for a in s.sources)]:
+            if node not in marks or marks[node].number < micro_batch:
+                self.found.broken(f"X7: micro-batch {micro_batch} is removed before a mark of {node} is beyond it")
+        needed = [d for d in s.destinations if self._numbers(f"destination:{d}", "cursor")[0] < micro_batch]
+        needed += [a for a in s.sources if self._numbers(f"ack:{a}", "m")[0] < micro_batch]
+        if needed and not s.forgetful:
+            self.found.broken(f"Invariant 6: micro-batch {micro_batch} is removed, {', '.join(needed)} need it")
+
+    def _numbers(self, key: str, *names: str) -> list[int]:
+        return [int(v or 0) for v in self.redis.hmget(f"{{conduit:{PIPELINE}}}:{key}", *names)]

@@ -1,0 +1,239 @@
+"""Guarantees broken on purpose, as named patches of the package's own text, Python or Lua.
+
+A patch is put into the code that is loaded and taken out again: functions get the code of the changed text, scripts
+their changed source. So a mutant costs what its seeds cost, and no second interpreter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.resources import files
+from itertools import islice
+from types import CodeType, FunctionType
+from typing import Any
+
+from conduit_tasks.broker import scripts
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`file`: below `conduit_tasks`; each of `changes`: a text that is in it once → what stands there instead."""
+
+    name: str
+    file: str
+    changes: dict[str, str]
+    theme: str = ""
+    """Of the seeds that aim at it; empty: any."""
+    also: Mutant | None = None
+    """What has to be broken with it, as each alone would still be caught by the other."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The package is broken meanwhile. Raises ValueError where the text has moved on."""
+        text = (files("conduit_tasks") / self.file).read_text()
+        changed = text
+        for old, new in self.changes.items():
+            if changed.count(old) != 1:
+                raise ValueError(f"{self.name}: {self.file} has {changed.count(old)} times {old!r}")
+            changed = changed.replace(old, new)
+        with ExitStack() as stack:
+            if self.also is not None:
+                stack.enter_context(self.also.applied())
+            for target, name, value in (_scripts if self.file.endswith(".lua") else _functions)(
+                self.file, text, changed
+            ):
+                stack.callback(setattr, target, name, getattr(target, name))
+                setattr(target, name, value)
+            yield
+
+
+def _scripts(file: str, text: str, changed: str) -> Iterator[tuple[Any, str, Any]]:
+    for name, script in list(vars(scripts).items()):
+        if isinstance(script, scripts.Script) and text in script.source:
+            source = script.source.replace(text, changed)
+            sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+            yield scripts, name, replace(script, source=source, sha=sha)
+
+
+def _functions(file: str, text: str, changed: str) -> Iterator[tuple[Any, str, Any]]:
+    """Functions and methods whose code the change touches; who has imported them has them too."""
+    module = import_module("conduit_tasks." + file.removesuffix(".py").replace("/", "."))
+    before, after = (dict(_codes(compile(t, module.__file__ or file, "exec"))) for t in (text, changed))
+    found = False
+    for path, code in after.items():
+        if code == before.get(path):
+            continue
+        function = _find(module, path)
+        if function is not None:
+            found = True
+            yield function, "__code__", code
+    if not found:
+        raise ValueError(f"{file}: the change touches no function")
+
+
+def _codes(code: CodeType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], CodeType]]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            here = (*path, constant.co_name)
+            yield here, constant
+            yield from _codes(constant, here)
+
+
+def _find(module: Any, path: tuple[str, ...]) -> FunctionType | None:
+    found: Any = module
+    for name in path:
+        found = vars(found).get(name) if not isinstance(found, FunctionType) else None
+        found = getattr(found, "fget", None) or getattr(found, "__wrapped__", None) or found
+        found = getattr(found, "__func__", found)
+        if found is None:
+            return None
+    return found if isinstance(found, FunctionType) else None
+
+
+def lua(name: str, script: str, old: str, new: str = "", theme: str = "") -> Mutant:
+    """A mutant of a script."""
+    return Mutant(name, f"broker/scripts/{script}.lua", {old: new}, theme)
+
+
+HELD = "  if held[1] ~= token or not held[2] or held[2] == '' then"
+NO_GUARD = "local no = guard(K.pipeline, K.lease, A.token, K.destination)\nif no then return no end\n"
+ACK_GUARD = "local no = fenced(K.lease, A.token)\n  if no then return no end\n  renew(K.lease)"
+
+WRITE = "        first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])\n        work = self._work\n"
+HURRIED = """        if work.chain is None and not work.culprits and len(chunk.seqs) == work.matched:
+            self._port.confirm([(0, work.total - 1)], {"matched": chunk.records, "delivered": chunk.records})
+"""
+
+MUTANTS = [
+    # Scripts
+    lua("overlap", "confirm", "if repeated == 'some' then return broken(", "if false then return broken("),
+    lua("unfenced", "_shared", HELD, "  if false then"),
+    lua("confirm without fencing", "confirm", NO_GUARD),
+    lua("confirm unfenced", "confirm", NO_GUARD, "local no = halted(K.pipeline, K.destination)\nif no then return no end\n"),
+    lua("confirm beyond the next", "confirm", "if m ~= cursor + 1 or mb[1] ~= 'sealed' then", "if false then"),
+    lua(
+        "cursor moved with a gap",
+        "confirm",
+        "if #all == 1 and all[1][1] == 0 and all[1][2] == total - 1 then",
+        "if all[#all][2] == total - 1 then",
+    ),
+    lua("begin_ack unguarded", "begin_ack", "if tonumber(A.to) > limit then", "if false then"),
+    lua("begin_ack unfenced", "begin_ack", ACK_GUARD, "renew(K.lease)"),
+    lua("begin_ack by sealed alone", "begin_ack", "limit = math.min(limit, number(redis.call('HGET', key, 'cursor')))"),
+    lua("commit_ack unfenced", "commit_ack", ACK_GUARD, "renew(K.lease)"),
+    lua("commit_ack of what was not begun", "commit_ack", "if a[2] ~= A.from or a[3] ~= A.to then", "if false then"),
+    lua("degraded does not halt", "_shared", "if p[1] == 'stopped' or p[1] == 'degraded' then", "if p[1] == 'stopped' then"),
+    lua("stopped does not halt", "_shared", "if p[1] == 'stopped' or p[1] == 'degraded' then", "if p[1] == 'degraded' then"),
+    lua(
+        "release leaves one behind",
+        "release",
+        "if tonumber(A.expect) >= 0 and number(redis.call('HGET', K.pipeline, 'sealed')) > tonumber(A.expect) then",
+        "if false then",
+    ),
+    lua("stage by the last", "stage", "if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then", "if true then"),
+    lua("seal by the last", "seal", "if mb[1] ~= 'open' then return", "if false then return"),
+    lua(
+        "restage keeps the index",
+        "restage",
+        "if not seen[partition] then redis.call('HSET', K.each[leases + i], partition, index) end",
+        "",
+        "restage",
+    ),
+    lua("a lease given twice", "acquire", "if l[2] and l[2] ~= '' and free > now then", "if false then"),
+    lua("a token given twice", "acquire", "math.max(number(l[1]) + 1, now)", "math.max(number(l[1]), 1)"),
+    lua("begin_collect unguarded", "begin_collect", "  if passed < m then return broken(", "  if false then return broken("),
+    lua("end_collect unguarded", "end_collect", "if redis.call('HGET', K.micro_batch, 'state') ~= 'collecting' then", "if false then"),
+    lua("a vote counts twice", "vote", "local skip = math.max(0, math.min(count, following - ordinal))", "local skip = 0", "collect"),
+    # Python
+    Mutant(
+        "commit_ack before the source is told",
+        "micro_batch/acks.py",
+        {
+            "            began = time.monotonic()\n": "            began = time.monotonic()\n            context.broker.commit_ack(source_id, due, lease.token, {})\n",
+            "            context.broker.commit_ack(source_id, due, lease.token, took)\n": "",
+        },
+    ),
+    Mutant("collection beyond proven", "micro_batch/acks.py", {"due[: proven(context, due)]": "due"}, "collect"),
+    Mutant(
+        "a spool file collected too early",
+        "broker/acks.py",
+        {"limit, now = min([sealed, *cursors, *acked])": "limit, now = sealed"},
+        "collect",
+        Mutant(
+            "",
+            "micro_batch/acks.py",
+            {"due[: proven(context, due)]": "due"},
+            also=lua("", "begin_collect", "  if passed < m then return broken(", "  if false then return broken("),
+        ),
+    ),
+    Mutant(
+        "ack before the last destination",
+        "micro_batch/acks.py",
+        {"    destinations = [d.id for d in context.pipeline.destinations]\n    given": "    destinations = [d.id for d in context.pipeline.destinations][:-1]\n    given"},
+        "collect",
+    ),
+    Mutant(
+        "vote after store",
+        "delivery/teller.py",
+        {
+            "        accepted = self._vote(flush)\n        settled": "        if hurried := flush.settled(None).letters:\n            self._store(hurried)\n        accepted = self._vote(flush)\n        settled",
+        },
+        "trip",
+    ),
+    Mutant(
+        "vote after store, before the fan-out",
+        "micro_batch/seal.py",
+        {
+            "    queue = pipeline.dead_letters\n": "    queue = pipeline.dead_letters\n    if letters:\n        context.dead_letters(queue, None).store(letters)\n",
+        },
+        "trip",
+    ),
+    Mutant("dead letters thrown away", "delivery/dead_letter_store.py", {"        if letters:\n            keys = ": "        if False:\n            keys = "}),
+    Mutant(
+        "a forgotten fsync",
+        "connectors/file_destination.py",
+        {"size)\n            os.fsync(self._fd)\n": "size)\n"},
+        "power",
+    ),
+    Mutant(
+        "confirmed before it is written",
+        "delivery/batch_wise.py",
+        {WRITE: WRITE + HURRIED},
+    ),
+    Mutant(
+        "a forgotten cut",
+        "connectors/file_destination.py",
+        {"self._size = self._confirmed(path, size, state)": "self._confirmed(path, size, state); self._size = size"},
+    ),
+]
+"""Every one is found by `conduit verify`."""
+
+
+def main(count: int, *names: str) -> None:
+    """Prints in how many of its first `count` seeds each is found, by what, and the seconds."""
+    import time
+
+    from conduit_tasks.verify.run import verify
+    from conduit_tasks.verify.server import cleaned_up
+    from conduit_tasks.verify.themes import seeds_of
+
+    with cleaned_up():
+        for mutant in MUTANTS:
+            if names and mutant.name not in names:
+                continue
+            began = time.process_time()
+            with mutant.applied():
+                seeds = list(islice(seeds_of(mutant.theme), count))
+                results = list(verify(seeds, 16, 1))
+            found = [r for r in results if not r.ok]
+            said = found[0].found.violations[0] if found else "NOT FOUND"
+            print(f"{mutant.name:40}{len(found):4} of {count}{time.process_time() - began:7.1f} s  {said[:110]}", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])
