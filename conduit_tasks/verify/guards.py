@@ -1,4 +1,4 @@
-"""Calls that the broker must refuse, tried on the state that a history is in: each guard of a script is asked in earnest.
+"""Calls that the broker must refuse, tried on the state that a history is in: every guard of a script is asked.
 
 A guard that only a defect elsewhere would need is otherwise never reached, and its loss would go unnoticed. Somebody
 here plays that defect: calls with a token that is not the newest, ranges that overlap, acks of what is not confirmed.
@@ -8,7 +8,7 @@ Every such call must be refused with the right error and leave the state as it i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -88,11 +88,10 @@ class Guards:
         if self._due("confirm fenced"):
             call = lambda: broker.confirm(destination, m, token - 1, *more, **named)  # noqa: E731
             self._refused("confirm with an old token", Fenced, call)
-        if self._due("confirm beyond", broker, f"destinations.{destination}", token):
-            if not named.get("epoch"):
-                sealed = broker.latest_sealed()
-                call = lambda: broker.confirm(destination, sealed + 1, token, *more, **named)  # noqa: E731
-                self._refused("confirm beyond what is sealed", InvariantBroken, call)
+        if self._due("confirm beyond", broker, f"destinations.{destination}", token) and not named.get("epoch"):
+            sealed = broker.latest_sealed()
+            call = lambda: broker.confirm(destination, sealed + 1, token, *more, **named)  # noqa: E731
+            self._refused("confirm beyond what is sealed", InvariantBroken, call)
 
     def _confirmed(self, _: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         """Invariant 5: what is confirmed in part is not confirmed as if it were not. A holder of a pipeline that was
@@ -114,7 +113,7 @@ class Guards:
         call = lambda: broker.confirm(destination, m, token, whole, *more[1:], **named)  # noqa: E731
         self._refused("confirm of what is confirmed in part", InvariantBroken, call)
 
-    def _voted(self, tripped: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:  # noqa: PLR0917
+    def _voted(self, tripped: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         """C6: what has voted never votes again."""
         own = f"destinations.{destination}" if destination else "seal"
         if tripped is None and self._due("vote", broker, own, token):
@@ -229,10 +228,8 @@ class Guards:
 
     def _idle(self, what: str, call: Callable[[], Any]) -> None:
         before = self._state()
-        try:
+        with suppress(PipelineStopped, Fenced):
             call()
-        except (PipelineStopped, Fenced):
-            pass
         self._same(what, before)
 
     def _same(self, what: str, before: dict[bytes, Any]) -> None:

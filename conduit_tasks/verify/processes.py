@@ -23,8 +23,8 @@ from unittest.mock import patch
 
 from conduit_tasks.settings import Settings, forget
 from conduit_tasks.verify.checks import Outside, account
-from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.classes import DEADLY, STUBBORN
+from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
 from conduit_tasks.verify.server import own_redis, scratch_folder
 

@@ -53,11 +53,20 @@ def _power(s: Scenario, random: Random) -> None:
     s.aims = [Aim("confirm", f"destinations.{d}", n, "power") for d in ("file", "table") for n in (2, 4)]
 
 
+def _torn(s: Scenario, random: Random) -> None:
+    """Holders die right before a write, and between a write and its confirm."""
+    s.strict, s.few = False, True
+    s.aims = [Aim("write out/", "destinations.few", n, "before") for n in (1, 2)]
+    s.aims += [Aim("confirm", "destinations.file", n, "before") for n in (1, 3)]
+    s.aims += [Aim("confirm", "destinations.web", random.randint(1, 3), "before")]
+
+
 THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "restage": _restage,
     "collect": _collect,
     "trip": _trip,
     "power": _power,
+    "torn": _torn,
 }
 """Name → how it changes what was drawn."""
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.verify.checks import Event, Outside
-from conduit_tasks.verify.guards import Guards
+from conduit_tasks.verify.guards import Guards, Hook
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import PIPELINE, Scenario
 from conduit_tasks.verify.world import World
@@ -42,7 +42,7 @@ class Watch:
         from conduit_tasks.spool.spool import Spool
 
         with ExitStack() as stack:
-            for owner, name, before, after in (
+            hooks: list[Hook] = [
                 (FileSource, "ack", self._acking, None),
                 (Broker, "commit_ack", self._committing, None),
                 (Broker, "open", None, self._opened),
@@ -53,7 +53,8 @@ class Watch:
                 (Drain, "until", None, self._drained),
                 (Spool, "collect", self._collecting, None),
                 *self.guards.hooks(),
-            ):
+            ]
+            for owner, name, before, after in hooks:
                 stack.enter_context(patch.object(owner, name, self._around(getattr(owner, name), before, after)))
             yield
 
@@ -148,7 +149,7 @@ class Watch:
             self.found.broken(f"Invariant 3: micro-batch {m} numbers {partition[0]} from {at}, {due} was next")
         self._index[partition] = at + count
 
-    def _voting(self, _: Any, destination: str, m: int, token: int, first: int, votes: Any, **__: Any) -> None:  # noqa: PLR0917
+    def _voting(self, _: Any, destination: str, m: int, token: int, first: int, votes: Any, **__: Any) -> None:
         at = first
         for kind, count in votes:
             if kind == "n":
@@ -165,7 +166,9 @@ class Watch:
         for letter in letters:
             if letter.epoch == 0:
                 self._stored[destination, letter.micro_batch].add(letter.seq)
-                if len(self._stored[destination, letter.micro_batch]) > len(self._voted[destination, letter.micro_batch]):
+                if len(self._stored[destination, letter.micro_batch]) > len(
+                    self._voted[destination, letter.micro_batch]
+                ):
                     self.found.broken(f"C6: {destination or 'seal'} stores a dead letter before the vote on it")
 
     def _drained(self, said: str, drain: Any, *_: Any) -> None:
@@ -175,7 +178,7 @@ class Watch:
         if cursor < sealed and "left to the next run" not in said and not self.scenario.forgetful:
             self.found.broken(f"{name} gave its lease up at {cursor}, and left micro-batch {sealed} behind")
 
-    def _confirming(  # noqa: PLR0917 - as it is called
+    def _confirming(
         self, _: Any, destination: str, m: int, token: int, ranges: Any, *__: Any, dead: Sequence[Any] = (), **more: Any
     ) -> None:
         """Invariant 8: its dead letters are stored before a nack is confirmed."""

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the patches are lines of other files
 """Guarantees broken on purpose, as named patches of the package's own text, Python or Lua.
 
 A patch is put into the code that is loaded and taken out again: functions get the code of the changed text, scripts
@@ -114,7 +115,12 @@ MUTANTS = [
     lua("overlap", "confirm", "if repeated == 'some' then return broken(", "if false then return broken("),
     lua("unfenced", "_shared", HELD, "  if false then"),
     lua("confirm without fencing", "confirm", NO_GUARD),
-    lua("confirm unfenced", "confirm", NO_GUARD, "local no = halted(K.pipeline, K.destination)\nif no then return no end\n"),
+    lua(
+        "confirm unfenced",
+        "confirm",
+        NO_GUARD,
+        "local no = halted(K.pipeline, K.destination)\nif no then return no end\n",
+    ),
     lua("confirm beyond the next", "confirm", "if m ~= cursor + 1 or mb[1] ~= 'sealed' then", "if false then"),
     lua(
         "cursor moved with a gap",
@@ -127,15 +133,30 @@ MUTANTS = [
     lua("begin_ack by sealed alone", "begin_ack", "limit = math.min(limit, number(redis.call('HGET', key, 'cursor')))"),
     lua("commit_ack unfenced", "commit_ack", ACK_GUARD, "renew(K.lease)"),
     lua("commit_ack of what was not begun", "commit_ack", "if a[2] ~= A.from or a[3] ~= A.to then", "if false then"),
-    lua("degraded does not halt", "_shared", "if p[1] == 'stopped' or p[1] == 'degraded' then", "if p[1] == 'stopped' then"),
-    lua("stopped does not halt", "_shared", "if p[1] == 'stopped' or p[1] == 'degraded' then", "if p[1] == 'degraded' then"),
+    lua(
+        "degraded does not halt",
+        "_shared",
+        "if p[1] == 'stopped' or p[1] == 'degraded' then",
+        "if p[1] == 'stopped' then",
+    ),
+    lua(
+        "stopped does not halt",
+        "_shared",
+        "if p[1] == 'stopped' or p[1] == 'degraded' then",
+        "if p[1] == 'degraded' then",
+    ),
     lua(
         "release leaves one behind",
         "release",
         "if tonumber(A.expect) >= 0 and number(redis.call('HGET', K.pipeline, 'sealed')) > tonumber(A.expect) then",
         "if false then",
     ),
-    lua("stage by the last", "stage", "if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then", "if true then"),
+    lua(
+        "stage by the last",
+        "stage",
+        "if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then",
+        "if true then",
+    ),
     lua("seal by the last", "seal", "if mb[1] ~= 'open' then return", "if false then return"),
     lua(
         "restage keeps the index",
@@ -146,9 +167,25 @@ MUTANTS = [
     ),
     lua("a lease given twice", "acquire", "if l[2] and l[2] ~= '' and free > now then", "if false then"),
     lua("a token given twice", "acquire", "math.max(number(l[1]) + 1, now)", "math.max(number(l[1]), 1)"),
-    lua("begin_collect unguarded", "begin_collect", "  if passed < m then return broken(", "  if false then return broken("),
-    lua("end_collect unguarded", "end_collect", "if redis.call('HGET', K.micro_batch, 'state') ~= 'collecting' then", "if false then"),
-    lua("a vote counts twice", "vote", "local skip = math.max(0, math.min(count, following - ordinal))", "local skip = 0", "collect"),
+    lua(
+        "begin_collect unguarded",
+        "begin_collect",
+        "  if passed < m then return broken(",
+        "  if false then return broken(",
+    ),
+    lua(
+        "end_collect unguarded",
+        "end_collect",
+        "if redis.call('HGET', K.micro_batch, 'state') ~= 'collecting' then",
+        "if false then",
+    ),
+    lua(
+        "a vote counts twice",
+        "vote",
+        "local skip = math.max(0, math.min(count, following - ordinal))",
+        "local skip = 0",
+        "collect",
+    ),
     # Python
     Mutant(
         "commit_ack before the source is told",
@@ -174,7 +211,9 @@ MUTANTS = [
     Mutant(
         "ack before the last destination",
         "micro_batch/acks.py",
-        {"    destinations = [d.id for d in context.pipeline.destinations]\n    given": "    destinations = [d.id for d in context.pipeline.destinations][:-1]\n    given"},
+        {
+            "    destinations = [d.id for d in context.pipeline.destinations]\n    given": "    destinations = [d.id for d in context.pipeline.destinations][:-1]\n    given"
+        },
         "collect",
     ),
     Mutant(
@@ -193,7 +232,11 @@ MUTANTS = [
         },
         "trip",
     ),
-    Mutant("dead letters thrown away", "delivery/dead_letter_store.py", {"        if letters:\n            keys = ": "        if False:\n            keys = "}),
+    Mutant(
+        "dead letters thrown away",
+        "delivery/dead_letter_store.py",
+        {"        if letters:\n            keys = ": "        if False:\n            keys = "},
+    ),
     Mutant(
         "a forgotten fsync",
         "connectors/file_destination.py",
@@ -204,11 +247,13 @@ MUTANTS = [
         "confirmed before it is written",
         "delivery/batch_wise.py",
         {WRITE: WRITE + HURRIED},
+        "torn",
     ),
     Mutant(
         "a forgotten cut",
         "connectors/file_destination.py",
         {"self._size = self._confirmed(path, size, state)": "self._confirmed(path, size, state); self._size = size"},
+        "torn",
     ),
 ]
 """Every one is found by `conduit verify`."""
@@ -232,7 +277,10 @@ def main(count: int, *names: str) -> None:
                 results = list(verify(seeds, 16, 1))
             found = [r for r in results if not r.ok]
             said = found[0].found.violations[0] if found else "NOT FOUND"
-            print(f"{mutant.name:40}{len(found):4} of {count}{time.process_time() - began:7.1f} s  {said[:110]}", flush=True)
+            print(
+                f"{mutant.name:40}{len(found):4} of {count}{time.process_time() - began:7.1f} s  {said[:110]}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

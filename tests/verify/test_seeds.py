@@ -1,4 +1,4 @@
-"""200 seeded histories of crashes, and what must hold after each (SEMANTICS X6)."""
+"""Seeded histories of crashes, and what must hold after each (SEMANTICS X6). The long run is in docs/verify.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from conduit_tasks.cli.main import app
 
-SEEDS = 200
+SEEDS = 40
 
 
 def verify(*arguments: str) -> Result:
@@ -18,7 +18,7 @@ def verify(*arguments: str) -> Result:
 
 
 @pytest.mark.proves("X6", "C9", "C10", "C11", "C12", "T1", "T4", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10")
-def test_200_seeds_of_crashes_power_cuts_zombies_and_doubled_tasks_break_no_promise() -> None:
+def test_seeds_of_crashes_power_cuts_zombies_and_doubled_tasks_break_no_promise() -> None:
     said = verify("--seeds", str(SEEDS), "--json")
     found = json.loads(said.stdout)
     broken = {seed["again"]: seed["violations"] for seed in found["seeds"] if not seed["ok"]}
