@@ -31,6 +31,10 @@ class BrokerUnavailable(ConduitError):
     """Redis cannot be reached or answers with an error that a retry may mend."""
 
 
+class BrokerFull(BrokerUnavailable):
+    """Redis has reached its maxmemory: it takes nothing new until something is freed, or it is given more."""
+
+
 class NotDurable(ConduitError):
     """The Redis server would lose or evict data (SEMANTICS T1)."""
 

@@ -27,6 +27,8 @@ class Settings(BaseSettings):
     the embedded stack was started in `home`, that stack's."""
     redis_durability: str = "check"
     """`check` asks the server (T1); `declared` trusts the user where CONFIG is refused; `unsafe` opts out by name."""
+    redis_share: float = Field(default=0.85, gt=0, le=1)
+    """Share of Redis' `maxmemory` from which on nothing new is read: what is under way needs the rest to end."""
     spool: str = ".conduit/spool"
     """Folder or URL (`file://`, `s3://`, …) of the spool."""
     dead_letters: str = ".conduit/dead-letters"

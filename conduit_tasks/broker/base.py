@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from conduit_tasks.broker.connection import Client, reaching
+from conduit_tasks.broker.connection import Client, memory, reaching
 from conduit_tasks.broker.keys import Keys
 from conduit_tasks.broker.scripts import Script
 from conduit_tasks.broker.state import StoredError
@@ -105,6 +105,11 @@ class BrokerBase:
         with reaching(self.redis):
             seconds, micros = self.redis.time()
         return float(seconds) + float(micros) / 1e6
+
+    def used(self) -> float:
+        """The share of its maxmemory that the server uses; 0 where it has no limit."""
+        used, limit = memory(self.redis, self.keys.pipeline)
+        return used / limit if limit else 0.0
 
     def close(self) -> None:
         """Closes the connections."""

@@ -19,7 +19,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisCluste
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from conduit_tasks.errors import BrokerUnavailable, ConfigError, NotDurable
+from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConfigError, NotDurable
 from conduit_tasks.settings import Settings
 from conduit_tasks.urls import check_readable, readable
 
@@ -135,6 +135,11 @@ def reaching(client: Client, where: str = "") -> Iterator[None]:
 def _unavailable(where: str, error: Exception) -> BrokerUnavailable:
     if isinstance(error, AuthenticationError):
         return BrokerUnavailable(f"Redis at {where} refuses the login: check user and password in {_VARIABLE}")
+    if "command not allowed when used memory > 'maxmemory'" in str(error):
+        return BrokerFull(
+            f"Redis at {where} has reached its maxmemory and takes nothing new; what is under way goes on and frees "
+            "memory. Raise maxmemory, or keep less: a shorter `spool.retention`, dead letters redriven or purged"
+        )
     return BrokerUnavailable(
         f"Redis at {where} does not serve: {error}. Check that it runs and that {_VARIABLE} is right"
     )
@@ -196,6 +201,18 @@ def check_durability(client: Client, mode: str = "check") -> Durability:
             "To run on it all the same, set CONDUIT_REDIS_DURABILITY=unsafe"
         )
     return report
+
+
+def memory(client: Client, key: str) -> tuple[int, int]:
+    """Bytes that the server which holds `key` uses, and its maxmemory; 0: it has no limit."""
+    with reaching(client):
+        if isinstance(client, RedisCluster):
+            answer: Any = client.info("memory", target_nodes=client.get_node_from_key(key))
+            if "used_memory" not in answer:
+                answer = next(iter(answer.values()))
+        else:
+            answer = client.info("memory")
+    return int(answer["used_memory"]), int(answer.get("maxmemory", 0))
 
 
 def _info(client: Client) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -16,12 +17,14 @@ from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import Letter, Position, letter_field, positions
 from conduit_tasks.broker.state import DeliveryState
-from conduit_tasks.errors import ConduitError, PipelineStopped
+from conduit_tasks.errors import BrokerFull, ConduitError, PipelineStopped
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.port import Counts, DeadLetter
 
 COUNTERS = ("matched", "delivered", "filtered", "nacked", "completed", "parked", "retried", "redelivered", "redriven")
+
+log = logging.getLogger(__name__)
 
 
 class Deliveries(MicroBatches, Leases, DeadIndex):
@@ -235,9 +238,13 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
     def finish(self, destination: str, run: str, retention: float) -> None:
         """Notes that a run's task ended well after it delivered something: cleared from here on, it means "again".
 
-        Kept longer than the ranges (`retention` seconds), so that a task cleared too late is told so.
+        Kept longer than the ranges (`retention` seconds), so that a task cleared too late is told so. A Redis that is
+        full notes nothing: cleared, such a task merely resumes.
         """
-        self.read(("SET", self.keys.finished(destination, run), "1", "EX", max(1, int(7 * retention))))
+        try:
+            self.read(("SET", self.keys.finished(destination, run), "1", "EX", max(1, int(7 * retention))))
+        except BrokerFull as error:
+            log.warning("that run %s delivered to %s is not noted: %s", run, destination, error)
 
     def finished(self, destination: str, run: str) -> bool:
         """Whether `finish` was called for this run; a cleared task that had failed merely resumes."""

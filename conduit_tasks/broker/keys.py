@@ -27,8 +27,8 @@ class Keys:
 
     @property
     def pipeline(self) -> str:
-        """hash: status, error, error_at, deadline, forced, resume; numbers last, unsealed, sealed, collected.
-        Pipeline."""
+        """hash: status, error, error_at, deadline, forced, resume; numbers last, unsealed, sealed, collected; created
+        (microseconds). Pipeline."""
         return self._tag + "pipeline"
 
     @property

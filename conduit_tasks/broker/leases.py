@@ -111,10 +111,13 @@ class Leases(BrokerBase):
 
     def held_for(self, node: str) -> float:
         """Seconds until a lease that is held would be free, the grace included; 0 where it is free. Takes nothing."""
-        (owner, until), (secs, micros) = self.read(("HMGET", self.keys.lease(node), "owner", "until"), ("TIME",))
+        lease, (secs, micros) = self.read(("HMGET", self.keys.lease(node), "owner", "until", "ttl"), ("TIME",))
+        owner, until, ttl = lease
         if not owner:
             return 0.0
-        return max(0.0, int(until) / 1e6 + self.lease_grace - (int(secs) + int(micros) / 1e6))
+        # Where the server's clock went back, `acquire` counts from now on.
+        left = min(int(until) / 1e6 - (int(secs) + int(micros) / 1e6), int(ttl or 0) / 1e6)
+        return max(0.0, left + self.lease_grace)
 
     def attach(self, node: str, token: int) -> Lease:
         """A lease that another process of the same holder acquired, renewed (a driver's executors send under it).

@@ -31,6 +31,7 @@ class Lifecycle(MicroBatches, Recovering):
             found: Any = self.redis.get(self.keys.schema)
             if found is None:
                 self.redis.hsetnx(self.keys.pipeline, "status", "running")
+                self.redis.hsetnx(self.keys.pipeline, "created", str(int(self.now() * 1e6)))
                 self.redis.set(self.keys.schema, str(SCHEMA), nx=True)
                 return
         version = int(found)

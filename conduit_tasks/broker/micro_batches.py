@@ -175,11 +175,12 @@ class MicroBatches(BrokerBase):
             rest=[*counts, *reached],
         )
 
-    def restage(self, sources: Sequence[str], config: str, *, processors: bool = False) -> None:
+    def restage(self, sources: Sequence[str], config: str, *, processors: bool = False, manifest: str = "") -> None:
         """Drops what was staged of the unsealed micro-batch, for a pipeline file that changed since it was planned.
 
         `sources`: those of the file now; one that is gone leaves the micro-batch and its planned position goes back.
-        Slices and indexes of the others stay. Holders of leases on its nodes are fenced.
+        Slices and indexes of the others stay. Holders of leases on its nodes are fenced. Where no source stays, the
+        micro-batch is sealed, empty, by `manifest`.
         """
         m = self.numbers("unsealed")[0]
         found = self.find_micro_batch(m) if m else None
@@ -214,6 +215,7 @@ class MicroBatches(BrokerBase):
             config=config,
             sources=stay,
             nodes=_nodes(stay, processors),
+            manifest=manifest,
             gone=gone,
             leases=len(nodes),
             deliveries=len(destinations),

@@ -25,7 +25,7 @@ from conduit_tasks.connectors.base import Slice
 from conduit_tasks.delivery.restored import lost_exceptions
 from conduit_tasks.errors import ConfigError, Fenced, SpoolError
 from conduit_tasks.pipeline.topology import Pipeline
-from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tokens
+from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tokens, trusted
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.spool.names import known_as
 from conduit_tasks.spool.spool import Spool
@@ -62,7 +62,9 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
     there = tokens(spool, pipeline.id)
     nodes = [*(d.node for d in pipeline.destinations), *(f"acks.{s.id}" for s in pipeline.sources)]
     reached = {node: covers(marks[node], there) for node in nodes if node in marks}
-    sealed = max([*there, *reached.values()], default=0)
+    # What a source may have been told of is sealed, whether its ack was committed or not.
+    told = [trusted(marks[node], there) for node in reached]
+    sealed = max([*there, *told], default=0)
     # A node without a mark is given everything that is there.
     needed = min(reached.values(), default=min(there, default=1) - 1)
     manifests: dict[int, SealedManifest] = {}
@@ -91,8 +93,10 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
     for s in pipeline.sources:
         mark = marks.get(f"acks.{s.id}")
         out.acked[s.id] = max(reached.get(f"acks.{s.id}", 0), collected)
+        ack, intent = _intent(mark, out.acked[s.id], there)
         out.hashes |= {
-            keys.ack(s.id): {"m": str(out.acked[s.id])},
+            keys.ack(s.id): {"m": str(out.acked[s.id]), **ack},
+            keys.intent(s.id): intent,
             keys.acked(s.id): mark.hashes.get("acked", {}) if mark else {},
             keys.planned(s.id): _planned(mark, s.id, manifests),
             keys.index(s.id): _index(mark, s.id, manifests),
@@ -230,6 +234,13 @@ def _destination(mark: Mark | None, cursor: int, manifests: dict[int, SealedMani
         if cursor != mark.number or following is None or following.token > mark.at:
             fields.pop("ranges", None)
     return {**fields, "cursor": str(cursor)}
+
+
+def _intent(mark: Mark | None, acked: int, there: dict[int, int]) -> tuple[Fields, Fields]:
+    """Fields of the ack, and the position, of what the source was about to be told: it is told again (C12)."""
+    if mark is None or not acked < mark.claims == trusted(mark, there):
+        return {}, {}
+    return {"from": str(acked + 1), "to": str(mark.claims)}, mark.hashes["intent"]
 
 
 def _planned(mark: Mark | None, source: str, manifests: dict[int, SealedManifest]) -> Fields:

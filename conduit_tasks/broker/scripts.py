@@ -3,6 +3,9 @@
 A header line `-- @key NAME TYPE …` or `-- @arg NAME TYPE …` declares KEYS or ARGV in order; a type ending in `*`
 takes the rest of the list. The loader turns them into `K.NAME` and `A.NAME` for the script, encodes arguments by their
 type, and refuses a script that uses a name it does not declare.
+
+A line `-- @grows` marks a script that takes in something new: a Redis at its maxmemory refuses it. All others go on, as
+what is under way has to end before anything is freed.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from redis.exceptions import NoScriptError
 from conduit_tasks.broker.connection import Client, reaching
 
 _DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)(\*?)", re.MULTILINE)
+_GROWS = re.compile(r"^-- @grows\b", re.MULTILINE)
 _USED = re.compile(r"\b([KA])\.(\w+)")
 _KEY_TYPES = {"hash", "set", "string", "stream", "zset", "any"}
 _ARG_TYPES = {"int", "text", "json", "blob"}
@@ -120,15 +124,24 @@ def load(name: str) -> Script:
             raise TypeError(f"{name}.lua declares {parameter} behind a list")
         if type_ not in (_KEY_TYPES if kind == "key" else _ARG_TYPES):
             raise TypeError(f"{name}.lua declares {parameter} as {type_}")
-        declared[kind].append(Parameter(parameter, "text" if kind == "key" else type_, bool(rest)))
+        declared[kind].append(Parameter(parameter, type_, bool(rest)))
     used = set(_USED.findall(body))
     names = {("K", p.name) for p in declared["key"]} | {("A", p.name) for p in declared["arg"]}
     if used != names:
         raise TypeError(f"{name}.lua: header and body differ in {sorted(n for _, n in used ^ names)}")
     prelude = _prelude("K", "KEYS", declared["key"]) + _prelude("A", "ARGV", declared["arg"])
+    if not _GROWS.search(body):
+        prelude += _even_when_full(declared["key"])
     source = prelude + (folder / "_shared.lua").read_text() + body
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(name, source, sha, tuple(declared["key"]), tuple(declared["arg"]))
+
+
+def _even_when_full(keys: list[Parameter]) -> str:
+    """At its maxmemory, Redis refuses a script's write that may need memory only while the script has written nothing;
+    to remove what is not there counts as a write, and is never refused (Redis 6.2 to Valkey 9)."""
+    at = next((i for i, key in enumerate(keys, 1) if key.type == "hash"), None)
+    return f"if KEYS[{at}] then redis.call('HDEL', KEYS[{at}], '') end\n" if at else ""
 
 
 def _prelude(table: str, origin: str, declared: list[Parameter]) -> str:

@@ -172,7 +172,7 @@ class _Run:
 
     def _chunk(self, lease: Lease, rows: Rows, *, alone: bool) -> bool:
         """Claims, delivers, marks, unparks. False where there was nothing to send."""
-        from conduit_tasks.micro_batch.stage import keeping
+        from conduit_tasks.micro_batch.beside import keeping
 
         broker, name = self.context.broker, self.destination.id
         with keeping(lease):

@@ -29,8 +29,8 @@ from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.delivery.redrive_port import Outcome, announce
 from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
+from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.reprocess import Place, Start, reprocess, start_of
-from conduit_tasks.micro_batch.stage import keeping
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from conduit_tasks.connectors.gateway import GatewaySource
-from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.errors import BrokerFull, BrokerUnavailable
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.commit import Bucket, Committer, Health, NotNext, TooManyLanes
 from conduit_tasks.gateway.event import join
@@ -216,6 +216,13 @@ async def _store(endpoint: Endpoint, count: int, chunk: bytes) -> None:
         )
     try:
         stored = await endpoint.committer.store(count, chunk)
+    except BrokerFull:
+        raise Refusal(
+            429,
+            "Broker full",
+            "the broker has no memory left for new events. Nothing of this request was stored; send it again",
+            headers={"Retry-After": str(RETRY_BACKLOG)},
+        ) from None
     except BrokerUnavailable:
         raise _away() from None
     except TooManyLanes:

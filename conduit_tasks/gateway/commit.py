@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from conduit_tasks.errors import BrokerUnavailable, ConduitError
+from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError
 from conduit_tasks.gateway.pipe import WITHHELD
 from conduit_tasks.gateway.store import CROWDED, Budget
 
@@ -93,8 +93,8 @@ class Committer:
     async def store(self, count: int, chunk: bytes) -> bool:
         """True once the `count` events of the chunk are durable, False where the backlog is used up.
 
-        Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again. Raises NotNext,
-        TooManyLanes.
+        Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again. Raises
+        BrokerFull: none of them is stored. Raises NotNext, TooManyLanes.
         """
         loop = asyncio.get_running_loop()
         request = _Request(count, chunk, loop.create_future(), loop.time())
@@ -137,6 +137,11 @@ class Committer:
                     self._pool, self.add, self._gateway, self._group, counts, blobs, self.budget
                 )
                 break
+            except BrokerFull as error:
+                # It serves and has stored none of them; to try at once again would not help.
+                log.warning("a group of %d events was refused: %s", sum(counts), error)
+                self._fail([r for chunk in chunks for r in chunk], error)
+                return []
             except BrokerUnavailable as error:
                 # The same group under the same number: if the first call came through, this one changes nothing.
                 if not self._health.away and loop.time() - chunks[0][0].since < PATIENCE:

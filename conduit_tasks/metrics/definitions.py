@@ -43,6 +43,13 @@ class Sample:
 STATE = (
     Metric("broker_up", "gauge", "1", (), "1 where Redis answers; without it nothing else is told"),
     Metric(
+        "broker_memory_ratio",
+        "gauge",
+        "1",
+        (),
+        "share of its maxmemory that Redis uses; absent without one. From CONDUIT_REDIS_SHARE on nothing new is read",
+    ),
+    Metric(
         "pipeline_status",
         "gauge",
         "1",

@@ -26,8 +26,11 @@ def samples(pipelines: Iterable[Pipeline], broker_of: Callable[[str], Broker]) -
     that is the only figure."""
     found: list[Sample] = [sample("broker_up", 1)]
     try:
-        for pipeline in pipelines:
-            found.extend(_pipeline(broker_of(pipeline.id), pipeline))
+        for number, pipeline in enumerate(pipelines):
+            broker = broker_of(pipeline.id)
+            if not number and (used := broker.used()):
+                found.append(sample("broker_memory_ratio", used))
+            found.extend(_pipeline(broker, pipeline))
     except BrokerUnavailable:
         return [sample("broker_up", 0)]
     return found

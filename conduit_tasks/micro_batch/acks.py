@@ -11,10 +11,12 @@ from contextlib import nullcontext
 from typing import Any
 
 from conduit_tasks.connectors.registry import ack_on, source_class
-from conduit_tasks.errors import AckFailed, PipelineStopped, Unavailable
+from conduit_tasks.errors import AckFailed, PipelineStopped, SpoolError, Unavailable
 from conduit_tasks.metrics.histogram import observed
+from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.plan import in_flight, source_connector
 from conduit_tasks.micro_batch.receipts import Kept
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
     """Acks one source and collects. Returns {"acked": position or None, "collected": [numbers]}."""
     with opened(pipeline_id, run_id) as context:
+        remember(context)
         acked = None
         if failing := left_alone(context, f"acks.{source_id}"):
             log.info("recovering: %s", failing)
@@ -42,23 +45,31 @@ def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
 def ack(context: Context, source_id: str) -> dict[str, Any] | None:
     """Gives the source its next ack, if one is due; returns the position given (C11, C12).
 
-    The intent is durable before the source hears of it; after a crash in between the same position is given again. A
-    source that cannot be reached (AckFailed) is a failure like others, retried with a growing delay and then degraded;
-    any other error of its `ack` stops the pipeline at once (C8). Raises AckFailed, PipelineStopped.
+    The intent is durable, in Redis and as a mark in the spool, before the source hears of it; after a crash in between
+    the same position is given again. A source that cannot be reached, and a mark that cannot be written (AckFailed),
+    is a failure like others, retried with a growing delay and then degraded; any other error of its `ack` stops the
+    pipeline at once (C8). Raises AckFailed, PipelineStopped, StateLost.
     """
     if not context.in_force():
         log.warning("%s: another version of the file is in force, whose runs ack %s", context.pipeline.id, source_id)
         return None
     source = context.pipeline.source(source_id)
-    from conduit_tasks.micro_batch.stage import keeping
-
     destinations = [d.id for d in context.pipeline.destinations]
     given = None
     with context.broker.acquire(f"acks.{source_id}", context.owner, wait=5.0) as lease:
+        marker = Marker(context, f"acks.{source_id}", lease.token)
         apart = source_class(source.plugin).settles
         while (
             due := context.broker.begin_ack(source_id, destinations, ack_on(source), lease.token, apart=apart)
         ) is not None:
+            try:
+                # Invariant 1: Redis may forget its last second, the spool does not.
+                marker.mark()
+            except SpoolError as error:
+                raise AckFailed(
+                    f"the source {source_id} is told nothing before the spool says so, and that cannot be written: "
+                    f"{error}; the same position is given again"
+                ) from error
             connector = source_connector(context.pipeline, source_id)
             connector.receipts = Kept(context.spool)
             began = time.monotonic()
@@ -82,7 +93,7 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
             context.broker.commit_ack(source_id, due, lease.token, took)
             given = due.position
         if given is not None:
-            try_to_mark(Marker(context, f"acks.{source_id}", lease.token))
+            try_to_mark(marker)
     return given
 
 

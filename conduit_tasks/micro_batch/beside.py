@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from conduit_tasks.errors import BrokerUnavailable, ConduitError
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -26,3 +35,22 @@ def beside(name: str, seconds: float, call: Callable[[], bool]) -> Iterator[None
     finally:
         done.set()
         thread.join()
+
+
+@contextmanager
+def keeping(lease: Lease) -> Iterator[None]:
+    """Renews the lease in the background, also after Redis was away. Losing it is seen by the next fenced call, which
+    changes nothing."""
+
+    def renew() -> bool:
+        try:
+            lease.renew()
+        except BrokerUnavailable as error:
+            # Until somebody took over it is ours: expiry alone fences nobody.
+            log.warning("the lease of %s is not renewed, trying again: %s", lease.node, error)
+        except ConduitError:
+            return False
+        return True
+
+    with beside(f"lease {lease.node}", lease.ttl / 3, renew):
+        yield

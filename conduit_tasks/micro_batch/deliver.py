@@ -26,13 +26,13 @@ from conduit_tasks.delivery.numbering import watched
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.logs import about
+from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
 from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
-from conduit_tasks.micro_batch.stage import keeping
 from conduit_tasks.pipeline.topology import Destination, Pipeline
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.spool.manifest import SealedManifest

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from conduit_tasks.changes.plan import in_flight as in_flight_to
 from conduit_tasks.connectors.base import Limit, Slice, Source
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
-from conduit_tasks.micro_batch.checkpoint import remember
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.holding import holding, unsettled
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recovery import counting, left_alone
 from conduit_tasks.pipeline.topology import Limits, Pipeline
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import MicroBatch
+    from conduit_tasks.broker.recovery import Failing
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +75,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     unsealed = broker.unsealed()
     if unsealed is not None and unsealed.config != pipeline.digest():
         # Nothing of it is sealed, so nothing stands for its sources yet: the changed file reads it again (C16).
-        broker.restage([s.id for s in pipeline.sources], pipeline.digest(), processors=bool(pipeline.processors))
+        _restage(context, unsealed)
         unsealed = broker.unsealed()
     if unsealed is not None:
         return PlanResult(unsealed.number, True, f"micro-batch {unsealed.number} is not sealed yet: going on with it")
@@ -96,14 +102,49 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
         pending = "micro-batches to collect"
     if pending:
         return PlanResult(None, True, pending)
+    return PlanResult(None, False, _idle(context, room, waiting))
+
+
+def _idle(context: Context, room: Limits | None, waiting: Failing | None) -> str:
+    """Why there is nothing to do, in words."""
     if waiting:
-        reason = f"recovering: {waiting}"
-    elif room is None and (halted := _halted(context)):
+        return f"recovering: {waiting}"
+    if room is None and (full := _full(context)):
+        return full
+    if room is None and (halted := _halted(context)):
         said = f"{', '.join(halted)} stopped, and the lag budget is used up"
-        reason = f"{said}; `conduit start {pipeline.id} --destination ID` goes on"
-    else:
-        reason = "nothing new"
-    return PlanResult(None, False, reason)
+        return f"{said}; `conduit start {context.pipeline.id} --destination ID` goes on"
+    return "nothing new"
+
+
+def _restage(context: Context, unsealed: MicroBatch) -> None:
+    """Has the changed file read the unsealed micro-batch. Where none of its sources is left, it ends here, empty."""
+    broker, pipeline = context.broker, context.pipeline
+    names, digest = [s.id for s in pipeline.sources], pipeline.digest()
+    if any(name in unsealed.slices for name in names):
+        broker.restage(names, digest, processors=bool(pipeline.processors))
+        return
+    from conduit_tasks.spool.manifest import SealedManifest
+
+    with broker.acquire("seal", context.owner, wait=5.0) as lease:
+        # Whatever is sealed has a manifest: a rebuild takes a number without one for lost (X7).
+        path = context.spool.write_sealed(
+            SealedManifest(
+                pipeline=pipeline.id,
+                micro_batch=unsealed.number,
+                token=lease.token,
+                config=digest,
+                slices=[],
+                bases=[],
+                total=0,
+                files=[],
+                matched={},
+                filtered=0,
+                nacked=0,
+                sealed_at=time.time(),
+            )
+        )
+        broker.restage([], digest, manifest=path)
 
 
 def _take_over(context: Context) -> None:
@@ -165,8 +206,11 @@ def in_flight(context: Context) -> str:
 
 
 def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | None:
-    """How much may be read now (C13, invariant 7); None = nothing, the lag budget is used up."""
+    """How much may be read now (C13, invariant 7); None = nothing, the lag budget or Redis' memory is used up."""
     pipeline = context.pipeline
+    if full := _full(context):
+        log.warning("%s: %s", pipeline.id, full)
+        return None
     limits = pipeline.micro_batch
     records, size = limits.records, limits.bytes
     if overrides:
@@ -187,6 +231,20 @@ def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | Non
     if (records is not None and records <= 0) or (size is not None and size <= 0):
         return None
     return Limits(records, size)
+
+
+def _full(context: Context) -> str:
+    """Why nothing may be read whatever the lag budget is: Redis has too little memory left; empty where it has enough.
+
+    What is under way takes memory before it frees any, so reading stops while there is some.
+    """
+    used, share = context.broker.used(), context.settings.redis_share
+    if used < share:
+        return ""
+    return (
+        f"Redis uses {used:.0%} of its maxmemory: from {share:.0%} on (CONDUIT_REDIS_SHARE) nothing new is read. Raise "
+        "maxmemory, or keep less: a shorter `spool.retention`, dead letters redriven or purged"
+    )
 
 
 def _slices(context: Context, room: Limits, expect: int) -> dict[str, list[Slice]]:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
 from conduit_tasks.micro_batch.seal import origins_of, seal_if_complete, staged
-from conduit_tasks.micro_batch.stage import RunAll, keeping, run_pass, stage, totals
+from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
 from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import StageManifest
 

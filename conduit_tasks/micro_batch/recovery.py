@@ -61,4 +61,5 @@ def died(pipeline_id: str, node: str, run_id: str, how: str) -> None:
 def left_alone(context: Context, node: str) -> Failing | None:
     """The node's failures, where it is too early to try again."""
     found = context.broker.failing(node)
-    return found[0] if found and found[0].wait > 0 else None
+    # A longer wait than there is: the server's clock went back since.
+    return found[0] if found and 0 < found[0].wait <= context.pipeline.recovery.max_delay else None

@@ -19,6 +19,7 @@ import pyarrow as pa
 from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import AckFailed, BrokerUnavailable, ConduitError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.spool.manifest import SealedManifest, SliceEntry, StageManifest
@@ -52,6 +53,9 @@ def seal_if_complete(context: Context, number: int, wait: float = 5.0) -> str:
             # Somebody stopped and started the pipeline meanwhile: what was staged is dropped (C16).
             return ""
         context.same_version(micro_batch)
+        if remember(context):
+            # This number stood for its sources before, with other records: what was staged of it anew is dropped.
+            return ""
         return _seal(context, micro_batch, lease.token)
 
 

@@ -1,18 +1,15 @@
-"""What reading and processing share: running a pass over pieces, keeping the lease meanwhile, staging the result."""
+"""What reading and processing share: running a pass over pieces, staging the result."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain as chained
 from typing import TYPE_CHECKING, Any, Protocol
 
-from conduit_tasks.errors import ConduitError
 from conduit_tasks.logs import about
 from conduit_tasks.metrics.histogram import added, observed
-from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.rows import Pass, PassResult
 from conduit_tasks.processors.chain import has_frames
@@ -51,21 +48,6 @@ def run_pass(context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any]
 
         return run_frames(context, plan, reader, pieces, run_all)
     return run_all(_Bound(plan, context.spool, reader), pieces)
-
-
-@contextmanager
-def keeping(lease: Lease) -> Iterator[None]:
-    """Renews the lease in the background. Losing it is seen by the next fenced call, which changes nothing."""
-
-    def renew() -> bool:
-        try:
-            lease.renew()
-        except ConduitError:
-            return False
-        return True
-
-    with beside(f"lease {lease.node}", lease.ttl / 3, renew):
-        yield
 
 
 def stage(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from conduit_tasks.errors import LeaseHeld
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.recovery import left_alone
 from conduit_tasks.micro_batch.seal import seal_if_complete
@@ -34,6 +35,8 @@ def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False) -
     task was cleared, so it is tried now; if it had succeeded it delivers again.
     """
     with opened(pipeline_id, run_id) as context:
+        # A Redis that was started again since the plan may have forgotten what this run did.
+        remember(context)
         look = _destination if node.startswith("destinations.") else _before_fan_out
         first = context.broker.held_for(node)
         give_up = time.monotonic() + first

@@ -130,8 +130,8 @@ class _Replaying:
         """Under one lease. True where the whole run has ended before."""
         from conduit_tasks.delivery.careful import deliver_carefully
         from conduit_tasks.delivery.dead_letter_marks import Marks
+        from conduit_tasks.micro_batch.beside import keeping
         from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
-        from conduit_tasks.micro_batch.stage import keeping
 
         context, broker, id = self.context, self.context.broker, self.destination.id
         with self._leased() as lease, keeping(lease):

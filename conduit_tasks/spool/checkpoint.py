@@ -3,11 +3,14 @@
     <spool>/<pipeline>/checkpoint/<node>-<token>.json      node: destinations.<id> or acks.<source>
 
 A mark is written aside and renamed by the holder of the node's lease, whose fencing token it carries: the newest
-token's counts, and what a holder that was fenced still writes is never looked at.
+token's counts, and what a holder that was fenced still writes is never looked at. A source's is also written before
+the source is told anything: what cannot be read again is acked only when the spool says so
+(docs/adr/0012-the-spool-is-told-first.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 import orjson
@@ -22,13 +25,18 @@ VERSION = 1
 class Mark:
     """State of one node. `at`: microseconds by the Redis server's clock, before the state was read; what was sealed
     under a later token is not in it. `number`: the cursor, or the micro-batch that is acked. `hashes`: name → the
-    broker's hash as it was."""
+    broker's hash as it was; `ack` of a source may hold an intent, from … to."""
 
     node: str
     token: int
     at: int
     number: int
     hashes: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def claims(self) -> int:
+        """Up to which micro-batch the destination has confirmed, or the source was told or was about to be."""
+        return max(self.number, int(self.hashes.get("ack", {}).get("to", 0)))
 
 
 SEALED = "sealed"
@@ -53,11 +61,13 @@ class Checkpoint:
             if node == folder_name(mark.node) and token < mark.token:
                 self._spool.store.delete(f"{self._folder}/{node}-{token}.json")
 
-    def read(self) -> dict[str, Mark]:
-        """Node → its newest mark."""
+    def read(self, *nodes: str) -> dict[str, Mark]:
+        """Node → its newest mark; `nodes`: only of these."""
         newest: dict[str, int] = {}
+        wanted = {folder_name(node) for node in nodes}
         for node, token in self._names():
-            newest[node] = max(token, newest.get(node, 0))
+            if not nodes or node in wanted:
+                newest[node] = max(token, newest.get(node, 0))
         marks = (self._read(f"{self._folder}/{node}-{token}.json") for node, token in newest.items())
         return {mark.node: mark for mark in marks if mark is not None}
 
@@ -90,19 +100,30 @@ class Checkpoint:
 
 
 def covers(mark: Mark | None, sealed: dict[int, int]) -> int:
-    """Up to which micro-batch a mark is to be believed. `sealed`: number → token of its manifest, of those there are.
+    """Up to which micro-batch a mark proves confirmed or acked. `sealed`: number → token of its manifest, of those
+    there are.
 
     A Redis that forgot its last moments seals the same number again, with other records, after the mark was written.
     """
-    if mark is None:
-        return 0
-    later = [m for m, token in sealed.items() if m <= mark.number and token > mark.at]
-    return min(later) - 1 if later else mark.number
+    return 0 if mark is None else min(mark.number, trusted(mark, sealed))
 
 
-def tokens(spool: Spool, pipeline: str) -> dict[int, int]:
-    """Number → token of the newest sealed manifest, of every micro-batch that has one."""
-    found = ((m, spool.sealed(pipeline, m)) for m in spool.micro_batches(pipeline))
+def trusted(mark: Mark, sealed: dict[int, int]) -> int:
+    """Up to which micro-batch a mark's claim is to be believed. `sealed`: as in `covers`."""
+    later = [m for m, token in sealed.items() if m <= mark.claims and token > mark.at]
+    return min(later) - 1 if later else mark.claims
+
+
+def exceeds(mark: Mark | None, number: int, spool: Spool, pipeline: str) -> bool:
+    """Whether a mark is to be believed beyond micro-batch `number`: whoever knows of no more has forgotten."""
+    if mark is None or mark.claims <= number:
+        return False
+    return trusted(mark, tokens(spool, pipeline, range(number + 1, mark.claims + 1))) > number
+
+
+def tokens(spool: Spool, pipeline: str, numbers: Iterable[int] | None = None) -> dict[int, int]:
+    """Number → token of the newest sealed manifest, of every micro-batch, or of these, that has one."""
+    found = ((m, spool.sealed(pipeline, m)) for m in numbers or spool.micro_batches(pipeline))
     return {m: token_of(path) for m, path in found if path is not None}
 
 

@@ -190,7 +190,7 @@ def _loops(world: World) -> list[Patch]:
 def _processes(world: World) -> list[Patch]:
     """Threads that only keep a lease do not run; a forked child is this process, until it dies."""
     from conduit_tasks.delivery.keeper import Keeper
-    from conduit_tasks.micro_batch import stage
+    from conduit_tasks.micro_batch import beside
     from conduit_tasks.micro_batch.isolated import ChildDied, in_child
     from conduit_tasks.verify.deadly import Killed
 
@@ -210,7 +210,7 @@ def _processes(world: World) -> list[Patch]:
         self.check()
 
     return [
-        *((module, name, keeping) for module, name in everywhere(stage.keeping)),
+        *((module, name, keeping) for module, name in everywhere(beside.keeping)),
         *((module, name, child) for module, name in everywhere(in_child)),
         (Keeper, "__enter__", lambda self: self),
         (Keeper, "__exit__", lambda self, *_: None),

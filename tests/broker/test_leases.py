@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.connection import connect
 from conduit_tasks.errors import Fenced, LeaseHeld, PipelineStopped, Unavailable
+from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.settings import Settings
 from tests.broker.conftest import Feed, make_broker
 from tests.conftest import RedisServer
 
@@ -47,6 +51,47 @@ def test_a_token_is_higher_than_the_last_one_even_if_the_clock_went_back(broker:
     broker.redis.hset(broker.keys.lease("processors"), "token", str(ahead))
     # Then the next one is the next number, to the last digit
     assert broker.acquire("processors", "a").token == ahead + 1
+
+
+@pytest.mark.proves("I4")
+def test_a_dead_holder_is_waited_for_no_longer_where_the_servers_clock_went_back(hasty: Broker) -> None:
+    # Given a holder that died, by a clock that was an hour ahead of what the server has now
+    first, key = hasty.acquire("processors", "a"), hasty.keys.lease("processors")
+    ahead = {name: str(int(hasty.hash(key)[name]) + 3_600_000_000) for name in ("until", "token")}
+    hasty.redis.hset(key, mapping=ahead)
+    # Then it is said to be held for one lease time, and is then taken over
+    assert hasty.held_for("processors") <= hasty.lease_ttl + hasty.lease_grace
+    second = hasty.acquire("processors", "b", wait=10.0)
+    assert second.token > int(ahead["token"]) > first.token
+    # And one that lives keeps it
+    assert hasty.attach("processors", second.token).token == second.token
+
+
+@pytest.mark.proves("I4")
+def test_a_lease_is_renewed_again_when_redis_is_back_after_a_longer_absence(
+    own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a lease that is kept
+    server = own_redis()
+    broker = Broker("p", connect(Settings(redis_url=server.url), retries=0), lease_ttl=0.3)
+    lease = broker.acquire("processors", "a")
+
+    def until(condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    with keeping(lease):
+        # When Redis is away for longer than the client tries
+        server.kill()
+        until(lambda: caplog.text.count("is not renewed") >= 2)
+        server.start()
+        # Then the lease is renewed from there on
+        back = time.monotonic()
+        until(lambda: lease.expires_at > back + lease.ttl)
+    assert broker.attach("processors", lease.token).token == lease.token
+    broker.close()
 
 
 def test_a_successor_waits_out_expiry_and_grace(hasty: Broker) -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from conduit_tasks.gateway.event import unpack
 from tests.conftest import RedisServer
@@ -175,6 +176,28 @@ def test_a_source_that_is_too_fast_is_told_when_to_come_back(
     assert all(1 <= int(a.headers["retry-after"]) <= 3 for a in slow)
     until(lambda: gateway.post({}).status == 202)
     assert len(stored()) == 9 - len(slow)
+
+
+@pytest.mark.proves("T2", "C13")
+def test_a_redis_that_is_full_refuses_events_and_takes_them_again_when_it_has_room(
+    gateway_home: Path, serving: Serving, stored: Stored, fsyncing: RedisServer
+) -> None:
+    write_pipeline(gateway_home)
+    gateway = serving()
+    assert gateway.post({}).status == 202
+    client = Redis(unix_socket_path=str(fsyncing.socket))
+    try:
+        client.config_set("maxmemory", 1)
+        refused = gateway.post({})
+        assert (refused.status, refused.problem["title"]) == (429, "Broker full")
+        assert refused.headers["retry-after"] == "10"
+        # It serves all the same, and says so
+        assert gateway.request("GET", "/readyz").status == 200
+    finally:
+        client.config_set("maxmemory", 0)
+        client.close()
+    assert gateway.post({}).status == 202
+    assert len(stored()) == 2
 
 
 @pytest.mark.proves("T2")

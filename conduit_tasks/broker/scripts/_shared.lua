@@ -13,6 +13,11 @@ local function text(n) return string.format('%.0f', n) end
 
 local function number(s) return tonumber(s or '0') or 0 end
 
+-- When something ends that was to last `ttl` at most: where the server's clock went back since, not later than from now on.
+local function within(till, now, ttl)
+  return math.min(number(till), now + number(ttl))
+end
+
 local function broken(...) return {'broken', table.concat({...}, ' ')} end
 
 -- The answer for a pipeline or destination that was stopped forcefully, or nil.

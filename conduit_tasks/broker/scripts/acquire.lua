@@ -8,12 +8,17 @@
 -- @returns ok TOKEN ATTEMPTS | held OWNER UNTIL WAIT
 
 local now = now_us()
-local l = redis.call('HMGET', K.lease, 'token', 'owner', 'until', 'nonce', 'attempts')
+local l = redis.call('HMGET', K.lease, 'token', 'owner', 'until', 'nonce', 'attempts', 'ttl')
 if l[4] == A.nonce then
   redis.call('HSET', K.lease, 'until', text(now + tonumber(A.ttl)))
   return {'ok', l[1], l[5]}
 end
-local free = number(l[3]) + number(A.grace)
+local till = within(l[3], now, l[6])
+if l[2] and l[2] ~= '' and till < number(l[3]) then
+  l[3] = text(till)
+  redis.call('HSET', K.lease, 'until', l[3])
+end
+local free = till + number(A.grace)
 if l[2] and l[2] ~= '' and free > now then return {'held', l[2], l[3], text(free - now)} end
 -- A Redis that forgot its last second must not issue a token twice: hence the clock.
 local token = text(math.max(number(l[1]) + 1, now))

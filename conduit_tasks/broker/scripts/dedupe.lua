@@ -1,5 +1,6 @@
 -- dedupe: who holds each key; a key that nobody holds goes to the record that asks. Run again it answers the same.
 --
+-- @grows
 -- @key claims  string*  per value: the id of the record that came first; expires ttl after that
 -- @arg ttl     int      milliseconds
 -- @arg ids     text*    per claim: the id of the record that asks

@@ -6,6 +6,7 @@
 -- (One entry per event would be slow: Lua interns every argument by a hash over 32 of its characters, and events that
 -- look alike fall into one bucket.)
 --
+-- @grows
 -- @key stream   stream  entries with n: events in it, e: the events; each until its source's ack
 -- @key state    hash    base: number before the first event; last, bytes: number and bytes of all ever stored; acked,
 --                       acked_bytes: removed; journal: what the gateway keeps beside it; pipeline's life

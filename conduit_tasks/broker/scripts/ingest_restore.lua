@@ -3,6 +3,7 @@
 -- What is there is left alone. A chunk from before the state began anew without its journal goes to the end, under a
 -- number of its own: its order is lost, and it may be there twice.
 --
+-- @grows
 -- @key stream   stream  ids <number of its last event>-<bytes up to and with it>, n: events in it, e: the events
 -- @key state    hash    holes: there are numbers without an event; base: number before the first event; last, bytes, acked, acked_bytes; journal: see ingest_add
 -- @arg journal  text    the journal's name, given with the last call; empty before

@@ -1,5 +1,6 @@
 -- open: the next micro-batch; its slices are durable, and its sources' planned positions moved, before anything is read.
 --
+-- @grows
 -- @key pipeline     hash   status; last: highest number given; unsealed: the open micro-batch, absent if none
 -- @key micro_batch  hash   of number `expect`; lives until collected
 -- @key planned      hash*  part -> token (JSON text), one per source, in the order of `sources`

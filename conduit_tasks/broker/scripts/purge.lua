@@ -6,8 +6,10 @@
 -- @arg letters  text*  which
 -- @returns ok LETTER… (those that are kept, because they are being redriven)
 
-local l = redis.call('HMGET', K.lease, 'token', 'owner', 'until')
-local held = l[2] and l[2] ~= '' and number(l[3]) > now_us() and l[1] == redis.call('HGET', K.redrive, 'token')
+local l, now = redis.call('HMGET', K.lease, 'token', 'owner', 'until', 'ttl'), now_us()
+local till = number(l[3])
+local held = l[2] and l[2] ~= '' and till > now and till == within(till, now, l[4])
+  and l[1] == redis.call('HGET', K.redrive, 'token')
 local answer = {'ok'}
 for _, letter in ipairs(A.letters) do
   if held and redis.call('HGET', K.redrive, letter) == 'claimed' then

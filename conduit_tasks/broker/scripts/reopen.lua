@@ -1,5 +1,6 @@
 -- reopen: a task that had succeeded was cleared: what its run confirmed is to be delivered again, in a new epoch.
 --
+-- @grows
 -- @key pipeline     hash  status
 -- @key destination  hash  epoch: the last one begun
 -- @key lease        hash  of the destination

@@ -1,5 +1,6 @@
 -- replay_begin: a destination's share of a replay begins, or goes on where it was left (X3).
 --
+-- @grows
 -- @key pipeline     hash  status
 -- @key destination  hash  status
 -- @key lease        hash  of the destination

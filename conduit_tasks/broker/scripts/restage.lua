@@ -11,6 +11,7 @@
 -- @arg config       text   digest of the pipeline file that applies now
 -- @arg sources      json   sources that stay, in file order
 -- @arg nodes        json   nodes that must stage now
+-- @arg manifest     text   where the manifest of an empty micro-batch is, for one that no source stays in
 -- @arg gone         json   sources that leave
 -- @arg leases       int    how many of `each` are leases
 -- @arg deliveries   int    how many of them are deliveries
@@ -62,7 +63,7 @@ end
 redis.call('HSET', K.micro_batch, 'config', A.config, 'sources', A.sources, 'nodes', A.nodes)
 if #stay == 0 then
   -- Nobody is left to stage it: it ends here, empty.
-  redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now_us()), 'manifest', '', 'total', '0',
+  redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now_us()), 'manifest', A.manifest, 'total', '0',
              'bytes', '0', 'matched', '{}')
   redis.call('HSET', K.pipeline, 'sealed', A.m)
   redis.call('HDEL', K.pipeline, 'unsealed')

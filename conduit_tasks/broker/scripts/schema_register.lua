@@ -1,5 +1,6 @@
 -- schema_register: gives a schema its id, and its version in a subject. Run again it answers the same.
 --
+-- @grows
 -- @key ids          hash  fingerprint → id
 -- @key schemas      hash  id → schema
 -- @key versions     hash  of the subject: version → id

@@ -31,6 +31,8 @@ for i, topic in ipairs(order) do
     if not member then
       owner[string.sub(all[n], 6)] = all[n + 1]
     elseif tonumber(all[n + 1]) > now then
+      local till = within(all[n + 1], now, A.ttl)
+      if till < tonumber(all[n + 1]) then redis.call('HSET', key, all[n], text(till)) end
       there[member] = true
       members[#members + 1] = member
     else

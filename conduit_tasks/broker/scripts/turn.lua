@@ -23,6 +23,10 @@ end
 local all, first, earliest, taken = redis.call('HGETALL', K.turns), '', nil, nil
 for i = 1, #all, 2 do
   local from, till, has = read(all[i + 1])
+  if within(till, now, A.ttl) < till and A.ttl ~= '0' then
+    till = within(till, now, A.ttl)
+    redis.call('HSET', K.turns, all[i], text(from) .. ' ' .. text(till) .. (has and ' 1' or ' 0'))
+  end
   if till < now then
     redis.call('HDEL', K.turns, all[i])
   else

@@ -1,0 +1,83 @@
+"""Notices a Redis that has forgotten what the spool knows, and brings its state back (SEMANTICS X7).
+
+It has forgotten where a mark in the spool says more than it does, or where a manifest was sealed that it never opened:
+its last second is gone, or an older copy was put back. What was told to a source or a destination in that time then
+stands in the spool alone, so its state is rebuilt from there before anything else is planned, read or sealed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from conduit_tasks.errors import StateLost
+from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.micro_batch.checkpoint import marked
+from conduit_tasks.spool.checkpoint import Checkpoint, Mark, exceeds, tokens
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.context import Context
+
+log = logging.getLogger(__name__)
+
+NODE = "rebuild"
+WAIT = 60.0
+"""Seconds to wait for another run that is bringing the state back."""
+
+
+def remember(context: Context) -> bool:
+    """Whether Redis had forgotten something, and its state was brought back from the spool: whoever works on what it
+    said before has been fenced.
+
+    Raises StateLost where it knows nothing at all of the pipeline, which may be because it is another one.
+    """
+    from conduit_tasks.broker import rebuild
+
+    pipeline, broker, spool = context.pipeline, context.broker, context.spool
+    marks = Checkpoint(spool, pipeline.id).read()
+    said = forgotten(context, marks)
+    if not rebuild.holds_state(broker):
+        newest = max([mark.at for mark in marks.values() if mark.claims] + [*tokens(spool, pipeline.id).values()] + [0])
+        here_before = 0 < broker.numbers("created")[0] < newest
+        if newest and not (said and here_before):
+            folder = spool.uri(spool.folder(pipeline.id, 1).rpartition("/")[0])
+            raise StateLost(
+                f"Redis knows nothing of pipeline {pipeline.id}, but its spool does: the state is lost, or this is "
+                f"another Redis. Bring it back with `conduit broker rebuild {pipeline.id}` (--dry-run says what it "
+                f"would do). To begin anew and read everything again, remove {folder}"
+            )
+    if not said:
+        return False
+    with broker.acquire(NODE, context.owner, wait=WAIT) as lease, keeping(lease):
+        # Another run may have brought it back meanwhile.
+        if said := forgotten(context, Checkpoint(spool, pipeline.id).read()):
+            log.warning("%s: Redis has forgotten that %s; its state is rebuilt from the spool", pipeline.id, said)
+            rebuild.apply(broker, rebuild.from_spool(pipeline, spool, broker), replace=True)
+    return True
+
+
+def forgotten(context: Context, marks: dict[str, Mark]) -> str:
+    """Something that the spool knows and Redis does not, in words; empty where there is nothing. `marks`: read before
+    this is called, as Redis is ahead of them otherwise."""
+    pipeline, broker, spool = context.pipeline, context.broker, context.spool
+    nodes = marked(pipeline)
+    for node, number in zip(nodes, _reached(context, nodes), strict=True):
+        if exceeds(mark := marks.get(node), number, spool, pipeline.id):
+            return f"{node} was at micro-batch {mark.claims if mark else 0} (it says {number})"
+    last = broker.numbers("last")[0]
+    # A number is given before its manifest is written; asked twice, as another run may do both in between.
+    if spool.sealed(pipeline.id, last + 1) is not None and broker.numbers("last")[0] == last:
+        return f"micro-batch {last + 1} was sealed (it says that {last} was the last)"
+    return ""
+
+
+def _reached(context: Context, nodes: list[str]) -> list[int]:
+    """Per node, what Redis says is confirmed by a destination, or was told to a source or is about to be."""
+    keys = context.broker.keys
+    commands = []
+    for node in nodes:
+        kind, _, id = node.partition(".")
+        commands.append(
+            ("HMGET", keys.destination(id), "cursor") if kind == "destinations" else ("HMGET", keys.ack(id), "m", "to")
+        )
+    return [max(int(n or 0) for n in found) for found in context.broker.read(*commands)]

@@ -1,0 +1,114 @@
+"""Redis at its maxmemory: nothing new is read, and what is under way ends, which is what frees memory (C13, T1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from conduit_tasks.broker.connection import connect
+from conduit_tasks.connectors.base import Slice
+from conduit_tasks.errors import BrokerFull
+from conduit_tasks.metrics.state import samples
+from conduit_tasks.micro_batch import control
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.settings import Settings, forget
+from tests.conftest import RedisServer
+from tests.faults.parts import account, drive, events
+from tests.gateway.test_kills import valkey
+from tests.micro_batch.harness import here, payloads, run_once, state, write_pipeline
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    micro-batch: {max-records: 20}
+    lag-budget: {records: 1000}
+    spool: {retention: 0s}
+    dead-letter-queue: {window-size: 0}
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, key: k}}
+      - id: a
+        type: destination
+        plugin: file
+        settings: {path: out/a.jsonl, format: payload}
+        processors: [{id: seven, plugin: error, condition: '{{ eq .Payload.After.n 7.0 }}'}]
+"""
+
+
+@pytest.fixture(params=["redis 6.2", "valkey 9.1"])
+def server(request: pytest.FixtureRequest, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch, quick: Path) -> Any:
+    if request.param != "redis 6.2":
+        own_redis.kill()
+        own_redis.program = valkey()
+        own_redis.start()
+    monkeypatch.setenv("CONDUIT_REDIS_URL", own_redis.url)
+    forget()
+    return own_redis
+
+
+def limit(server: RedisServer, size: int) -> None:
+    client = redis.Redis(unix_socket_path=str(server.socket))
+    client.config_set("maxmemory", size)
+    client.close()
+
+
+@pytest.mark.proves("C13", "C15", "I1", "I6")
+def test_a_full_redis_takes_nothing_new_and_lets_everything_under_way_end(quick: Path, server: RedisServer) -> None:
+    # Given a micro-batch that is opened, and a Redis that is full from there on
+    write_pipeline(quick, "p", PIPELINE)
+    rows = events(quick / "data", 20)
+    assert plan_run("p", "r").micro_batch == 1
+    limit(server, 1)
+    # When the run goes on
+    with opened("p", "r") as context:
+        read_source(context, "in", here, 5.0)
+    run_once("p", "r")
+    # Then it is read, delivered with its dead letter, acked and collected
+    written = payloads(quick / "out/a.jsonl")
+    assert written == [row for row in rows if row["n"] != 7]
+    assert account()["destinations"]["a"]["dead"] == 1
+    assert state("p").numbers("collected") == [1]
+    # And nothing new is read, which the run, the figures and whoever opens something are told
+    rows += events(quick / "data", 20, 20)
+    said = plan_run("p", "r")
+    assert (said.work, said.micro_batch) == (False, None)
+    assert "maxmemory" in said.reason
+    assert "CONDUIT_REDIS_SHARE" in said.reason
+    broker = state("p")
+    found = {s.metric.name: s.value for s in samples([get_pipeline("p")], lambda _: broker)}
+    assert float(str(found["broker_memory_ratio"])) > 1
+    with opened("p", "r") as context, pytest.raises(BrokerFull, match="has reached its maxmemory"):
+        context.broker.open({"in": [Slice("a", "a", None, 1, 1)]}, "c", 2)
+    # And it stops and starts
+    assert control.stop("p", deadline=5).status == "stopped"
+    assert control.start("p") == "running"
+    # When there is room again, then the rest is delivered
+    limit(server, 0)
+    drive()
+    assert payloads(quick / "out/a.jsonl") == [row for row in rows if row["n"] != 7]
+    broker.close()
+
+
+def test_reading_stops_at_a_share_of_maxmemory(
+    quick: Path, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a Redis that uses half of what it may
+    write_pipeline(quick, "p", PIPELINE)
+    events(quick / "data", 20)
+    client = connect(Settings())
+    used = int(client.info("memory")["used_memory"])  # type: ignore[index, arg-type, call-overload]
+    client.close()
+    limit(server, 2 * used)
+    # Then nothing is read where less than that is allowed, and otherwise it is
+    monkeypatch.setenv("CONDUIT_REDIS_SHARE", "0.3")
+    forget()
+    assert "nothing new is read" in plan_run("p", "r").reason
+    monkeypatch.setenv("CONDUIT_REDIS_SHARE", "0.9")
+    forget()
+    assert plan_run("p", "r").micro_batch == 1
