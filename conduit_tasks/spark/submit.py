@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.spark import cds
@@ -123,6 +122,13 @@ def _local_environment(home: Path, local: bool) -> dict[str, str]:
 
 
 def _remote_environment() -> dict[str, str]:
-    """CONDUIT_* for a driver on YARN or Kubernetes, where they become visible options: nothing with a password."""
-    given = {key: value for key, value in os.environ.items() if key.startswith("CONDUIT_")}
-    return {key: value for key, value in given.items() if "://" not in value or not urlsplit(value).password}
+    """The installation's settings for a driver on YARN or Kubernetes, where they become visible options.
+
+    Only what is known to be no secret goes: the names of `Settings`, and of them no URL with a login or a query. The
+    rest (`CONDUIT_AIRFLOW_PASSWORD`, `CONDUIT_MASK_SALT`, what a pipeline file fills in) is mounted there as a secret.
+    """
+    from conduit_tasks.settings import Settings
+
+    names = [f"CONDUIT_{name.upper()}" for name in Settings.model_fields] + ["CONDUIT_BATCH_BYTES"]
+    given = {name: os.environ[name] for name in names if name in os.environ}
+    return {name: value for name, value in given.items() if "://" not in value or not any(c in value for c in "@?#")}

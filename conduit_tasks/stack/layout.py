@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from conduit_tasks.errors import ConfigError
 
 SOCKET_LIMIT = 100
 """Bytes; a Unix socket's path ends at 107."""
@@ -22,6 +25,19 @@ def socket_in(folder: Path) -> Path:
         return here
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"conduit-{name}" / "redis.sock"
+
+
+def make_private(folder: Path) -> None:
+    """Makes the folder, for its owner only. Where it is there, it has to be that already: in the temporary folder
+    anybody could have made it, and then listen where Redis is looked for. Raises ConfigError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise ConfigError(
+            f"{folder} is not a folder that only this user writes (mode 0700, user {os.geteuid()}): somebody else may "
+            "have made it. Remove it, or set TMPDIR to a folder of your own"
+        )
+    folder.chmod(0o700)
 
 
 @dataclass(frozen=True)
@@ -74,8 +90,9 @@ class Layout:
 
     def prepare_redis(self) -> None:
         """Makes the folders of Redis' data and of its socket: whoever starts one needs both."""
-        for folder in (self.redis, self.socket.parent):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.redis.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.socket.parent != self.redis:
+            make_private(self.socket.parent)
 
 
 @dataclass

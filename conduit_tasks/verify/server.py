@@ -16,7 +16,7 @@ from pathlib import Path
 import redis
 
 from conduit_tasks.errors import BrokerUnavailable
-from conduit_tasks.stack.layout import socket_in
+from conduit_tasks.stack.layout import make_private, socket_in
 from conduit_tasks.stack.redis import binary
 
 
@@ -46,7 +46,8 @@ def cleaned_up() -> Iterator[None]:
 def own_redis(folder: Path) -> Iterator[str]:
     """Starts one in `folder`; its URL. Raises BrokerUnavailable where it does not start."""
     socket = socket_in(folder)
-    socket.parent.mkdir(mode=0o700, exist_ok=True)
+    if socket.parent != folder:
+        make_private(socket.parent)
     command = [str(binary()), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
     command += ["--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our server

@@ -178,11 +178,23 @@ def test_a_class_path_of_the_users_goes_through_the_launcher(
 @pytest.mark.parametrize(
     ("master", "mode"), [("yarn", None), ("k8s://https://k8s:443", "cluster"), ("spark://master:7077", "cluster")]
 )
-def test_drivers_elsewhere_keep_what_their_connection_says(
-    archived_home: Path, monkeypatch: pytest.MonkeyPatch, master: str, mode: str | None
+@pytest.mark.parametrize(
+    "redis",
+    [
+        "redis://user:secret@redis:6379/0",
+        "redis://redis:6379/0?password=secret",
+        "rediss://secret@redis:6379",
+        "redis+sentinel://a,b/service?sentinel_password=secret",
+        "redis://user:sec%zz[secret@redis",
+    ],
+)
+def test_drivers_elsewhere_keep_what_their_connection_says_and_are_told_no_secret(
+    archived_home: Path, monkeypatch: pytest.MonkeyPatch, master: str, mode: str | None, redis: str
 ) -> None:
-    monkeypatch.setenv("CONDUIT_REDIS_URL", "redis://user:secret@redis:6379/0")
     monkeypatch.setenv("CONDUIT_SPOOL", "s3://bucket/spool")
+    monkeypatch.setenv("CONDUIT_REDIS_URL", redis)
+    for name in ("AIRFLOW_PASSWORD", "AIRFLOW_TOKEN", "AIRFLOW_USER", "MASK_SALT", "OF_THE_USERS_OWN", "GATEWAY_TOKEN"):
+        monkeypatch.setenv(f"CONDUIT_{name}", "secret")
 
     start = launch(archived_home, master, mode, {"spark.executor.memory": "2g"})
 

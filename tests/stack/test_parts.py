@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ import redis as client
 
 from conduit_tasks.broker.connection import check_durability
 from conduit_tasks.cli.starter import FILES
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import Settings
 from conduit_tasks.stack import processes, redis
 from conduit_tasks.stack.environment import component_environment, load_secrets
@@ -279,3 +282,32 @@ def test_what_holds_no_work_may_be_killed(name: str, clean: bool, monkeypatch: p
     said: list[str] = []
     assert down._stop(Process(1, 0.0), name, said.append) is clean
     assert said[0].startswith(f"killed {name}")
+
+
+def test_a_sockets_folder_is_taken_only_if_nobody_else_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a home whose path is too long for a socket, so that the socket is in the temporary folder
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    layout = Layout(tmp_path / ("x" * 120))
+    layout.prepare_redis()
+    folder = layout.socket.parent
+    assert folder.parent == tmp_path / "tmp"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    # Its own is taken again, and closed to others
+    folder.chmod(0o755)
+    layout.prepare_redis()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    # What others could write to, made, or lead elsewhere, is not
+    folder.chmod(0o777)
+    with pytest.raises(ConfigError, match="somebody else"):
+        layout.prepare_redis()
+    folder.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="somebody else"):
+        layout.prepare_redis()
+    folder.unlink()
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ConfigError, match="somebody else"):
+        layout.prepare_redis()
