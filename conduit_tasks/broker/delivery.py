@@ -215,9 +215,17 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             raise self._forgotten(destination, run)
         if kind == "busy":
             raise ConduitError(
-                f"destination {destination} still redelivers what run {rest[0]} had confirmed: let that finish first"
+                f"destination {destination} still redelivers what run {rest[0]} had confirmed: let that finish first "
+                "(where its task failed, clear it again); left alone, it is given up after spool.retention"
             )
         return int(kind)
+
+    def lapse(self, destination: str, after: float) -> tuple[str, int] | None:
+        """Gives up a redelivery that was begun, and not gone on with for `after` seconds; its run, and how many
+        micro-batches were not delivered again whole. None where there is none."""
+        keys = {"redo": self.keys.redo(destination), "lease": self.keys.lease(f"destinations.{destination}")}
+        found = self.run(scripts.LAPSE, keys, after=int(after * 1e6))
+        return (str(found[0]), int(found[1])) if found else None
 
     def redeliver(self, destination: str, run: str, epoch: int | None = None) -> list[tuple[int, RangeSet]]:
         """(micro-batch, ranges) that a redelivery of `run` is made of: what is left of one under way, else all of it.

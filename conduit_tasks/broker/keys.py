@@ -122,7 +122,7 @@ class Keys:
         return f"{self._tag}finished:{destination}|{run}"
 
     def redo(self, destination: str) -> str:
-        """hash: epoch, run, micro-batch → ranges still to redeliver. Until nothing is left."""
+        """hash: epoch, run, at, micro-batch → ranges still to redeliver. Until nothing is left, or nobody goes on."""
         return f"{self._tag}redo:{destination}"
 
     def ingest(self, source: str) -> str:

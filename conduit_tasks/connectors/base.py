@@ -119,6 +119,8 @@ class Source:
     """Whether it reads through the driver's Spark session; it is then read there, not in an executor."""
     settles: ClassVar[bool] = False
     """Whether an ack is given for each micro-batch apart, in order: a queue's, whose position holds what to delete."""
+    comes_again: ClassVar[float] = 3_600.0
+    """Of one that settles: seconds after its ack in which a message may come all the same."""
     pipeline: str = ""
     connector: str = ""
     """Ids of the pipeline and of the connector it is there; set by who builds it to work, not to check settings."""

@@ -55,6 +55,7 @@ class RedisSource(Source):
     )
     read_again = False
     settles = True
+    comes_again = 0.0  # an acked entry is nobody's
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)

@@ -108,6 +108,7 @@ class SqsSource(Source):
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         """What waits, within the slice's limits; hidden from others until `close`."""
+        from conduit_tasks.connectors.sqs_known import Known
         from conduit_tasks.connectors.sqs_message import batch_of
 
         json, key = self.settings["format"] == "json", self.settings.get("key-attribute")
@@ -119,7 +120,7 @@ class SqsSource(Source):
         self._held, self._told = [], False
         found: list[dict[str, Any]] = []
         # A message whose micro-batch is not acked yet, or of which SQS forgot that it was deleted: its record is there.
-        seen = {held[0] for position in self.unsettled for name in position.values() for held in self._kept(name)}
+        known = Known(self._ids())
         came = used = 0
         while came < records and (size is None or used < size) and time.monotonic() < end:
             most = min(MESSAGES, records - came)
@@ -138,8 +139,7 @@ class SqsSource(Source):
             # Of a message that was handed out twice the newest handle deletes it: this one, with this micro-batch,
             # whose ack comes after the one of its record.
             for message in messages:
-                if message["MessageId"] not in seen:
-                    seen.add(message["MessageId"])
+                if known.new(message["MessageId"]):
                     found.append(message)
             if len(found) >= ROWS:
                 yield batch_of(found, json=json, key=key)
@@ -153,21 +153,39 @@ class SqsSource(Source):
         if self._hidden is not None:
             # Nobody of this worker looks after them from here on.
             self._hidden.renew()
-        name = self.receipts.put(orjson.dumps(self._held))
-        self._told = True
-        return name
+        from conduit_tasks.connectors.sqs_known import packed
 
-    def _kept(self, name: str) -> list[Held]:
+        # Apart from the handles, which are ten times as much: later reads want to know the messages only.
+        ids = self.receipts.put(packed(id for id, _, _ in self._held))
+        token = {"receipts": self.receipts.put(orjson.dumps(self._held)), "ids": ids}
+        self._told = True
+        return token
+
+    def _ids(self) -> Iterator[bytes]:
+        """Ids of what came not long ago, packed, the newest first."""
+        from conduit_tasks.connectors.sqs_known import packed
+
+        for token in (token for position in reversed(self.unsettled) for token in position.values()):
+            try:
+                yield (
+                    packed(h[0] for h in self._kept(token))
+                    if isinstance(token, str)
+                    else self.receipts.get(token["ids"])
+                )
+            except SpoolError:
+                continue  # collected meanwhile: acked long ago
+
+    def _kept(self, token: Token) -> list[Held]:
         import orjson
 
         try:
-            return list(orjson.loads(self.receipts.get(name)))
+            return list(orjson.loads(self.receipts.get(_receipts(token))))
         except SpoolError:
             return []  # collected meanwhile: acked long ago
 
     def hold(self, positions: Sequence[Position], spare: float) -> None:
         # The newest handle is the one that works; SQS hides a message for 12 hours after it was received at most.
-        newest = {id: (handle, at) for p in positions for name in p.values() for id, handle, at in self._kept(name)}
+        newest = {id: (handle, at) for p in positions for token in p.values() for id, handle, at in self._kept(token)}
         now = time.time()
         entries = []
         for handle, at in newest.values():
@@ -207,8 +225,8 @@ class SqsSource(Source):
         second time, under the same id (C10). Raises Unavailable."""
         import orjson
 
-        for name in position.values():
-            self._settle([handle for _, handle, _ in orjson.loads(self.receipts.get(name))])
+        for token in position.values():
+            self._settle([handle for _, handle, _ in orjson.loads(self.receipts.get(_receipts(token)))])
 
     def _settle(self, receipts: Sequence[str]) -> None:
         with self._failing(Unavailable, "cannot be deleted from"):
@@ -259,6 +277,11 @@ class SqsSource(Source):
 
     def _failing(self, kind: type[Exception], what: str) -> aws.Failing:
         return aws.Failing(kind, f"sqs queue {self.settings['queue']} {what}")
+
+
+def _receipts(token: Token) -> str:
+    """Where the handles of a slice are; earlier versions had no more than that in the token."""
+    return token if isinstance(token, str) else str(token["receipts"])
 
 
 SOURCE = SqsSource

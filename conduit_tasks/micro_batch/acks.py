@@ -25,6 +25,9 @@ from conduit_tasks.micro_batch.recovery import counting, left_alone
 
 log = logging.getLogger(__name__)
 
+UNFINISHED = 3_600.0
+"""Seconds that a cleared task's redelivery may be left lying at least, before it holds back no collection any more."""
+
 
 def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
     """Acks one source and collects. Returns {"acked": position or None, "collected": [numbers]}."""
@@ -105,6 +108,14 @@ def collect(context: Context) -> list[int]:
     sources = [s.id for s in context.pipeline.sources]
     destinations = [d.id for d in context.pipeline.destinations]
     done: list[int] = []
+    for name in destinations:
+        after = max(context.pipeline.spool_retention, UNFINISHED)
+        if (left := context.broker.lapse(name, after)) is not None:
+            log.warning(
+                "%s: sending again what run %s had delivered to %s was left unfinished for %.0f hours and is given up; "
+                "%d micro-batch(es) were not sent whole. To send them, replay their interval: `conduit replay %s`",
+                *(context.pipeline.id, left[0], name, after / 3600, left[1], context.pipeline.id),
+            )
     due = context.broker.collectable(sources, destinations, context.pipeline.spool_retention)
     for number in due[: proven(context, due)]:
         context.broker.begin_collect(number)

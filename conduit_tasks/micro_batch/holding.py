@@ -22,16 +22,15 @@ from conduit_tasks.pipeline.topology import Pipeline, Source
 
 log = logging.getLogger(__name__)
 
-UNNOTICED = 3_600.0
-"""Seconds in which a message comes again although SQS said that it was deleted, at most: what was acked before is not
-looked at."""
-
 
 def unsettled(context: Context, source: Source) -> tuple[Position, ...]:
     """The ends of the micro-batches whose messages may come again; () for a source that is no queue."""
-    if not source_class(source.plugin).settles:
+    of = source_class(source.plugin)
+    if not of.settles:
         return ()
-    return tuple(context.broker.ends_since(source.id, context.broker.now() - UNNOTICED))
+    if not of.comes_again:
+        return tuple(context.broker.unacked_ends(source.id))
+    return tuple(context.broker.ends_since(source.id, context.broker.now() - of.comes_again))
 
 
 @contextmanager

@@ -235,6 +235,53 @@ class TestRedelivery:
         feed.confirm("x", m, [(2, 4)], epoch=epoch)
         assert feed.broker.collectable(SOURCES, DESTINATIONS, 0) == [m]
 
+    @pytest.mark.proves("I6")
+    @pytest.mark.parametrize("touched", ["begun", "confirmed", "of before"])
+    def test_one_that_nobody_goes_on_with_is_given_up_and_holds_nothing_back(
+        self, feed: Feed, m: int, touched: str
+    ) -> None:
+        """Given a redelivery that was left unfinished, when nobody has gone on with it for long, then it is given up
+        once, what it held is collected, and another run may be sent again."""
+        broker, lease = feed.broker, feed.lease("x")
+        feed.delivered(m, destinations=["y"])
+        ack = broker.begin_ack("a", DESTINATIONS, "delivered")
+        assert ack is not None
+        broker.commit_ack("a", ack)
+        epoch = broker.reopen("x", "one", lease.token)
+        if touched == "confirmed":
+            feed.confirm("x", m, [(0, 1)], epoch=epoch)
+        if touched == "of before":
+            broker.redis.hdel(broker.keys.redo("x"), "at")
+            lease.release()
+            assert broker.lapse("x", 0.0) is None, "its time begins with the first look"
+            lease = broker.acquire("destinations.x", "t")
+        assert broker.lapse("x", 0.0) is None, "somebody may be at it"
+        lease.release()
+        assert broker.lapse("x", 60.0) is None
+        assert broker.collectable(SOURCES, DESTINATIONS, 0) == []
+        assert broker.lapse("x", 0.0) == ("one", 1)
+        assert broker.lapse("x", 0.0) is None
+        assert broker.collectable(SOURCES, DESTINATIONS, 0) == [m]
+        again = broker.acquire("destinations.x", "t")
+        assert broker.redeliver("x", "one", epoch) == []
+        assert broker.reopen("x", "two", again.token) == epoch + 1
+
+    def test_every_step_of_a_redelivery_gives_it_its_time_again(self, feed: Feed, m: int) -> None:
+        broker, token = feed.broker, feed.lease("x").token
+
+        def aged() -> int:
+            at = int(broker.redis.hget(broker.keys.redo("x"), "at") or 0)
+            broker.redis.hset(broker.keys.redo("x"), "at", "1")
+            return at
+
+        epoch = broker.reopen("x", "one", token)
+        steps = [aged()]
+        feed.confirm("x", m, [(0, 1)], epoch=epoch)
+        steps.append(aged())
+        broker.reopen("x", "one", token)
+        steps.append(aged())
+        assert min(steps) > 1
+
 
 def test_a_confirm_is_one_command(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     m = feed.sealed(1_000)

@@ -10,7 +10,7 @@
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; an entry lives until it is redriven
 -- @key run          hash   micro-batch -> ranges this run confirmed; expires after the retention
--- @key redo         hash   epoch, run, micro-batch -> ranges still to redeliver; removed when nothing is left
+-- @key redo         hash   epoch, run, at, micro-batch -> ranges still to redeliver; removed when nothing is left
 -- @key parked       hash   hash of a key -> position (<m>-<seq>-<ord>) up to which it is settled; until it is unparked
 -- @key figures      hash   histograms of durations (see Keys)
 -- @key redrive      hash   letter -> <outcome>|<epoch>|<time>|<by>: of those closed here, until the store is marked
@@ -62,8 +62,9 @@ else
   if pending == 'some' then return broken('Invariant 5:', A.ranges, 'is redelivered in part already') end
   local left = format_ranges(subtract_ranges(open, given))
   if left == '' then redis.call('HDEL', K.redo, A.m) else redis.call('HSET', K.redo, A.m, left) end
-  -- Only `epoch` and `run` are left: nothing remains to redeliver.
-  if redis.call('HLEN', K.redo) == 2 then redis.call('DEL', K.redo) end
+  redis.call('HSET', K.redo, 'at', text(now_us()))
+  -- Only `epoch`, `run` and `at` are left: nothing remains to redeliver.
+  if redis.call('HLEN', K.redo) == 3 then redis.call('DEL', K.redo) end
 end
 
 add(K.destination, A.counts)

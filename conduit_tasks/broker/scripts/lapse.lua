@@ -1,0 +1,22 @@
+-- lapse: a redelivery that nobody has gone on with for long is given up: what it holds may be collected.
+--
+-- @key redo   hash  epoch, run, at (microseconds: when it was begun or confirmed something last), micro-batch -> ranges
+--                   still to redeliver
+-- @key lease  hash  of the destination: while it is held, somebody may be at it
+-- @arg after  int   microseconds
+-- @returns ok | ok RUN MICRO_BATCHES (it is given up; how many were not delivered whole)
+
+local r = redis.call('HMGET', K.redo, 'run', 'at')
+if not r[1] then return {'ok'} end
+local now = now_us()
+-- One that an earlier version began counts from here on.
+if not r[2] then
+  redis.call('HSET', K.redo, 'at', text(now))
+  return {'ok'}
+end
+local l = redis.call('HMGET', K.lease, 'owner', 'until')
+if l[1] and l[1] ~= '' and number(l[2]) > now then return {'ok'} end
+if now - number(r[2]) < tonumber(A.after) then return {'ok'} end
+local left = redis.call('HLEN', K.redo) - 3
+redis.call('UNLINK', K.redo)
+return {'ok', r[1], left}
