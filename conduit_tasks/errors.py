@@ -111,3 +111,14 @@ class Refused(ConduitError):
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Terminated(BaseException):
+    """SIGTERM asked this process to end. No error of the work: nothing that deals with errors keeps it back.
+
+    `busy`: executors may still be at work for it.
+    """
+
+    def __init__(self, *, busy: bool) -> None:
+        super().__init__("asked to end by SIGTERM")
+        self.busy = busy

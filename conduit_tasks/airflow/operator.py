@@ -25,11 +25,11 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.logs import about
 from conduit_tasks.spark.submit import APPLICATION
 
-WAITING, STOPPED, HELD = 3, 4, 5
+WAITING, STOPPED, HELD, ENDED = 3, 4, 5, 143
 """Exit codes of `spark/app.py`: the destination is waited for; the pipeline is stopped; another holds the lease."""
 
 
-SAID = (0, 1, WAITING, STOPPED, HELD)
+SAID = (0, 1, WAITING, STOPPED, HELD, ENDED)
 """Exit codes with which the application itself has told the broker what is to be known."""
 
 

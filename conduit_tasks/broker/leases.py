@@ -14,7 +14,7 @@ from typing import Self
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import BrokerBase
-from conduit_tasks.errors import BrokerUnavailable, ConduitError, LeaseHeld
+from conduit_tasks.errors import BrokerUnavailable, ConduitError, LeaseHeld, Terminated
 
 _POLL = 0.2
 """Seconds between two looks at a lease that is held: its holder may release it early."""
@@ -24,7 +24,8 @@ class Lease:
     """A lease that was acquired; use as a context manager, or `release` it.
 
     `attempts`: consecutive acquisitions without progress, this one included (1: the last holder made progress or left
-    in good order). Left through an error that is not the project's own, the attempt counts as one without progress.
+    in good order). Left through an error that is not the project's own, the attempt counts as one without progress;
+    SIGTERM is no error.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, Terminated) and error.busy:
+            return  # it lapses by itself, once nobody sends under it any more
         try:
-            self.release(failed=error is not None and not isinstance(error, ConduitError))
+            self.release(failed=error is not None and not isinstance(error, ConduitError | Terminated))
         except BrokerUnavailable:
             # The error under way says more; the lease expires by itself.
             if error is None:

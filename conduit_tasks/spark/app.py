@@ -3,7 +3,8 @@
 Reads, processes or delivers; arguments are ids only, everything else comes from the pipeline file and the broker.
 
 Exit codes: 0 done · 3 the destination is unavailable and waits, cursor unmoved · 4 the pipeline is stopped or
-degraded · 5 somebody else holds the lease · 1 anything else, which Airflow retries.
+degraded · 5 somebody else holds the lease · 143 asked to end by SIGTERM, its lease given up · 1 anything else, which
+Airflow retries.
 Lines on stderr that begin with `conduit ` are JSON objects for the task log.
 """
 
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks import errors, logs
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.recovery import counting
+    from conduit_tasks.spark.ended import ENDED, ending_in_order
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
@@ -47,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     logs.configure()
     try:
         with (
+            ending_in_order(),
             logs.about(run=options.run, destination=destination, **where),
             opened(options.pipeline, options.run) as context,
             counting(context, options.node),
@@ -61,6 +64,9 @@ def main(argv: list[str] | None = None) -> int:
     except errors.LeaseHeld as error:
         event("held", reason=str(error), **where)
         return HELD
+    except errors.Terminated as error:
+        event("ended", reason=str(error), lease="lapses" if error.busy else "given up", **where)
+        return ENDED
     except errors.ConduitError as error:
         event("failed", reason=str(error), error=type(error).__name__, **where)
         return 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from conduit_tasks import logs
 from conduit_tasks.settings import Settings, settings
+from conduit_tasks.spark.ended import job
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -54,7 +55,9 @@ def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
     if not pieces:
         return []
     items: list[Any] = list(pieces)
-    return context().parallelize(items, len(items)).map(_InExecutor(settings(), function, logs.fields())).collect()
+    work = context().parallelize(items, len(items)).map(_InExecutor(settings(), function, logs.fields()))
+    with job():
+        return work.collect()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.connection import connect
-from conduit_tasks.errors import Fenced, LeaseHeld, PipelineStopped, Unavailable
+from conduit_tasks.errors import Fenced, LeaseHeld, PipelineStopped, Terminated, Unavailable
 from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.settings import Settings
 from tests.broker.conftest import Feed, make_broker
@@ -227,3 +227,13 @@ def test_a_stopped_pipeline_stops_its_holders(feed: Feed) -> None:
     feed.broker.force_stop()
     with pytest.raises(PipelineStopped, match="conduit start p"):
         feed.confirm("x", m, [(0, 9)])
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_process_that_is_asked_to_end_leaves_its_lease_only_where_executors_may_still_send(
+    broker: Broker, busy: bool
+) -> None:
+    with pytest.raises(Terminated), broker.acquire("destinations.out", "a", ttl=30):
+        raise Terminated(busy=busy)
+    assert (broker.held_for("destinations.out") > 0) is busy
+    assert int(broker.hash(broker.keys.lease("destinations.out"))["attempts"]) == int(busy)

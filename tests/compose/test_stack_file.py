@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from conduit_tasks.gateway.serve import Options
+from conduit_tasks.pipeline.units import parse_duration
+from conduit_tasks.stack.down import GRACE
+
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yaml").read_text()
 INIT = ROOT / "scripts" / "stack-init.sh"
@@ -43,6 +47,24 @@ def test_every_service_is_restarted_watched_and_limited(name: str) -> None:
     assert service["init"] is True
     assert "privileged" not in service
     assert "network_mode" not in service
+
+
+@pytest.mark.proves("C15")
+def test_every_part_has_time_to_drain_and_what_the_tasks_need_ends_after_them() -> None:
+    grace = {name: parse_duration(service.get("stop_grace_period", "10s")) for name, service in SERVICES.items()}
+    # As long as the embedded stack gives, and longer than what the gateway promises to those it has taken from.
+    assert grace["airflow-scheduler"] == GRACE["scheduler"]
+    assert grace["gateway"] == GRACE["gateway"] > Options("", 0).grace
+    assert all(grace[name] >= 30 for name in SERVICES if name not in {"receiver", *ONE_OFF})
+    # Compose stops a service before those that it depends on.
+    needed = {"airflow-apiserver", "postgres", "redis", "spark-master", "spark-worker-1", "spark-worker-2"}
+    assert needed <= set(SERVICES["airflow-scheduler"]["depends_on"])
+    assert "redis" in SERVICES["gateway"]["depends_on"]
+    # And the page says the same times.
+    page = (ROOT / "docs" / "compose.md").read_text()
+    rows = {line.split("|")[1].strip(): line.split("|")[3] for line in page.splitlines() if line.count("|") == 4}
+    assert rows["scheduler"].strip() == f"{grace['airflow-scheduler']:g} s"
+    assert rows["gateway"].strip().startswith(f"{grace['gateway']:g} s,")
 
 
 def test_the_stack_has_all_its_parts() -> None:

@@ -1,0 +1,55 @@
+"""SIGTERM of a node's driver: it ends in good order, and the next attempt goes on at once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.pipeline.topology import UNTOLD
+from conduit_tasks.spark.ended import ENDED
+from tests.faults.parts import Application, Receiver, drive, events, until
+from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, lease, pipeline, until_sealed
+from tests.micro_batch.harness import payloads, state, write_pipeline
+
+
+@pytest.mark.proves("C10", "C15", "C9")
+@pytest.mark.parametrize("node", ["sources.in", "destinations.web"])
+def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be_gone_on_with(
+    node: str, home: Path, receiver: Receiver, applications: Callable[..., Application]
+) -> None:
+    # Given a driver in the middle of its work
+    rows = events(home / "data", COUNT)
+    fast = pipeline(receiver.url, slow="")
+    # Slow enough that what it is in the middle of does not end before it is stopped
+    write_pipeline(home, "p", fast.replace("rate-limit: 100000, timeout: 1s, max", "rate-limit: 60, timeout: 1s, max"))
+    assert plan_run("p", "before").micro_batch == 1
+    if node == "destinations.web":
+        until_sealed()
+    application = applications("p", node)
+    at_work = lease(node) if node == "sources.in" else lambda _, receiver: receiver.accepted() >= 50
+    until(lambda: at_work(home, receiver) or application.process.poll() is not None, node, 180)
+    # When it alone is asked to end
+    application.process.send_signal(signal.SIGTERM)
+    # Then it says so, nobody holds its lease, and the attempt is no failure
+    assert application.wait(120) == ENDED, application.log.read_text()[-2000:]
+    [ended] = [e for e in application.events() if e["event"] == "ended"]
+    assert ended["lease"] == "given up"
+    broker = state("p")
+    assert broker.held_for(node) == 0
+    assert broker.attempts()[node] == 0
+    assert broker.failing(node) == []
+    sent = receiver.accepted()
+    assert broker.delivery("web").cursor == 0
+    broker.close()
+    # And nothing is sent any more; the next run goes on from there
+    assert receiver.accepted() == sent
+    write_pipeline(home, "p", fast)
+    drive()
+    assert payloads(home / "out/file.jsonl") == rows
+    seen = receiver.summary()
+    assert (seen["accepted"], seen["out_of_order"]) == (COUNT, 0)
+    assert seen["duplicates"] <= IN_FLIGHT + UNTOLD
