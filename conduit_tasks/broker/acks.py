@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position
 
 
+MESSAGES = "*messages"
+"""Stands for a source in acks: how far handlers were told of messages as a whole. No source has such an id."""
+
+
 class Acks(Deliveries):
     """An ack covers whole micro-batches, in order; its intent is durable before the source is told."""
 
@@ -29,12 +33,20 @@ class Acks(Deliveries):
         return "to" in ack or int(ack.get("m", 0)) < self._confirmed(destinations, ack_on)
 
     def begin_ack(
-        self, source: str, destinations: Sequence[str], ack_on: str, token: int | None = None, *, apart: bool = False
+        self,
+        source: str,
+        destinations: Sequence[str],
+        ack_on: str,
+        token: int | None = None,
+        *,
+        apart: bool = False,
+        through: int | None = None,
     ) -> Ack | None:
         """The next ack of a source, its intent recorded; the same one again if the last was never committed (C12).
 
         Covers everything up to the lowest cursor of `destinations` (`ack_on` stored: the last sealed micro-batch);
-        `apart`: only up to the first micro-batch that has something of the source. None where there is nothing to tell.
+        `apart`: only up to the first micro-batch that has something of the source; `through`: not beyond this one. None
+        where there is nothing to tell.
         `token`: of the lease `acks.<source>`; raises Fenced where it was lost.
         """
         ack = self.hash(self.keys.ack(source))
@@ -43,11 +55,12 @@ class Acks(Deliveries):
             position: dict[str, str] = {}
         else:
             m_from, m_to = int(ack.get("m", 0)) + 1, self._confirmed(destinations, ack_on)
+            m_to = m_to if through is None else min(m_to, through)
             if m_to < m_from:
                 return None
             if apart:
                 m_to = next((m for m in range(m_from, m_to) if self._ends(source, m, m)), m_to)
-            position = self._ends(source, m_from, m_to)
+            position = {"": str(m_to)} if source == MESSAGES else self._ends(source, m_from, m_to)
         stands = self.run(
             scripts.BEGIN_ACK,
             {
@@ -70,6 +83,10 @@ class Acks(Deliveries):
             return None
         intent = self.hash(self.keys.intent(source))
         return Ack(int(ack["from"]), int(ack["to"]), {part: orjson.loads(t) for part, t in intent.items()})
+
+    def told(self) -> int:
+        """The last micro-batch whose messages handlers were told of as a whole."""
+        return int(self.hash(self.keys.ack(MESSAGES)).get("m", 0))
 
     def _ends(self, source: str, m_from: int, m_to: int) -> dict[str, str]:
         """Part → token (JSON) where the last slice of each part ends in these micro-batches."""

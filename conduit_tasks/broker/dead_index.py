@@ -47,6 +47,11 @@ class DeadIndex(BrokerBase):
                 )
         yield from sorted(entries)
 
+    def is_dead(self, key: tuple[int, int, int, int], destinations: Sequence[str]) -> bool:
+        """Whether there is a dead letter of this key at one of these destinations."""
+        field = "-".join(map(str, key))
+        return any(self.read(*(("HEXISTS", self.keys.dead(each), field) for each in destinations)))
+
     def dead_count(self, destination: str = "") -> int:
         """How many there are."""
         with reaching(self.redis):

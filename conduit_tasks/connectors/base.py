@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from conduit_tasks.delivery.handlers import StateChange
+
 Token = Any
 """A JSON value the source understands: a byte offset, a Kafka offset, a timestamp."""
 Position = dict[str, Token]
@@ -98,7 +100,20 @@ class Limit:
     """More of them are thrown away: a source that spares itself the work may stop there."""
 
 
-class Source:
+class Listener:
+    """What a connector and a processor have in common: they may register handlers of state changes (SEMANTICS C7)."""
+
+    def handlers(self) -> Mapping[str, Callable[[list[StateChange]], Any]]:
+        """State (`acked`, `nacked`) → function, beside those that the pipeline file names (docs/handlers.md).
+
+        A destination and its processors are told of changes there, all others of messages as a whole: a source and its
+        processors of that source's, pipeline processors of all. Asked of an instance that is made for it, and not
+        opened; the functions run where the changes are told, in any process.
+        """
+        return {}
+
+
+class Source(Listener):
     """A positional source: reading a slice again gives the same records (invariant 3). One that cannot promise it plans
     open slices, and says after reading each where it ended.
 
@@ -201,7 +216,7 @@ class Outcome:
 DELIVERED = Outcome("delivered")
 
 
-class RecordDestination:
+class RecordDestination(Listener):
     """Record-wise: one outcome per record. `send` is called concurrently up to `max-unconfirmed`."""
 
     spec: ClassVar[Spec]
@@ -276,7 +291,7 @@ def _nobody_asks() -> None:
     """Outside of an engine there is no lease."""
 
 
-class BatchDestination:
+class BatchDestination(Listener):
     """Batch-wise: `write` is all or nothing and durable when it returns; bisected on `Refused`.
 
     The state that `write` returns is stored with the confirmation, in one step. `open(state)` is called

@@ -2,7 +2,10 @@
 
 A handler is `notify(changes: list[StateChange])`, named in the pipeline file:
 
-    handlers: [{on: nacked, call: "include.handlers:notify"}]
+    handlers: [{on: nacked, call: "include.handlers:notify"}, {on: acked, of: message, call: "include.handlers:done"}]
+
+or registered in code (`delivery.registered`). With `of: message` it is told of the message as a whole (C4): nacked
+where the first destination nacks it, acked once all have it, which who acks the sources tells (`micro_batch.messages`).
 
 It is called with lists of changes, before they are confirmed to the broker: after a crash in between, or after an error
 of a handler, the same changes come again (at least once). What it raises stops the pipeline with that error. Filtered
@@ -11,8 +14,8 @@ counts as acked (C4). Where no handler wants a state, nothing is gathered for it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,9 +26,14 @@ from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.progress import Settled
+    from conduit_tasks.delivery.registered import Registered
     from conduit_tasks.delivery.work import Work
+    from conduit_tasks.pipeline.topology import Pipeline
 
 State = Literal["acked", "nacked"]
+Of = Literal["destination", "message"]
+BOTH: tuple[Of, ...] = ("destination", "message")
+"""A redelivery, a redrive and a replay are messages of their own, which go to one destination (C3)."""
 Notify = Callable[[list["StateChange"]], Any]
 
 MOST = 1_000
@@ -40,9 +48,11 @@ class StateChange:
     """A message is about to be acked or nacked.
 
     `node`: the destination (`destinations.<id>`), or where the record ended before the fan-out: the node that nacked
-    it, `seal` for one that was filtered or that no trigger wants. `seq`: the record's number in the micro-batch;
-    `index`: in its source partition, where that is known. `record`: as it came to the destination; None for one that
-    was filtered before the fan-out, of which nothing is kept.
+    it, `seal` for one that was filtered or that no trigger wants; `pipeline` where a message is acked
+    as a whole. `seq`: the record's number in the micro-batch; `index`: in its source partition, where that is known.
+    `record`: as it came to the destination; None for one that was filtered before the fan-out, of which nothing is
+    kept. `of`: whether it is a change at that destination, or of the message. `source`: the connector that the record
+    came from.
     """
 
     state: State
@@ -55,35 +65,52 @@ class StateChange:
     error: str = ""
     error_class: str = ""
     epoch: int = 0
+    of: Of = "destination"
+    source: str = ""
 
 
 class Handlers:
-    """The functions of a pipeline's `handlers`, loaded. Raises ConfigError where one cannot be."""
+    """The functions of a pipeline's `handlers`, and those that its connectors and processors register. Raises
+    ConfigError where one cannot be loaded. `node`: the destination it is for, or what stands before them."""
 
-    def __init__(self, pipeline: str, handlers: Sequence[Mapping[str, str]]) -> None:
-        self.pipeline = pipeline
-        self._functions: dict[str, list[tuple[str, Notify]]] = {}
-        for handler in handlers:
-            loaded = load_function(handler["call"], f"pipeline {pipeline}: handlers: {handler['call']!r}")
-            self._functions.setdefault(handler["on"], []).append((handler["call"], loaded))
+    def __init__(self, pipeline: Pipeline, node: str = "") -> None:
+        from conduit_tasks.delivery.registered import Registered, registered
 
-    def wants(self, state: State) -> bool:
-        """Whether anybody is to be told of it."""
-        return state in self._functions
+        self.pipeline = pipeline.id
+        self._functions: dict[tuple[str, str], list[Registered]] = {}
+        for handler in pipeline.handlers:
+            call = handler["call"]
+            loaded = load_function(call, f"pipeline {pipeline.id}: handlers: {call!r}")
+            of: Any = handler.get("of", "destination")
+            self._functions.setdefault((of, handler["on"]), []).append(Registered(of, handler["on"], call, loaded))
+        for each in registered(pipeline, node):
+            self._functions.setdefault((each.of, each.state), []).append(each)
 
-    def call(self, changes: Iterable[StateChange]) -> None:
-        """Tells of changes of one state, in order. Raises HandlerFailed."""
+    def __bool__(self) -> bool:
+        return bool(self._functions)
+
+    def wants(self, state: State, *of: Of) -> bool:
+        """Whether anybody is to be told of it, at a destination where nothing else is said."""
+        return any((each, state) in self._functions for each in of or ("destination",))
+
+    def call(self, changes: Iterable[StateChange], *of: Of) -> None:
+        """Tells of changes of one state, in order, those who listen to `of`. Raises HandlerFailed."""
         left = iter(changes)
         while some := list(islice(left, MOST)):
-            for name, function in self._functions.get(some[0].state, ()):
-                try:
-                    function(list(some))
-                except Exception as error:
-                    raise HandlerFailed(
-                        f"the handler {name} raised {type(error).__name__}: {error}, on {len(some)} records that were "
-                        f"{some[0].state}; they stay unconfirmed and it is told of them again. Mend it, then "
-                        f"`conduit start {self.pipeline}`"
-                    ) from error
+            for each in of or ("destination",):
+                for function in self._functions.get((each, some[0].state), ()):
+                    if told := [c if c.of == each else replace(c, of=each) for c in some if function.takes(c)]:
+                        self._tell(function, told)
+
+    def _tell(self, function: Registered, told: list[StateChange]) -> None:
+        try:
+            function.call(told)
+        except Exception as error:
+            raise HandlerFailed(
+                f"the handler {function.name} raised {type(error).__name__}: {error}, on {len(told)} records that were "
+                f"{told[0].state}; they stay unconfirmed and it is told of them again. Mend it, then "
+                f"`conduit start {self.pipeline}`"
+            ) from error
 
 
 class HandlerFailed(Exception):
@@ -93,25 +120,43 @@ class HandlerFailed(Exception):
 class Changes:
     """Tells the handlers what one delivery is about to confirm.
 
+    `nacked_before` says of a dead letter whether its record was nacked by another destination before.
+
     For acks the rows are read a second time, beside the delivery and in the same order; only records that the delivery
     has read and not settled are held, as it holds them itself.
     """
 
-    def __init__(self, handlers: Handlers, work: Work) -> None:
-        self._handlers, self._work = handlers, work
+    def __init__(
+        self, handlers: Handlers, work: Work, nacked_before: Callable[[DeadLetter], bool] | None = None
+    ) -> None:
+        self._handlers, self._work, self._nacked_before = handlers, work, nacked_before
         self._held: dict[int, list[Record]] = {}
         self._rows = self._read()
         self._ahead: tuple[int, Record] | None = None
 
     def nacked(self, letters: Sequence[DeadLetter]) -> None:
         """Called before their nacks are confirmed. Raises HandlerFailed."""
-        if self._handlers.wants("nacked"):
-            self._handlers.call(nacked(self._work.pipeline, letters))
+        of = self._of
+        if self._handlers.wants("nacked", *of):
+            self._handlers.call(nacked(self._work.pipeline, letters), *of)
+        if "message" not in of and self._handlers.wants("nacked", "message"):
+            self._handlers.call(nacked(self._work.pipeline, self._first(letters)), "message")
 
     def acked(self, settled: Settled) -> None:
         """Called before `settled` is confirmed, with all of it. Raises HandlerFailed."""
-        if self._handlers.wants("acked") and settled.ranges:
-            self._handlers.call(self._acked(settled.ranges, {letter.seq for letter in settled.letters}))
+        of = self._of
+        if self._handlers.wants("acked", *of) and settled.ranges:
+            self._handlers.call(self._acked(settled.ranges, {letter.seq for letter in settled.letters}), *of)
+
+    @property
+    def _of(self) -> tuple[Of, ...]:
+        return BOTH if self._work.epoch else ("destination",)
+
+    def _first(self, letters: Sequence[DeadLetter]) -> Iterator[DeadLetter]:
+        """Those by which a message is nacked as a whole: a state is left once, whoever nacks it next (C3)."""
+        for letter in first_of_each(letters):
+            if self._nacked_before is None or not self._nacked_before(letter):
+                yield letter
 
     def _acked(self, ranges: RangeSet, nacks: set[int]) -> Iterator[StateChange]:
         for seq in sorted(seq for seq in self._held if seq in ranges):
@@ -134,7 +179,10 @@ class Changes:
     def _change(self, seq: int, record: Record) -> StateChange:
         work = self._work
         index = work.index(seq) if work.index else None
-        return StateChange("acked", work.pipeline, work.node, work.micro_batch, seq, index, record, epoch=work.epoch)
+        source = record.origin.connector
+        return StateChange(
+            "acked", work.pipeline, work.node, work.micro_batch, seq, index, record, epoch=work.epoch, source=source
+        )
 
     def _read(self) -> Iterator[tuple[int, Record]]:
         from conduit_tasks.record.schema import to_records
@@ -162,4 +210,14 @@ def nacked(pipeline: str, letters: Iterable[DeadLetter]) -> Iterator[StateChange
             at.error,
             at.error_class,
             at.epoch,
+            source=at.record.origin.connector,
         )
+
+
+def first_of_each(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+    """One for each record: those derived from it share its number."""
+    seen: set[int] = set()
+    for letter in letters:
+        if letter.seq not in seen:
+            seen.add(letter.seq)
+            yield letter

@@ -136,7 +136,11 @@ class BeforeFanOut:
     def _announce(self, epoch: int, again: Sequence[DeadLetter], ended: Sequence[DeadLetter]) -> None:
         """C7: of what failed again, and of what was filtered or is wanted by no trigger."""
         id = self._context.pipeline.id
-        acked = [StateChange("acked", id, "seal", x.micro_batch, x.seq, x.index, None, epoch=epoch) for x in ended]
+        acked = [
+            StateChange("acked", id, "seal", x.micro_batch, x.seq, x.index, None, epoch=epoch, source=source)
+            for x in ended
+            for source in [x.record.origin.connector]
+        ]
         try:
             announce(self._context, "redrive", again, acked)
         except HandlerFailed as error:

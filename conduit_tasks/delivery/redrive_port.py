@@ -234,7 +234,17 @@ class RedrivePort(BrokerPort):
         pipeline, node = self._context.pipeline, self._destination.node
         each = [item.letter for item in handled]
         acked = (
-            StateChange("acked", pipeline.id, node, x.micro_batch, x.seq, x.index, x.record, epoch=self._epoch)
+            StateChange(
+                "acked",
+                pipeline.id,
+                node,
+                x.micro_batch,
+                x.seq,
+                x.index,
+                x.record,
+                epoch=self._epoch,
+                source=x.record.origin.connector,
+            )
             for x in each
         )
         announce(self._context, node, letters, acked)
@@ -243,16 +253,14 @@ class RedrivePort(BrokerPort):
 def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: Iterable[StateChange]) -> None:
     """Tells the handlers of what is about to be nacked and acked (C7). Raises HandlerFailed; by then the pipeline is
     degraded."""
-    if not context.pipeline.handlers:
-        return
-    from conduit_tasks.delivery.handlers import ERROR_CLASS, HandlerFailed, Handlers, nacked
+    from conduit_tasks.delivery.handlers import BOTH, ERROR_CLASS, HandlerFailed, Handlers, nacked
 
-    handlers = Handlers(context.pipeline.id, context.pipeline.handlers)
+    handlers = Handlers(context.pipeline, node)
     try:
-        if handlers.wants("nacked"):
-            handlers.call(nacked(context.pipeline.id, letters))
-        if handlers.wants("acked"):
-            handlers.call(acked)
+        if handlers.wants("nacked", *BOTH):
+            handlers.call(nacked(context.pipeline.id, letters), *BOTH)
+        if handlers.wants("acked", *BOTH):
+            handlers.call(acked, *BOTH)
     except HandlerFailed as error:
         context.broker.fail(node, str(error), ERROR_CLASS)
         raise

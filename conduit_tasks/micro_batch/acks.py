@@ -18,6 +18,7 @@ from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.holding import holding
+from conduit_tasks.micro_batch.messages import listened_to, tell
 from conduit_tasks.micro_batch.plan import in_flight, source_connector
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recorded import collect_ledger
@@ -38,15 +39,17 @@ def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
             log.info("recovering: %s", failing)
         else:
             with counting(context, f"acks.{source_id}"), holding(context, again=False):
-                acked = ack(context, source_id)
+                told = tell(context)
+                acked = ack(context, source_id, told)
         collected = collect(context)
         if context.broker.status().status == "stopping":
             in_flight(context)
         return {"acked": acked, "collected": collected}
 
 
-def ack(context: Context, source_id: str) -> dict[str, Any] | None:
-    """Gives the source its next ack, if one is due; returns the position given (C11, C12).
+def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, Any] | None:
+    """Gives the source its next ack, if one is due; returns the position given (C11, C12). `told`: the last micro-batch
+    that handlers were told of as a whole; one that waits for delivery hears of no later one (C7).
 
     The intent is durable, in Redis and as a mark in the spool, before the source hears of it; after a crash in between
     the same position is given again. A source that cannot be reached, and a mark that cannot be written (AckFailed),
@@ -59,11 +62,13 @@ def ack(context: Context, source_id: str) -> dict[str, Any] | None:
     source = context.pipeline.source(source_id)
     destinations = [d.id for d in context.pipeline.destinations]
     given = None
+    on = ack_on(source)
+    through = told if on == "delivered" else None
     with context.broker.acquire(f"acks.{source_id}", context.owner, wait=5.0) as lease:
         marker = Marker(context, f"acks.{source_id}", lease.token)
         apart = source_class(source.plugin).settles
         while (
-            due := context.broker.begin_ack(source_id, destinations, ack_on(source), lease.token, apart=apart)
+            due := context.broker.begin_ack(source_id, destinations, on, lease.token, apart=apart, through=through)
         ) is not None:
             try:
                 # Invariant 1: Redis may forget its last second, the spool does not.
@@ -117,6 +122,9 @@ def collect(context: Context) -> list[int]:
                 *(context.pipeline.id, left[0], name, after / 3600, left[1], context.pipeline.id),
             )
     due = context.broker.collectable(sources, destinations, context.pipeline.spool_retention)
+    if due and listened_to(context):
+        told = context.broker.told()
+        due = [number for number in due if number <= told]
     for number in due[: proven(context, due)]:
         context.broker.begin_collect(number)
         context.spool.collect(context.pipeline.id, number)

@@ -250,7 +250,9 @@ class DeliverTask:
                 parking=parking,
                 seal=manifest.token,
             )
-            changes = Changes(Handlers(pipeline.id, pipeline.handlers), work) if pipeline.handlers else None
+            handlers = Handlers(pipeline, destination.node)
+            others = [d.id for d in pipeline.destinations if d is not destination]
+            changes = Changes(handlers, work, lambda x: broker.is_dead(x.key, others)) if handlers else None
             try:
                 with recording(context, self, work) as tally:
                     return deliver(work, connector, port, destination.delivery, handler, changes=changes, tally=tally)

@@ -188,6 +188,11 @@ def outstanding(context: Context) -> str:
     unacked = [s.id for s in pipeline.sources if broker.ack_due(s.id, names, ack_on(s))]
     if unacked:
         return f"not acked: {', '.join(unacked)}"
+    from conduit_tasks.broker.acks import MESSAGES
+    from conduit_tasks.micro_batch.messages import listened_to
+
+    if broker.ack_due(MESSAGES, names, "delivered") and listened_to(context):
+        return "handlers are not told yet"
     return ""
 
 

@@ -127,8 +127,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         nacked_files=[file for m in [*sources, *processed] for file in m.nacked_files],
         sealed_at=time.time(),
     )
-    if pipeline.handlers:
-        _tell_handlers(context, manifest, letters)
+    _tell_handlers(context, manifest, letters)
     path = context.spool.write_sealed(manifest)
     size = sum(f.bytes for f in files)
     broker.seal(
@@ -171,11 +170,14 @@ def _store(context: Context, letters: Sequence[DeadLetter]) -> None:
 
 def _tell_handlers(context: Context, manifest: SealedManifest, letters: Sequence[DeadLetter]) -> None:
     """Tells the handlers of records that end before the fan-out: nacked, filtered, or wanted by no trigger (C7)."""
-    from conduit_tasks.delivery.handlers import ERROR_CLASS, HandlerFailed, Handlers, nacked
+    from conduit_tasks.delivery.handlers import ERROR_CLASS, HandlerFailed, Handlers, first_of_each, nacked
 
-    handlers = Handlers(context.pipeline.id, context.pipeline.handlers)
+    handlers = Handlers(context.pipeline)
+    if not handlers:
+        return
     try:
         handlers.call(nacked(context.pipeline.id, letters))
+        handlers.call(nacked(context.pipeline.id, first_of_each(letters)), "message")
         if handlers.wants("acked"):
             handlers.call(_ended(context, manifest, {letter.seq for letter in letters}))
     except HandlerFailed as error:
@@ -203,9 +205,13 @@ def _ended(context: Context, manifest: SealedManifest, nacks: set[int]) -> Itera
             unwanted = ~np.logical_or.reduce([batch.column(name).to_numpy(zero_copy_only=False) for name in triggers])
             rows = batch.select(SPOOL_SCHEMA.names).filter(pa.array(unwanted))
             for seq, record in zip(seqs[unwanted].tolist(), to_records(rows, origins)):
-                yield StateChange("acked", pipeline.id, NODE, manifest.micro_batch, seq, index(seq), record)
+                source = record.origin.connector
+                yield StateChange(
+                    "acked", pipeline.id, NODE, manifest.micro_batch, seq, index(seq), record, source=source
+                )
     for seq in np.flatnonzero(gone).tolist():
-        yield StateChange("acked", pipeline.id, NODE, manifest.micro_batch, seq, index(seq), None)
+        source = manifest.source_of(seq)
+        yield StateChange("acked", pipeline.id, NODE, manifest.micro_batch, seq, index(seq), None, source=source)
 
 
 def _nacked(

@@ -53,7 +53,11 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
         spool_path=keys.spool.path,
         spool_retention=settings().retention if retention is None else retention,
         dead_letters=queue,
-        handlers=tuple({"on": h.on, "call": h.call} for h in keys.handlers),
+        handlers=tuple(
+            # The default stays out, as in the digests of pipelines from before.
+            {"on": h.on, "call": h.call, **({"of": h.of} if h.of != "destination" else {})}
+            for h in keys.handlers
+        ),
         alerts=tuple(alert.model_dump() for alert in keys.alerts),
         recovery=Recovery(**keys.error_recovery.model_dump()),
         file=file,

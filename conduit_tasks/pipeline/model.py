@@ -256,6 +256,8 @@ class HandlerKeys(Keys):
 
     on: Literal["acked", "nacked"]
     """Which changes."""
+    of: Literal["destination", "message"] = "destination"
+    """Of a record at each destination, or of the message as a whole: acked once all have it, nacked once one nacked."""
     call: str
     """`module:function`."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from conduit_tasks.connectors.base import Spec
+from conduit_tasks.connectors.base import Listener, Spec
 from conduit_tasks.record.fields import NOTHING, Parts
 from conduit_tasks.record.record import Record
 
 
-class RecordProcessor:
+class RecordProcessor(Listener):
     """Sees one record at a time. Built once per chain and executor; settings are checked in the constructor."""
 
     spec: ClassVar[Spec]
@@ -37,7 +37,7 @@ class RecordProcessor:
         """Leaves nothing open."""
 
 
-class FrameProcessor:
+class FrameProcessor(Listener):
     """Sees the whole micro-batch. `apply` gets and returns a DataFrame that keeps `_id` (see processors/sql.py)."""
 
     spec: ClassVar[Spec]

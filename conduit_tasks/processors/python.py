@@ -46,6 +46,10 @@ class PythonRecord(RecordProcessor):
         super().__init__(settings)
         self._function = load_function(self.settings["call"], CALL)
 
+    def handlers(self) -> Mapping[str, Any]:
+        """An attribute `handlers` of the function."""
+        return getattr(self._function, "handlers", {})
+
     def process(self, record: Record) -> Record | list[Record] | None:
         position, origin = record.position, record.origin
         result = self._function(record)
@@ -71,6 +75,10 @@ class PythonFrame(FrameProcessor):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         self._function = load_function(self.settings["call"], CALL)
+
+    def handlers(self) -> Mapping[str, Any]:
+        """An attribute `handlers` of the function."""
+        return getattr(self._function, "handlers", {})
 
     def apply(self, spark: Any, frame: Any) -> Any:
         from conduit_tasks.processors import view

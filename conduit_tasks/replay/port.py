@@ -90,7 +90,8 @@ class PortionTask:
                 culprits=culprits,
                 numbering=numbering,
             )
-            changes = Changes(Handlers(pipeline.id, pipeline.handlers), work) if pipeline.handlers else None
+            handlers = Handlers(pipeline, destination.node)
+            changes = Changes(handlers, work) if handlers else None
             try:
                 with recording(own, self, work) as tally:
                     return deliver(work, connector, port, options, changes=changes, tally=tally)

@@ -5,6 +5,7 @@ The broker names the manifest that won; from the sealed ones alone the state of 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
@@ -158,6 +159,10 @@ class SealedManifest(_Json):
             return None if entry.first_index is None else entry.first_index + seq - int(bases[number])
 
         return index
+
+    def source_of(self, seq: int) -> str:
+        """The connector that a record came from."""
+        return self.slices[bisect_right(self.bases, seq) - 1].source
 
     def seqs(self, batch: pa.RecordBatch) -> np.ndarray:
         """int64 per row: the record's number in the micro-batch, from the columns `slice` and `n`.
