@@ -101,7 +101,7 @@ registry) stops the task instead, which is tried again.
 
 `conduit processors describe NAME` prints what these pages say, `conduit processors try NAME -s KEY=VALUE` runs one on
 records from its input, and `conduit pipelines test FILE` runs [unit tests](../pipeline-tests.md) of a whole pipeline.
-One that is [your own](../../examples/plugin) may [register handlers](../handlers.md#in-code) of what becomes of records.
+One that is [your own](../../examples/plugin) may [register handlers](../handlers.md#in-code).
 
 | name | what it does |
 |---|---|
