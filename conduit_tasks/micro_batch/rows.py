@@ -179,7 +179,7 @@ class RowPass:
     def _process(self, chain: Chain, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The chain over one batch; what failed is nacked as it came in."""
         # Far from what Arrow can hold even if each record becomes many.
-        for part in _whole(cut(batch, max(1, self._limit // 8))):
+        for part in _whole(cut(batch, max(1, self._limit // 2))):
             if chain.columnar and not self.plan.careful:
                 yield self._process_columns(chain, part)
             else:

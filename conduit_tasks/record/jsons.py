@@ -104,7 +104,7 @@ def has_long(data: bytes) -> bool:
 
 
 def many_digits(data: bytes) -> bool:
-    """Whether 19 digits follow each other; cheaper than the whole question."""
+    """Whether as many digits follow each other as in a number beyond 64 bits; cheaper than the whole question."""
     return _RUN in data.translate(_ZEROS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import orjson
@@ -75,3 +76,13 @@ def test_other_parsers_read_every_large_number_as_it_was_written() -> None:
     assert jsons.dumps(value) == b'{"a":[18446744073709551616,-9223372036854775809,1.5,true],"%d":2,"f":null}' % (
         1 << 70
     )
+
+
+@given(
+    parts=st.lists(
+        st.one_of(st.integers(1, 40).map(lambda n: b"1" * n), st.binary(min_size=1, max_size=9)), max_size=12
+    )
+)
+def test_long_runs_of_digits_are_found_wherever_they_lie(parts: list[bytes]) -> None:
+    text = b"".join(parts)
+    assert jsons.many_digits(text) == (re.search(rb"[0-9]{19}", text) is not None)
