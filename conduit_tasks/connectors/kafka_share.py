@@ -1,7 +1,8 @@
-"""Sharing a group's partitions between consumers: pipelines of this installation that name the same group (B6).
+"""Sharing a group's partitions between consumers: pipelines that name the same group (B6), of this installation, or of
+several that name one Redis for it.
 
-Kept in Redis, per topic: who is there, and whose each partition is. A share is kept as long as its owner is heard of
-within the lease; what exceeds a fair share is given away when nothing of it is in flight. A consumer that was silent
+Kept in that Redis, per topic: who is there, and whose each partition is. A share is kept as long as its owner is heard
+of within the lease; what exceeds a fair share is given away when nothing of it is in flight. A consumer that was silent
 for too long may find its partition with another one: then it cannot commit it any more (B4), and what it had in flight
 may be read twice, never lost.
 """
@@ -14,14 +15,19 @@ from typing import Any
 
 from conduit_tasks.connectors.kafka_client import part_of, topic_partition
 from conduit_tasks.connectors.kafka_group import Part
+from conduit_tasks.errors import BrokerUnavailable, ConfigError, Unavailable
+
+OPTION = "share.redis"
 
 
 class Share:
     """One consumer's view of a group. `cluster`: its id, as groups of two clusters may have one name; `member`: who
-    asks; `lease`: seconds. Methods raise BrokerUnavailable."""
+    asks; `lease`: seconds; `url`: of a Redis that others share, too, None = this installation's. Methods raise
+    BrokerUnavailable, of another Redis Unavailable."""
 
-    def __init__(self, cluster: str, group: str, member: str, lease: float) -> None:
+    def __init__(self, cluster: str, group: str, member: str, lease: float, url: str | None = None) -> None:
         self._tag, self._member, self._lease = f"{{conduit:kafka:{cluster}:{group}}}:topic:", member, lease
+        self._url = url
 
     def claim(self, parts: Sequence[Part], busy: Sequence[Part]) -> list[Part]:
         """Says that this consumer is there; which of all these partitions are its own now. It keeps the `busy` ones
@@ -41,18 +47,34 @@ class Share:
             return []
         keys = {"topics": [f"{self._tag}{topic}" for topic in sorted({topic for topic, _ in parts})]}
         names = [part_of(*p) for p in sorted(parts)]
-        with _redis() as redis:
+        with _redis(self._url) as redis:
             answer = script(redis, keys, member=self._member, ttl=int(self._lease * 1e6), parts=names, **args)
         return [topic_partition(part) for part in answer]
 
 
-@contextmanager
-def _redis() -> Iterator[Any]:
-    from conduit_tasks.broker.connection import connect
-    from conduit_tasks.settings import settings
+def check_url(url: str) -> None:
+    """Raises ConfigError, which does not repeat it: it may hold a password."""
+    from conduit_tasks.connectors.redis_client import KINDS
+    from conduit_tasks.urls import check_readable
 
-    redis = connect(settings())
+    if not KINDS.match(url):
+        raise ConfigError(f"kafka: option '{OPTION}' is no Redis address, such as redis://host:6379/0")
+    check_readable(url, f"kafka: option '{OPTION}'")
+
+
+@contextmanager
+def _redis(url: str | None) -> Iterator[Any]:
+    from conduit_tasks.broker.connection import connect
+    from conduit_tasks.settings import Settings, settings
+
     try:
-        yield redis
-    finally:
-        redis.close()
+        redis = connect(Settings(redis_url=url) if url else settings())
+        try:
+            yield redis
+        finally:
+            redis.close()
+    except (BrokerUnavailable, ConfigError) as error:
+        if url is None:
+            raise
+        said = str(error).replace("CONDUIT_REDIS_URL", f"option '{OPTION}'")
+        raise (ConfigError if isinstance(error, ConfigError) else Unavailable)(f"kafka: {said}") from None

@@ -69,6 +69,13 @@ class KafkaSource(Source):
                 choices=("fail", "skip"),
             ),
             Option("partition-lease", "a consumer of a shared group that is silent for so long loses its share", "5m"),
+            Option(
+                "share.redis",
+                "a Redis that several installations name, so that their pipelines with the same groupID share its "
+                "partitions; as CONDUIT_REDIS_URL; default: this installation's own",
+                secret=True,
+            ),
+            Option("share.as", "what this installation is called there; each has a name of its own"),
             Option("retryGroupJoinErrors", "of Conduit's connector; no group is joined here, so it changes nothing"),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
@@ -81,6 +88,14 @@ class KafkaSource(Source):
         self._lease = options.duration(self.settings, "partition-lease")
         self._from_beginning = options.boolean(self.settings, "readFromBeginning")
         self._skip = self.settings["on-lost"] == "skip"
+        if ("share.redis" in self.settings) != ("share.as" in self.settings):
+            raise ConfigError("kafka: options 'share.redis' and 'share.as' are given together, or neither")
+        if "share.redis" in self.settings:
+            if not self.settings.get("groupID"):
+                raise ConfigError("kafka: option 'share.redis' shares a group, and 'groupID' names none")
+            from conduit_tasks.connectors.kafka_share import check_url
+
+            check_url(self.settings["share.redis"])
         self._topics = options.names(self.spec, self.settings, "topics")
         for topic in self._topics:
             try:
@@ -195,7 +210,10 @@ class KafkaSource(Source):
             return None
         from conduit_tasks.connectors.kafka_share import Share
 
-        return Share(self._group().cluster(), self.group, f"{self.pipeline}/{self.connector}", self._lease)
+        url, member = self.settings.get("share.redis"), f"{self.pipeline}/{self.connector}"
+        if url is not None:
+            member = f"{self.settings['share.as']}/{member}"
+        return Share(self._group().cluster(), self.group, member, self._lease, url)
 
     def _share_of(self, parts: Sequence[Part], position: Position, committed: Mapping[Part, int]) -> list[Part]:
         """Of these partitions the ones to read (B6). One with something in flight is not given away by us."""

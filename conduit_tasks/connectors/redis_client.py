@@ -22,12 +22,12 @@ URL = Option(
 )
 
 
-_KINDS = re.compile(r"(rediss?|unix|rediss?\+(sentinel|cluster))://\S")
+KINDS = re.compile(r"(rediss?|unix|rediss?\+(sentinel|cluster))://\S")
 
 
 def check_url(settings: Mapping[str, str]) -> None:
     """Raises ConfigError, which does not repeat the URL: it may hold a password."""
-    if not _KINDS.match(settings["url"]):
+    if not KINDS.match(settings["url"]):
         raise ConfigError(f"redis: option 'url' is no Redis address; write {URL.help}")
     check_readable(settings["url"], "redis: option 'url'")
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,9 +15,10 @@ from confluent_kafka import Consumer
 
 from conduit_tasks.broker.connection import connect
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.kafka_source import SLICE, shared_out
+from conduit_tasks.connectors.kafka_source import SLICE, KafkaSource, shared_out
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 from conduit_tasks.settings import Settings
+from tests.conftest import RedisServer
 from tests.connectors.kafka import Kafka, after, everything, records
 
 GROUP = "conduit.p.in"
@@ -363,6 +369,82 @@ def test_consumers_of_one_group_share_its_partitions_and_lose_nothing_when_one_c
     kafka.put(topic, [b"new"], 0)
     silence(home, "p/two")
     assert [(s.part, s.start) for s in one.plan(position, Limit())] == [(f"{topic}:0", 10)]
+
+
+INSTALLATION = """
+import json, sys
+from conduit_tasks.connectors.base import Limit
+from conduit_tasks.connectors.kafka_source import KafkaSource
+
+source = KafkaSource(json.loads(sys.argv[1]))
+source.pipeline, source.connector = "p", "in"
+slices = source.plan({}, Limit())
+print(json.dumps([s.part for s in slices]), flush=True)
+sys.stdin.readline()
+source.ack({s.part: s.end for s in slices})
+source.close()
+print("acked", flush=True)
+"""
+"""Another installation: its own Redis is away, so that it has nothing but what it shares."""
+
+
+@pytest.mark.proves("B4", "B6")
+def test_installations_share_a_group_and_one_that_stood_still_cannot_commit_what_it_lost(
+    kafka: Kafka, redis_server: RedisServer, tmp_path: Path, home: Path
+) -> None:
+    # Given two installations of one group, which share a Redis, and one of them has all partitions in flight
+    topic = kafka.topic(2)
+    for partition in range(2):
+        kafka.put(topic, numbers(0, 10), partition)
+    shared = {"groupID": f"far-{topic}", "share.redis": redis_server.url, "partition-lease": "2s"}
+    theirs = {"servers": kafka.servers, "topics": topic, "readFromBeginning": "true", **shared, "share.as": "there"}
+    other = subprocess.Popen(
+        [sys.executable, "-c", INSTALLATION, json.dumps(theirs)],
+        env={**os.environ, "CONDUIT_HOME": str(tmp_path), "CONDUIT_REDIS_URL": f"unix://{tmp_path}/none.sock"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdin is not None
+    assert other.stdout is not None
+    try:
+        assert json.loads(other.stdout.readline()) == [f"{topic}:0", f"{topic}:1"]
+        here = kafka.source(topic, **shared, **{"share.as": "here"})
+        assert here.plan({}, Limit()) == []
+        # When it stands still for longer than its lease, its partitions are read here
+        other.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 60
+        while not (slices := here.plan({}, Limit())):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert [(s.part, s.start) for s in slices] == [(f"{topic}:0", 0), (f"{topic}:1", 0)]
+        here.ack({f"{topic}:0": 7, f"{topic}:1": 7})
+        # Then it cannot commit them any more when it goes on
+        other.send_signal(signal.SIGCONT)
+        other.stdin.write("go on\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "acked\n"
+        assert other.wait(30) == 0
+        assert [kafka.committed(shared["groupID"], topic, n) for n in range(2)] == [7, 7]
+    finally:
+        other.kill()
+        other.wait()
+        other.stdin.close()
+        other.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"share.redis": "redis://h"}, "given together"),
+        ({"share.redis": "redis://h", "share.as": "a"}, "'groupID' names none"),
+        ({"share.redis": "http://u:hunter2@h", "share.as": "a", "groupID": "g"}, "no Redis address"),
+    ],
+)
+def test_how_a_group_is_shared_is_checked_without_showing_the_address(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        KafkaSource({"servers": "s:1", "topics": "t", **settings})
+    assert "hunter2" not in str(raised.value)
 
 
 # --- brokers that go away
