@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
 from conduit_tasks.connectors.file_destination import FileDestination
 from conduit_tasks.errors import ConfigError, Missing, SourceError
-from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,12 +108,14 @@ class FileSource(Source):
         for part in parts:
             if room.full or (limit.slices is not None and len(slices) >= limit.slices):
                 break
-            if not Path(settings().path(part)).exists():
+            try:
+                opened = SourceFile(part)
+            except Missing:
                 # Removed after it was read (or since the glob): nothing is left to read in it.
                 if part in position or part != only:
                     continue
-                raise SourceError(f"{part} does not exist; correct 'path', or write a glob if it comes later")
-            with SourceFile(part) as file:
+                raise SourceError(f"{part} does not exist; correct 'path', or write a glob if it comes later") from None
+            with opened as file:
                 since = self._since(file, position.get(part))
                 if self.format != "parquet":
                     slices.extend(planner.slices(file, since, room))

@@ -6,6 +6,7 @@ import glob
 import os
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,18 +23,28 @@ MAX_RECORD = 64 << 20
 _BOM = b"\xef\xbb\xbf"
 
 
+@lru_cache(maxsize=4)
+def _home(home: Path) -> str:
+    """Asked once, not for every file of a folder."""
+    return str(home.resolve()) + os.sep
+
+
+def path_of(part: str) -> str:
+    """Where a part lies."""
+    return os.path.join(_home(settings().home), part)
+
+
 def parts_of(pattern: str) -> list[str]:
     """The files of a glob, in name order, as part names: relative to home where they lie below it, with `/`.
 
     A path without wildcards is its own only match, whether it is there or not.
     """
-    home = settings().home.resolve()
+    home = _home(settings().home)
     full = settings().path(pattern)
-    found = [p for p in glob.glob(full, recursive=True) if Path(p).is_file()] if glob.has_magic(full) else [full]
+    found = [p for p in glob.glob(full, recursive=True) if os.path.isfile(p)] if glob.has_magic(full) else [full]
     names = []
     for name in found:
-        path = Path(name)
-        part = path.relative_to(home).as_posix() if path.is_relative_to(home) else path.as_posix()
+        part = name[len(home) :] if name.startswith(home) else name
         try:
             part.encode()
         except UnicodeEncodeError:
@@ -45,7 +56,7 @@ def parts_of(pattern: str) -> list[str]:
 def grown(part: str, token: Any | None) -> bool:
     """Whether the file may hold more than a position says, by its size alone; not where it is gone."""
     try:
-        size = os.stat(settings().path(part)).st_size
+        size = os.stat(path_of(part)).st_size
     except OSError:
         return False
     if token is None:
@@ -64,7 +75,7 @@ class SourceFile:
     def __init__(self, part: str) -> None:
         self.part = part
         try:
-            self.fd = os.open(settings().path(part), os.O_RDONLY | os.O_CLOEXEC)
+            self.fd = os.open(path_of(part), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise self.missing("was removed") from None
         except OSError as e:

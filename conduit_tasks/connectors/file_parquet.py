@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 
 from conduit_tasks.connectors.arrow_rows import batch_of
 from conduit_tasks.connectors.base import Slice
-from conduit_tasks.connectors.file_open import GUARD, SourceFile
+from conduit_tasks.connectors.file_open import GUARD, SourceFile, path_of
 from conduit_tasks.connectors.file_plan import Room
-from conduit_tasks.settings import settings
 
 ROWS = 16_384
 """Rows per batch."""
@@ -93,7 +92,7 @@ def rows_between(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tupl
 
 def _opened(file: SourceFile) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(settings().path(file.part))
+        return pq.ParquetFile(path_of(file.part))
     except (pa.ArrowInvalid, OSError) as error:
         raise file.error(f"cannot be read as Parquet: {error}; correct 'format', or take the file away") from None
 

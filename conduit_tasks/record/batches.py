@@ -6,7 +6,7 @@ taken: batches are joined here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,22 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     if whole.num_rows != rows:
         raise InvariantBroken(f"invariant 10: {rows} rows became {whole.num_rows} when they were joined")
     return whole
+
+
+def gathered(batches: Iterable[pa.RecordBatch], rows: int, limit: int) -> Iterator[pa.RecordBatch]:
+    """The same rows, small batches joined to about `rows` rows or `limit` bytes: what is done per batch costs the same
+    for three rows as for thousands. One that is no smaller than that is handed on as it is."""
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        own = batch.nbytes
+        if held and (count + batch.num_rows > rows or size + own > limit or batch.schema != held[0].schema):
+            yield joined(held)
+            held, count, size = [], 0, 0
+        held.append(batch)
+        count, size = count + batch.num_rows, size + own
+    if held:
+        yield joined(held)
 
 
 def large_rows(batch: pa.RecordBatch) -> dict[int, str]:
