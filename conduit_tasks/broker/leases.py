@@ -81,6 +81,18 @@ class Lease:
                 raise
 
 
+class Attempt(Lease):
+    """An executor's attempt at work of the lease's holder, with a token of its own; use as a context manager.
+
+    Left, whichever way, it sends no more: the next attempt need not wait for its expiry.
+    """
+
+    def release(self, expect_sealed: int | None = None, *, failed: bool = False) -> bool:
+        """The attempt has ended; the lease stays the driver's."""
+        self._broker.run(scripts.ATTEMPTED, {"lease": self._broker.keys.lease(self.node)}, token=self.token)
+        return True
+
+
 class Leases(BrokerBase):
     """Acquiring leases."""
 
@@ -121,6 +133,30 @@ class Leases(BrokerBase):
         # Where the server's clock went back, `acquire` counts from now on.
         left = min(int(until) / 1e6 - (int(secs) + int(micros) / 1e6), int(ttl or 0) / 1e6)
         return max(0.0, left + self.lease_grace)
+
+    def attempt(self, node: str, destination: str, token: int) -> Attempt:
+        """An attempt of an executor at work of the driver that holds the lease under `token` (invariant 4).
+
+        Waits while another attempt of the same driver is at it, until that has ended, or has said nothing for as long
+        as the lease lives. Raises Fenced where the driver has lost its lease, PipelineStopped.
+        """
+        nonce = uuid.uuid4().hex
+        keys = {
+            "lease": self.keys.lease(node),
+            "pipeline": self.keys.pipeline,
+            "destination": self.keys.destination(destination),
+        }
+        while True:
+            began = time.monotonic()
+            try:
+                own, ttl, attempts = self.run(
+                    scripts.ATTEMPT, keys, token=token, nonce=nonce, grace=int(self.lease_grace * 1e6)
+                )
+            except LeaseHeld:
+                time.sleep(_POLL)
+                continue
+            ttl_s = int(ttl) / 1e6
+            return Attempt(self, node, int(own), attempts=int(attempts), ttl=ttl_s, expires_at=began + ttl_s)
 
     def attach(self, node: str, token: int) -> Lease:
         """A lease that another process of the same holder acquired, renewed (a driver's executors send under it).

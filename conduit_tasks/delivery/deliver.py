@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from conduit_tasks.delivery.handlers import Changes
     from conduit_tasks.ledger.entry import Tally
 
+HEARTBEAT = 0.8
+"""Seconds at most between two words to the broker: so soon a delivery hears of a stop, or that it is fenced."""
+
 
 def deliver(
     work: Work,
@@ -37,7 +40,7 @@ def deliver(
     a dead letter cannot be stored), Fenced, BrokerUnavailable.
     """
     teller = Teller(work, port, dlq, changes=changes, tally=tally)
-    renew_every = settings().lease_ttl / 3
+    renew_every = min(settings().lease_ttl / 3, HEARTBEAT)
     if isinstance(destination, RecordDestination):
         return record_wise.deliver(destination, options, teller, renew_every)
     if isinstance(destination, BatchDestination):

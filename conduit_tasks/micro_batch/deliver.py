@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from conduit_tasks.processors.chain import Chain
 from conduit_tasks.spool.manifest import SealedManifest
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.broker.leases import Attempt, Lease
     from conduit_tasks.micro_batch.stage import RunAll
 
 log = logging.getLogger(__name__)
@@ -175,17 +176,27 @@ class DeliverTask:
 
     def _here(self) -> Report | ConduitError:
         try:
-            if not self.careful:
-                return self._deliver(None, ())
-            with opened(self.pipeline, self.run) as context:
+            with opened(self.pipeline, self.run) as context, self._attempt(context) as attempt:
+                # Only now is it read how far the delivery is: an earlier attempt is not heard any more (invariant 4).
+                if not self.careful:
+                    return self._deliver(context, attempt, None, ())
                 total = context.broker.micro_batch(self.number).total
                 connect(context.pipeline.id, context.pipeline.destination(self.destination))
-            # What is loaded here is not loaded again by every child; Arrow brings pandas along with its first array.
-            pa.array([0])
-            # Children must not share a connection: each opens its own.
-            return deliver_carefully(self._deliver, self._confirmed, (0, total - 1))
+                # What is loaded here is not loaded again by every child; Arrow brings pandas with its first array.
+                pa.array([0])
+                # Children must not share a connection: each opens its own.
+                context.broker.close()
+                return deliver_carefully(partial(self._in_child, attempt.token), self._confirmed, (0, total - 1))
         except ConduitError as error:
             return error
+
+    def _attempt(self, context: Context) -> Attempt:
+        return context.broker.attempt(f"destinations.{self.destination}", self.destination, self.token)
+
+    def _in_child(self, token: int, span: Span, culprits: Sequence[int]) -> Report:
+        with opened(self.pipeline, self.run) as context:
+            lease = context.broker.attach(f"destinations.{self.destination}", token)
+            return self._deliver(context, lease, span, culprits)
 
     def _confirmed(self) -> Sequence[Span]:
         with opened(self.pipeline, self.run) as context:
@@ -201,64 +212,62 @@ class DeliverTask:
         state = context.broker.delivery(self.destination)
         return whole if state.cursor >= self.number else state.confirmed
 
-    def _deliver(self, span: Span | None, culprits: Sequence[int]) -> Report:
-        with opened(self.pipeline, self.run) as context:
-            broker, pipeline = context.broker, context.pipeline
-            destination = pipeline.destination(self.destination)
-            manifest = context.spool.read_sealed(broker.micro_batch(self.number).manifest)
-            lease = broker.attach(destination.node, self.token)
-            handler = context.dead_letters(destination.dead_letters, destination.id)
-            parking = context.parking(destination)
-            origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
-            confirmed = self._done(context)
-            latencies = None if self.epoch else Latencies(destination.node, origins, confirmed)
-            port = BrokerPort(
-                broker,
-                lease,
-                destination,
-                self.number,
-                self.run,
-                handler,
-                isolate=pipeline.isolate,
-                retention=pipeline.spool_retention,
-                epoch=self.epoch,
-                sent=lambda seqs: _with_rows(context, manifest, destination, seqs),
-                parking=parking,
-                latencies=latencies,
-            )
-            chain = Chain(destination.processors) if destination.processors else None
-            numbering = numbering_of(
-                context, destination, connector, manifest, origins=origins, token=self.token, epoch=self.epoch
-            )
-            work = Work(
-                pipeline=pipeline.id,
-                destination=destination.id,
-                micro_batch=self.number,
-                total=manifest.total,
-                matched=matched_of(context, manifest, destination),
-                rows=lambda: watched(numbering, timed(latencies, rows_of(context, manifest, destination))),
-                origins=origins,
-                confirmed=confirmed.ranges,
-                state=broker.delivery(destination.id).state,
-                chain=chain,
-                epoch=self.epoch,
-                index=manifest.index_of(),
-                span=span,
-                culprits=culprits,
-                numbering=numbering,
-                begun=broker.begun(destination.id, self.number, epoch=self.epoch),
-                parking=parking,
-                seal=manifest.token,
-            )
-            handlers = Handlers(pipeline, destination.node)
-            others = [d.id for d in pipeline.destinations if d is not destination]
-            changes = Changes(handlers, work, lambda x: broker.is_dead(x.key, others)) if handlers else None
-            try:
-                with recording(context, self, work) as tally:
-                    return deliver(work, connector, port, destination.delivery, handler, changes=changes, tally=tally)
-            finally:
-                if chain is not None:
-                    chain.close()
+    def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> Report:
+        broker, pipeline = context.broker, context.pipeline
+        destination = pipeline.destination(self.destination)
+        manifest = context.spool.read_sealed(broker.micro_batch(self.number).manifest)
+        handler = context.dead_letters(destination.dead_letters, destination.id)
+        parking = context.parking(destination)
+        origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
+        confirmed = self._done(context)
+        latencies = None if self.epoch else Latencies(destination.node, origins, confirmed)
+        port = BrokerPort(
+            broker,
+            lease,
+            destination,
+            self.number,
+            self.run,
+            handler,
+            isolate=pipeline.isolate,
+            retention=pipeline.spool_retention,
+            epoch=self.epoch,
+            sent=lambda seqs: _with_rows(context, manifest, destination, seqs),
+            parking=parking,
+            latencies=latencies,
+        )
+        chain = Chain(destination.processors) if destination.processors else None
+        numbering = numbering_of(
+            context, destination, connector, manifest, origins=origins, token=lease.token, epoch=self.epoch
+        )
+        work = Work(
+            pipeline=pipeline.id,
+            destination=destination.id,
+            micro_batch=self.number,
+            total=manifest.total,
+            matched=matched_of(context, manifest, destination),
+            rows=lambda: watched(numbering, timed(latencies, rows_of(context, manifest, destination))),
+            origins=origins,
+            confirmed=confirmed.ranges,
+            state=broker.delivery(destination.id).state,
+            chain=chain,
+            epoch=self.epoch,
+            index=manifest.index_of(),
+            span=span,
+            culprits=culprits,
+            numbering=numbering,
+            begun=broker.begun(destination.id, self.number, epoch=self.epoch),
+            parking=parking,
+            seal=manifest.token,
+        )
+        handlers = Handlers(pipeline, destination.node)
+        others = [d.id for d in pipeline.destinations if d is not destination]
+        changes = Changes(handlers, work, lambda x: broker.is_dead(x.key, others)) if handlers else None
+        try:
+            with recording(context, self, work) as tally:
+                return deliver(work, connector, port, destination.delivery, handler, changes=changes, tally=tally)
+        finally:
+            if chain is not None:
+                chain.close()
 
 
 def timed(latencies: Latencies | None, rows: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[Any]:

@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 
     from conduit_tasks import errors, logs
     from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.micro_batch.halting import halting
     from conduit_tasks.micro_batch.recovery import counting
     from conduit_tasks.spark.ended import ENDED, ending_in_order
 
@@ -47,12 +48,18 @@ def main(argv: list[str] | None = None) -> int:
     kind, _, name = options.node.partition(".")
     destination = name if kind == "destinations" else None
     logs.configure()
+
+    def halt(why: str) -> None:
+        event("stopped", reason=why, **where)
+        os._exit(STOPPED)
+
     try:
         with (
             ending_in_order(),
             logs.about(run=options.run, destination=destination, **where),
             opened(options.pipeline, options.run) as context,
             counting(context, options.node),
+            halting(context, options.node, halt),
         ):
             said = _run(context, options)
     except errors.Unavailable as error:

@@ -237,3 +237,45 @@ def test_a_process_that_is_asked_to_end_leaves_its_lease_only_where_executors_ma
         raise Terminated(busy=busy)
     assert (broker.held_for("destinations.out") > 0) is busy
     assert int(broker.hash(broker.keys.lease("destinations.out"))["attempts"]) == int(busy)
+
+
+@pytest.mark.proves("I4")
+def test_one_attempt_of_a_holders_executors_is_heard_at_a_time(redis_server: RedisServer) -> None:
+    # Given a driver whose executor is at work
+    broker = make_broker(redis_server, ttl=0.4, grace=0.1)
+    lease = broker.acquire("destinations.x", "driver")
+    first = broker.attempt("destinations.x", "x", lease.token)
+    # When it ends, then the next attempt need not wait, and the word of the first counts no more
+    with first:
+        first.renew()
+    second = broker.attempt("destinations.x", "x", lease.token)
+    assert lease.token < first.token < second.token
+    with pytest.raises(Fenced):
+        first.renew()
+    # When the second stands still, and its driver does not, then the third has to wait until the second has expired
+    with keeping(lease):
+        began = time.monotonic()
+        third = broker.attempt("destinations.x", "x", lease.token)
+        assert time.monotonic() - began >= 0.4
+    with pytest.raises(Fenced):
+        second.renew()
+    third.renew()
+    lease.renew()
+    # When another driver takes the lease, then nobody of the first driver is heard
+    lease.release()
+    newer = broker.acquire("destinations.x", "another driver")
+    assert newer.token > third.token
+    for old in (lease, third):
+        with pytest.raises(Fenced):
+            old.renew()
+    with pytest.raises(Fenced):
+        broker.attempt("destinations.x", "x", lease.token)
+    broker.close()
+
+
+@pytest.mark.proves("C16", "I4")
+def test_no_attempt_begins_in_a_stopped_pipeline(feed: Feed) -> None:
+    token = feed.lease("x").token
+    feed.broker.force_stop()
+    with pytest.raises(PipelineStopped):
+        feed.broker.attempt("destinations.x", "x", token)

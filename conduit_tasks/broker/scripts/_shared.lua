@@ -31,23 +31,28 @@ local function halted(pipeline, destination)
   end
 end
 
--- Invariant 4: only the newest token's holder goes on; expiry alone does not fence where nobody took over.
+-- Invariant 4: only the newest token's holder goes on, or the newest attempt of its executors; expiry alone does not fence
+-- where nobody took over.
 local function fenced(lease, token)
-  local held = redis.call('HMGET', lease, 'token', 'owner')
-  if held[1] ~= token or not held[2] or held[2] == '' then
+  local held = redis.call('HMGET', lease, 'token', 'owner', 'attempt')
+  if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] == '' then
     return {'fenced', held[1] or '', held[2] or ''}
   end
 end
 
-local function renew(lease)
-  redis.call('HSET', lease, 'until', text(now_us() + number(redis.call('HGET', lease, 'ttl'))))
+-- `token`: of who speaks; a driver's word keeps no attempt alive.
+local function renew(lease, token)
+  local l = redis.call('HMGET', lease, 'ttl', 'attempt')
+  local lives = text(now_us() + number(l[1]))
+  redis.call('HSET', lease, 'until', lives)
+  if l[2] == token then redis.call('HSET', lease, 'attempt_until', lives) end
 end
 
 -- What every change under a lease begins with: nil (the lease is renewed), or the answer to return.
 local function guard(pipeline, lease, token, destination)
   local no = fenced(lease, token) or halted(pipeline, destination)
   if no then return no end
-  renew(lease)
+  renew(lease, token)
 end
 
 -- The same for what has happened already: the newest holder's word on it is taken in any status, so that nothing is sent
@@ -55,7 +60,7 @@ end
 local function guard_done(lease, token)
   local no = fenced(lease, token)
   if no then return no end
-  renew(lease)
+  renew(lease, token)
 end
 
 -- The answer of a word that was taken: the caller of a stopped pipeline hears "stopped" all the same, and sends no more.

@@ -1,6 +1,7 @@
 -- acquire: the lease of a node, with a token higher than any before (invariant 4).
 --
--- @key lease  hash  token, owner (empty: free), until (microseconds), ttl, nonce, attempts; never removed: tokens only grow
+-- @key lease  hash  token, owner (empty: free), until (microseconds), ttl, nonce, attempts; of its executors: see `attempt`;
+--                   never removed: tokens only grow
 -- @arg owner  text  who asks, for messages
 -- @arg nonce  text  names this call: repeated, it is given the same token
 -- @arg ttl    int   microseconds it lives without renewal
@@ -8,7 +9,7 @@
 -- @returns ok TOKEN ATTEMPTS | held OWNER UNTIL WAIT
 
 local now = now_us()
-local l = redis.call('HMGET', K.lease, 'token', 'owner', 'until', 'nonce', 'attempts', 'ttl')
+local l = redis.call('HMGET', K.lease, 'token', 'owner', 'until', 'nonce', 'attempts', 'ttl', 'attempt')
 if l[4] == A.nonce then
   redis.call('HSET', K.lease, 'until', text(now + tonumber(A.ttl)))
   return {'ok', l[1], l[5]}
@@ -21,8 +22,9 @@ end
 local free = till + number(A.grace)
 if l[2] and l[2] ~= '' and free > now then return {'held', l[2], l[3], text(free - now)} end
 -- A Redis that forgot its last second must not issue a token twice: hence the clock.
-local token = text(math.max(number(l[1]) + 1, now))
+local token = text(math.max(number(l[1]) + 1, number(l[7]) + 1, now))
 local attempts = text(number(l[5]) + 1)
 redis.call('HSET', K.lease, 'token', token, 'owner', A.owner, 'until', text(now + tonumber(A.ttl)), 'ttl', A.ttl,
            'nonce', A.nonce, 'attempts', attempts)
+redis.call('HDEL', K.lease, 'attempt', 'attempt_until', 'attempt_nonce')
 return {'ok', token, attempts}

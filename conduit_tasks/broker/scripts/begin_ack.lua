@@ -14,7 +14,7 @@
 if A.token ~= '0' then
   local no = fenced(K.lease, A.token)
   if no then return no end
-  renew(K.lease)
+  renew(K.lease, A.token)
 end
 local a = redis.call('HMGET', K.ack, 'm', 'to')
 if a[2] then return {'ok', 1} end

@@ -14,7 +14,7 @@
 if A.token ~= '0' then
   local no = fenced(K.lease, A.token)
   if no then return no end
-  renew(K.lease)
+  renew(K.lease, A.token)
 end
 local a = redis.call('HMGET', K.ack, 'm', 'from', 'to')
 if number(a[1]) >= tonumber(A.to) then return {'ok'} end

@@ -10,7 +10,7 @@
 
 local no = fenced(K.lease, A.token)
 if no then return no end
-renew(K.lease)
+renew(K.lease, A.token)
 for _, letter in ipairs(A.letters) do
   if (redis.call('HGET', K.redrive, letter) == 'claimed') == (A.back == '1') then
     redis.call('HDEL', K.redrive, letter)

@@ -10,7 +10,7 @@
 local l = redis.call('HMGET', K.lease, 'token', 'owner', 'attempts')
 if l[1] ~= A.token or not l[2] or l[2] == '' then return {'ok', 1} end
 if tonumber(A.expect) >= 0 and number(redis.call('HGET', K.pipeline, 'sealed')) > tonumber(A.expect) then
-  renew(K.lease)
+  renew(K.lease, A.token)
   return {'ok', 0}
 end
 local attempts = number(l[3])

@@ -7,5 +7,5 @@
 
 local no = fenced(K.lease, A.token) or (K.scopes[1] and halted(K.scopes[1], K.scopes[2]))
 if no then return no end
-renew(K.lease)
+renew(K.lease, A.token)
 return {'ok', unpack(redis.call('HMGET', K.lease, 'ttl', 'owner', 'attempts'))}

@@ -9,7 +9,7 @@
 
 local no = fenced(K.lease, A.token)
 if no then return no end
-renew(K.lease)
+renew(K.lease, A.token)
 local position = redis.call('HGET', K.parked, A.key)
 if position and position ~= A.position then return {'ok', 0} end
 redis.call('HDEL', K.parked, A.key)

@@ -41,7 +41,7 @@ end
 -- the fan-out belong to what a stop drops (C16).
 local stopped = halted(K.pipeline, K.scope[1])
 if stopped and (w[4] or not K.scope[1]) then return stopped end
-renew(K.lease)
+renew(K.lease, A.token)
 
 local voted_m, following = number(w[1]), number(w[2])
 if m < voted_m then return say(-1) end

@@ -1,0 +1,28 @@
+-- attempt: an executor's attempt at the work of a lease's holder takes a token of its own (invariant 4).
+--
+-- The driver's token says which driver; several executors may be given the same task under it: one that is lost and comes
+-- back, and its successor. One of them at a time is heard. A later one waits until the earlier has ended, or has said
+-- nothing for as long as a lease lives; the earlier is fenced from then on.
+--
+-- @key lease        hash   token, owner, ttl; attempt: token of the newest attempt, attempt_until: 0 once it has ended,
+--                          attempt_nonce
+-- @key pipeline     hash   status
+-- @key destination  hash   status
+-- @arg token        int    of the lease, as the driver acquired it
+-- @arg nonce        text   names this call: repeated, it is given the same token
+-- @arg grace        int    microseconds to wait past the expiry of an attempt that did not end
+-- @returns ok TOKEN TTL ATTEMPTS | held OWNER UNTIL WAIT | fenced | stopped
+
+local l = redis.call('HMGET', K.lease, 'token', 'owner', 'ttl', 'attempts', 'attempt', 'attempt_until', 'attempt_nonce')
+if l[1] ~= A.token or not l[2] or l[2] == '' then return {'fenced', l[1] or '', l[2] or ''} end
+local no = halted(K.pipeline, K.destination)
+if no then return no end
+local now = now_us()
+if l[7] ~= A.nonce then
+  local free = within(l[6], now, l[3]) + number(A.grace)
+  if number(l[6]) > 0 and free > now then return {'held', 'another attempt of ' .. l[2], l[6], text(free - now)} end
+  l[5] = text(math.max(number(l[1]) + 1, number(l[5]) + 1, now))
+end
+local lives = text(now + number(l[3]))
+redis.call('HSET', K.lease, 'attempt', l[5], 'attempt_until', lives, 'attempt_nonce', A.nonce, 'until', lives)
+return {'ok', l[5], l[3], l[4]}

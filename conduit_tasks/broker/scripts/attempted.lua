@@ -1,0 +1,13 @@
+-- attempted: an executor's attempt has ended and sends no more; the next one need not wait for its expiry.
+--
+-- @key lease  hash  attempt, attempt_until
+-- @arg token  int   of the attempt
+-- @returns ok
+
+local l = redis.call('HMGET', K.lease, 'attempt', 'attempt_until')
+if l[1] == A.token and number(l[2]) > 0 then
+  -- Its token is used up: whoever still speaks under it is not heard.
+  redis.call('HSET', K.lease, 'attempt', text(number(l[1]) + 1), 'attempt_until', '0')
+  redis.call('HDEL', K.lease, 'attempt_nonce')
+end
+return {'ok'}

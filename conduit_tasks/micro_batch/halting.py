@@ -1,0 +1,52 @@
+"""A forceful stop reaches a node in the middle of a read or a write (SEMANTICS C16).
+
+What waits for a source, a target or Spark hears of a stop at its next word to the broker, which may be long. So the
+driver looks beside its work; what has not ended by itself soon after is ended with its process. Nothing is lost by
+that: what was read is not staged, what was sent and not confirmed goes again, as after a crash. The lease is renewed no
+more and lapses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.micro_batch.beside import beside
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.context import Context
+
+LOOK = 0.4
+"""Seconds between two looks at the pipeline's status."""
+GRACE = 1.0
+"""Seconds that a node has to end by itself: deliveries confirm what has arrived meanwhile."""
+
+
+@contextmanager
+def halting(context: Context, node: str, end: Callable[[str], None]) -> Iterator[None]:
+    """Calls `end` with the reason, in a thread, where the block goes on for `GRACE` seconds after a forceful stop of
+    the pipeline, or of its destination `node`."""
+    broker, keys = context.broker, context.broker.keys
+    kind, _, name = node.partition(".")
+    places = [keys.pipeline, *([keys.destination(name)] if kind == "destinations" else [])]
+    since: list[float] = []
+
+    def look() -> bool:
+        try:
+            found = broker.read(*[("HGET", place, "status") for place in places])
+        except BrokerUnavailable:
+            return True
+        if not any(status in ("stopped", "degraded") for status in found):
+            since.clear()
+        elif not since:
+            since.append(time.monotonic())
+        elif time.monotonic() - since[0] >= GRACE:
+            end(f"{node} was stopped by force, and did not end by itself within {GRACE:g} s")
+            return False
+        return True
+
+    with beside(f"stops of {node}", LOOK, look):
+        yield

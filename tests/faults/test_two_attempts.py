@@ -1,0 +1,128 @@
+"""Two executors at one task: one stands still, the driver gives its task to another, and the first wakes up again."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.errors import Fenced
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.deliver import DeliverTask
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.pipeline.topology import UNTOLD
+from tests.faults.parts import ROOT, Receiver, drive, events, until
+from tests.micro_batch.harness import here, payloads, state, write_pipeline
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, key: k}}
+      - id: to
+        type: destination
+"""
+HTTP = """
+        plugin: http
+        settings: {url: "URL"}
+        delivery: {timeout: 1s, rate-limit: 2500, max-unconfirmed: 8, order-by: key, guarantee: GUARANTEE}
+"""
+FILE = """
+        plugin: file
+        settings: {path: out/file.jsonl, format: payload}
+        delivery: {timeout: 1s, rate-limit: 500}
+"""
+EXECUTOR = "import pickle, sys; answer = pickle.load(sys.stdin.buffer)(0); print(type(answer).__name__, answer)"
+
+
+@pytest.fixture
+def executors() -> Iterator[Callable[[DeliverTask], subprocess.Popen[str]]]:
+    """Starts a task in a process of its own, which says what it answers."""
+    started: list[subprocess.Popen[Any]] = []
+
+    def start(task: DeliverTask) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", EXECUTOR], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps(task))
+        process.stdin.close()
+        process.stdin = None
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def answer(process: subprocess.Popen[Any]) -> str:
+    return process.communicate(timeout=60)[0].decode()
+
+
+def two_attempts(executors: Any, begun: Callable[[], Any]) -> tuple[str, str]:
+    """What the first and the second attempt at a micro-batch answer, where the first stands still once `begun`, until
+    the second has ended."""
+    plan_run("p", "run")
+    with opened("p", "run") as context:
+        read_source(context, "in", here, 5.0)
+        with context.broker.acquire("destinations.to", "driver", ttl=2.0) as lease, keeping(lease):
+            task = DeliverTask(get_pipeline("p"), "to", 1, lease.token, "run")
+            first = executors(task)
+            until(begun, "the middle of the delivery")
+            first.send_signal(signal.SIGSTOP)
+            second = executors(task)
+            said = answer(second)
+            first.send_signal(signal.SIGCONT)
+            return answer(first), said
+
+
+@pytest.mark.proves("C10", "B8", "I4")
+@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
+def test_an_executor_that_stood_still_while_another_got_its_task_is_fenced(
+    quick: Path, receiver: Receiver, executors: Any, guarantee: str
+) -> None:
+    # Given a delivery whose executor stands still in the middle
+    write_pipeline(quick, "p", PIPELINE + HTTP.replace("URL", receiver.url).replace("GUARANTEE", guarantee))
+    events(quick / "data", 6_000)
+    # When another executor is given the same task under the same lease, ends it, and the first wakes up
+    first, second = two_attempts(executors, lambda: receiver.accepted() >= 600)
+    # Then the first is fenced, and the second has done the rest
+    assert first.startswith(Fenced.__name__), first
+    assert second.startswith("Report"), second
+    broker = state("p")
+    assert broker.delivery("to").cursor == 1
+    broker.close()
+    seen = receiver.summary()
+    if guarantee == "at-most-once":
+        assert seen["duplicates"] == 0
+    else:
+        assert seen["accepted"] == 6_000
+        assert seen["duplicates"] <= 8 + UNTOLD
+        assert seen["out_of_order"] == 0
+
+
+@pytest.mark.proves("C10", "C17", "I4")
+def test_a_file_that_two_attempts_wrote_has_every_line_once(quick: Path, executors: Any) -> None:
+    # Given a file, which one process has open at a time
+    write_pipeline(quick, "p", PIPELINE + FILE)
+    rows = events(quick / "data", 3_000)
+    out = quick / "out" / "file.jsonl"
+    # When its writer stands still, another attempt waits for a later run, and the first wakes up
+    first, second = two_attempts(executors, lambda: out.exists() and out.stat().st_size > 5_000)
+    assert first.startswith(Fenced.__name__), first
+    assert second.startswith("Unavailable"), second
+    # Then the run that follows writes the rest
+    drive()
+    assert payloads(out) == rows
