@@ -22,6 +22,8 @@ _PART = r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|µs|μs|ms|s|m|h|d|w)"
 _GO = re.compile(rf"(?:{_PART}\s*)+")
 _NUMBER = r"(\d+(?:[.,]\d+)?)"
 _ISO = re.compile(rf"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?", re.IGNORECASE)
+LONGEST = 64
+"""Characters of a duration, a size, a rate: what is longer is none, or beyond what a number holds."""
 _BYTES = {"": 1}
 for _power, _unit in enumerate("kmgtp", 1):
     _BYTES |= {_unit: 1000**_power, f"{_unit}i": 1024**_power}
@@ -38,6 +40,8 @@ def parse_duration(text: str) -> float:
     text = str(text).strip()
     if text == "0":
         return 0.0
+    if len(text) > LONGEST:
+        raise ConfigError(f"'{text[:20]}…' is not a duration")
     if _GO.fullmatch(text):
         return round(sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_PART, text)), 9)
     iso = _ISO.fullmatch(text)
@@ -53,7 +57,7 @@ def parse_size(text: str | int) -> int:
     Raises ConfigError, also for a size that is not a whole number of bytes.
     """
     found = _SIZE.fullmatch(str(text).strip().replace("_", ""))
-    if not found:
+    if not found or len(str(text)) > LONGEST:
         raise ConfigError(f"'{text}' is not a size; write for example 256MiB, 10MB or a number of bytes")
     size = float(found[1]) * _BYTES[(found[2] or "").lower()]
     if size != int(size):
@@ -64,7 +68,7 @@ def parse_size(text: str | int) -> int:
 def parse_rate(text: str | float) -> float:
     """Records per second of `100`, `100/s`, `6000/m` or `10/h`. Raises ConfigError; 0 is not a rate."""
     found = _RATE.fullmatch(str(text).strip())
-    if not found or float(found[1]) == 0:
+    if not found or len(str(text)) > LONGEST or float(found[1]) == 0:
         raise ConfigError(f"'{text}' is not a rate; write records per second, for example 100, 100/s or 6000/m")
     return float(found[1]) / _SECONDS[found[2] or "s"]
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +27,9 @@ from conduit_tasks.pipeline.findings import Mark, Path, Report
 Node = Any
 """A node of either library: `id`, `tag`, `value`, `style`, `start_mark`."""
 _VARIABLE = re.compile(r"\$(?:(\$)|\{([^}]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+DEPTH, LONGEST = 64, 4 << 20
+"""Lists and maps inside each other, and characters, of a file."""
+_BEGINNING = re.compile(r"^[ \t?:-]+", re.MULTILINE)
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 MAX_NODES = 100_000
 """More nodes than this, aliases counted each time they are used, is an attack or a mistake."""
@@ -148,8 +153,8 @@ class _Reader:
 
 
 class _TooLarge(Exception):
-    def __init__(self, mark: Mark) -> None:
-        super().__init__("aliases refer to themselves, or expand to too much")
+    def __init__(self, mark: Mark, said: str = "aliases refer to themselves, or expand to too much") -> None:
+        super().__init__(said)
         self.mark = mark
 
 
@@ -172,6 +177,7 @@ def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
 
 
 def _nodes(text: str) -> Iterator[Node]:
+    _check_depth(text)
     try:
         found: Iterable[Node] = list(yaml.compose_all(text, Loader=yaml.CSafeLoader))
     except yaml.YAMLError:
@@ -179,11 +185,33 @@ def _nodes(text: str) -> Iterator[Node]:
     yield from found
 
 
+def _check_depth(text: str) -> None:
+    """Raises _TooLarge where composing would go deeper than `DEPTH`: each level is one of the interpreter's stack.
+
+    Each level takes a bracket, or a character of a line's beginning, so that most files need no look at their events.
+    """
+    if len(text) > LONGEST:
+        raise _TooLarge((1, 1), f"a file has at most {LONGEST:,} characters, this one {len(text):,}")
+    if text.count("[") + text.count("{") + max(map(len, _BEGINNING.findall(text)), default=0) <= DEPTH:
+        return
+    depth = 0
+    with suppress(yaml.YAMLError):
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEPTH:
+                mark = event.start_mark
+                raise _TooLarge((mark.line + 1, mark.column + 1), f"lists and maps are nested deeper than {DEPTH}")
+
+
 def _slowly(text: str) -> Iterator[Node]:
     constructor, parser = YAML(typ="safe", pure=True).get_constructor_parser(io.StringIO(text))
     try:
-        while constructor.composer.check_node():
-            yield constructor.composer.get_node()
+        with warnings.catch_warnings():
+            # Of anchors given twice, which YAML allows.
+            warnings.simplefilter("ignore")
+            while constructor.composer.check_node():
+                yield constructor.composer.get_node()
     finally:
         parser.dispose()
 

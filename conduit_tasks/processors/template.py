@@ -61,20 +61,20 @@ class Template:
         if single is not None:
             try:
                 value = single(record, [record])
+                printed = "" if value is True or value is False else show(value)
             except RecordError as error:
                 raise RecordError(f"template {self.text!r}: {error}") from None
             except _FAULTS as error:
                 raise RecordError(f"template {self.text!r}: {type(error).__name__}: {error}") from None
             if value is True or value is False:
                 return value
-            printed = show(value)
         else:
             printed = self.render(record)
         if printed in TRUE:
             return True
         if printed in FALSE:
             return False
-        raise RecordError(f"condition {self.text!r} must print true or false, not {printed!r}")
+        raise RecordError(f"condition {self.text!r} must print true or false, not {printed[:200]!r}")
 
 
 @lru_cache(maxsize=1024)

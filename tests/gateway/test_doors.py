@@ -10,6 +10,8 @@ from itertools import count
 
 import psutil
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from conduit_tasks.broker.connection import Client
 from conduit_tasks.connectors.gateway import GatewaySource
@@ -19,6 +21,7 @@ from conduit_tasks.gateway.limits import Limits, Room
 from conduit_tasks.gateway.pipe import PipedStore
 from conduit_tasks.gateway.store import CROWDED, Budget, IngestStore
 from tests.conftest import RedisServer
+from tests.fuzz.hostile import damaged, fuzzed
 from tests.gateway.conftest import TOKEN, GatewayProcess, event, until, write_pipeline
 
 Stored = Callable[..., list[bytes]]
@@ -104,6 +107,46 @@ def pour(connection: socket.socket, piece: bytes, times: int) -> int:
 def resident(gateway: GatewayProcess) -> int:
     assert gateway.process is not None
     return psutil.Process(gateway.process.pid).memory_info().rss
+
+
+SOUND = HEAD + b"content-length: 2\r\n\r\n{}"
+REQUESTS = [
+    SOUND,
+    HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n",
+    HEAD + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    HEAD + b"content-length: 99999999999999999999\r\n\r\n{}",
+    HEAD + b"content-length: -1\r\n\r\n{}",
+    HEAD + b"expect: 100-continue\r\ncontent-length: 2\r\n\r\n{}",
+    HEAD + b"upgrade: websocket\r\nconnection: upgrade\r\ncontent-length: 2\r\n\r\n{}",
+    b"GET http://[/ HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"POST /ingest/%FF/\xff%00 HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00",
+]
+
+
+@fuzzed
+@given(
+    requests=st.lists(damaged(st.sampled_from(REQUESTS)) | st.sampled_from(REQUESTS), min_size=1, max_size=3),
+    pieces=st.integers(1, 5),
+)
+@example(requests=REQUESTS, pieces=1)
+@example(requests=[HEAD + b"content-length: \xc2\xb2\r\n\r\n{}"], pieces=1)
+def test_whatever_is_sent_the_next_producer_is_taken_and_nothing_goes_wrong_inside(
+    gateway: GatewayProcess, requests: list[bytes], pieces: int
+) -> None:
+    for request in requests:
+        # Given something near a request, in pieces, and a connection that is cut off or not
+        with connected(gateway) as connection:
+            size = max(1, len(request) // pieces)
+            for at in range(0, len(request), size):
+                pour(connection, request[at : at + size], 1)
+    with connected(gateway) as connection:
+        connection.sendall(SOUND)
+        assert answer(connection) == 202
+    # Then nobody else waits, and no error is logged: none of it was a failure of ours
+    assert "Traceback" not in gateway.log.read_text()
 
 
 @pytest.mark.parametrize(
