@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from conduit_tasks.broker.acks import MESSAGES
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import Described, Listener
@@ -18,13 +19,14 @@ from conduit_tasks.connectors.file import FileDestination, FileSource
 from conduit_tasks.delivery.dead_letter_select import Selection
 from conduit_tasks.delivery.handlers import Handlers, StateChange
 from conduit_tasks.delivery.redrive import redrive
-from conduit_tasks.errors import ConfigError, PipelineStopped
-from conduit_tasks.micro_batch.acks import collect
+from conduit_tasks.errors import ConfigError, PipelineStopped, SpoolError
+from conduit_tasks.ledger.store import Ledger
+from conduit_tasks.micro_batch.acks import ack, collect
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import start
 from conduit_tasks.pipeline.load import get_pipeline
 from tests.faults.parts import events
-from tests.micro_batch.harness import run_once, state, write_pipeline
+from tests.micro_batch.harness import deliver_again, run_once, state, write_pipeline
 
 FILE = """
 version: "2.2"
@@ -133,6 +135,7 @@ def test_a_source_hears_nothing_and_nothing_is_collected_before_the_handlers_wer
     assert bool(broker.acked_position("in")) == (ack_on == "stored")
     with opened("p", "t") as context:
         assert collect(context) == []
+        assert ack(context, "in", context.broker.told()) is None, "told of none, a source hears of none"
     # And after the start the same messages are told, and the source is acked
     module.broken.clear()
     start("p")
@@ -143,10 +146,11 @@ def test_a_source_hears_nothing_and_nothing_is_collected_before_the_handlers_wer
 
 
 @pytest.mark.proves("C7")
+@pytest.mark.parametrize("ack_on", ["delivered", "stored"])
 def test_a_crash_between_telling_and_committing_tells_the_same_again(
-    home: Path, told: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    home: Path, told: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, ack_on: str
 ) -> None:
-    module = told("acked")
+    module = told("acked", ack_on=ack_on)
     events(home / "data", 4)
 
     class Killed(BaseException):
@@ -154,18 +158,55 @@ def test_a_crash_between_telling_and_committing_tells_the_same_again(
 
     whole = Broker.commit_ack
 
-    def killed(*args: Any, **kwargs: Any) -> Any:
+    def killed(self: Broker, source: str, *args: Any) -> Any:
+        if source != MESSAGES:
+            return whole(self, source, *args)
         monkeypatch.setattr(Broker, "commit_ack", whole)
         raise Killed
 
     monkeypatch.setattr(Broker, "commit_ack", killed)
     with pytest.raises(Killed):
         run_once("p")
-    assert state("p").acked_position("in") == {}
+    assert bool(state("p").acked_position("in")) == (ack_on == "stored")
     run_once("p", "again")
     assert [c.seq for c in module.seen] == [0, 3, 2] * 2
     run_once("p", "once more")
     assert len(module.seen) == 6
+
+
+@pytest.mark.proves("C3", "C4")
+def test_a_nack_that_only_the_brokers_index_knows_of_is_none_that_is_acked(
+    home: Path, told: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given that what fails is dropped, and a ledger that cannot be written
+    module = told("acked")
+    text = (home / "include/pipelines/p.yaml").read_text()
+    (home / "include/pipelines/p.yaml").write_text(text.replace("{window-size: 0}", "{plugin: log, window-size: 0}"))
+
+    def full(*_: Any) -> None:
+        raise SpoolError("no room")
+
+    monkeypatch.setattr(Ledger, "write", full)
+    events(home / "data", 6)
+    run_once("p")
+    assert [c.seq for c in module.seen] == [0, 3, 2]
+
+
+@pytest.mark.proves("C3")
+def test_what_a_cleared_task_delivers_again_are_messages_of_their_own(home: Path, told: Callable[..., Any]) -> None:
+    module = told("acked", "nacked")
+    text = (home / "include/pipelines/p.yaml").read_text()
+    (home / "include/pipelines/p.yaml").write_text(text.replace("retention: 0s", "retention: 1h"))
+    events(home / "data", 6)
+    run_once("p", "run")
+    del module.seen[:]
+    deliver_again("p", "two", "run")
+    assert [short(c) for c in module.seen if c.state == "nacked"] == [
+        (4, "nacked", "destinations.two/late"),
+        (5, "nacked", "destinations.two/late"),
+    ]
+    assert sorted(c.seq for c in module.seen if c.state == "acked") == [0, 3]
+    assert all(c.epoch for c in module.seen)
 
 
 @pytest.mark.proves("C3", "X2")

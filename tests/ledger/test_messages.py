@@ -18,7 +18,7 @@ from conduit_tasks.micro_batch.context import open_spool, opened
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import settings
 from tests.faults.parts import events
-from tests.micro_batch.harness import run_once, write_pipeline
+from tests.micro_batch.harness import deliver_again, run_once, write_pipeline
 
 FILE = """
 version: "2.2"
@@ -85,6 +85,17 @@ def test_a_redrive_changes_nothing_of_the_message_it_came_from(half: Path) -> No
     with opened("p", "t") as context:
         (outcome,) = redrive(context, Selection(destination="all"), "me", wait=10.0)
     assert outcome.redriven == 1
+    assert states(overall().of(1)) == OPEN
+
+
+@pytest.mark.proves("C3")
+def test_what_is_delivered_again_because_somebody_asked_changes_nothing_either(half: Path) -> None:
+    # Given that a cleared task delivers what it had delivered, and a record fails now
+    write_pipeline(half, "p", FILE.replace("eq .Payload.After.n 4.0", "ge .Payload.After.n 7.0"))
+    deliver_again("p", "all", "run")
+    rows = Ledger(open_spool(get_pipeline("p")), "p").read("all").to_pylist()
+    assert [(r["first"], r["outcome"]) for r in rows if r["epoch"] and r["outcome"] == "nacked"] == [(7, "nacked")]
+    # Then the message that it was is what it was
     assert states(overall().of(1)) == OPEN
 
 
