@@ -69,10 +69,13 @@ def told(home: Path) -> Iterator[Callable[..., Any]]:
     """Writes the pipeline, with a handler of messages of these states in a module, which it returns."""
     name, path = f"told_of_messages_{next(_number)}", list(sys.path)
 
-    def write(*states: str, ack_on: str = "delivered") -> Any:
+    def write(*states: str, ack_on: str = "delivered", retention: str = "0s") -> Any:
         (home / f"{name}.py").write_text(MODULE)
         handlers = ", ".join(f'{{on: {on}, of: message, call: "{name}:notify"}}' for on in states)
-        write_pipeline(home, "p", FILE.replace("HANDLERS", handlers).replace("ON", ack_on))
+        text = (
+            FILE.replace("HANDLERS", handlers).replace("ON", ack_on).replace("retention: 0s", f"retention: {retention}")
+        )
+        write_pipeline(home, "p", text)
         sys.path.insert(0, str(home))
         importlib.invalidate_caches()
         return importlib.import_module(name)
@@ -150,7 +153,7 @@ def test_a_source_hears_nothing_and_nothing_is_collected_before_the_handlers_wer
 def test_a_crash_between_telling_and_committing_tells_the_same_again(
     home: Path, told: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, ack_on: str
 ) -> None:
-    module = told("acked", ack_on=ack_on)
+    module = told("acked", ack_on=ack_on, retention="1h")
     events(home / "data", 4)
 
     class Killed(BaseException):
@@ -194,9 +197,7 @@ def test_a_nack_that_only_the_brokers_index_knows_of_is_none_that_is_acked(
 
 @pytest.mark.proves("C3")
 def test_what_a_cleared_task_delivers_again_are_messages_of_their_own(home: Path, told: Callable[..., Any]) -> None:
-    module = told("acked", "nacked")
-    text = (home / "include/pipelines/p.yaml").read_text()
-    (home / "include/pipelines/p.yaml").write_text(text.replace("retention: 0s", "retention: 1h"))
+    module = told("acked", "nacked", retention="1h")
     events(home / "data", 6)
     run_once("p", "run")
     del module.seen[:]
