@@ -90,7 +90,7 @@ class ConduitDataSource(DataSource):
 
 def as_settings(spec: Spec, options: Mapping[str, str]) -> dict[str, str]:
     """Spark hands over option names in small letters; those of the connector get their own spelling back."""
-    spelled = {option.name.lower(): option.name for option in spec.options}
+    spelled = {name.lower(): name for option in spec.options for name in (option.name, option.conduit) if name}
     prefixes = {n[:-1].lower(): n[:-1] for n in spelled.values() if n.endswith("*")}
     out = {}
     for name, value in options.items():

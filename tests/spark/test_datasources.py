@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.connectors.generator import GeneratorSource
+from conduit_tasks.connectors.s3 import S3Source
 from conduit_tasks.settings import settings
 from conduit_tasks.spark.datasources import SliceStream, as_settings, register
 from conduit_tasks.spark.session import context
@@ -170,6 +171,11 @@ def test_options_get_their_spelling_back() -> None:
         "format.options.id": "int",
     }
     assert as_settings(FileSource.spec, {"path": "x", "nonsense": "y"}) == {"path": "x", "nonsense": "y"}
+    # Conduit's names as well
+    assert as_settings(S3Source.spec, {"aws.accesskeyid": "a", "aws.bucket": "b"}) == {
+        "aws.accessKeyId": "a",
+        "aws.bucket": "b",
+    }
 
 
 def test_the_session_is_the_one_of_the_context(spark: Any) -> None:
