@@ -17,7 +17,7 @@ from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import Letter, Position, letter_field, positions
 from conduit_tasks.broker.state import DeliveryState
-from conduit_tasks.errors import BrokerFull, ConduitError, PipelineStopped
+from conduit_tasks.errors import ConduitError, PipelineStopped
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.port import Counts, DeadLetter
@@ -243,20 +243,34 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             raise self._forgotten(destination, run)
         return out
 
-    def finish(self, destination: str, run: str, retention: float) -> None:
-        """Notes that a run's task ended well after it delivered something: cleared from here on, it means "again".
-
-        Kept longer than the ranges (`retention` seconds), so that a task cleared too late is told so. A Redis that is
-        full notes nothing: cleared, such a task merely resumes.
-        """
-        try:
-            self.read(("SET", self.keys.finished(destination, run), "1", "EX", max(1, int(7 * retention))))
-        except BrokerFull as error:
-            log.warning("that run %s delivered to %s is not noted: %s", run, destination, error)
+    def finish(self, destination: str, run: str) -> dict[str, int]:
+        """Notes that a run's task ended well after it delivered something; the runs of which that is known, and when
+        they ended (ms since the epoch)."""
+        key = self.keys.runs(destination)
+        _, found = self.read(("HSET", key, run, str(int(self.now() * 1000))), ("HGETALL", key))
+        return {name: int(at) for name, at in dict(found).items()}
 
     def finished(self, destination: str, run: str) -> bool:
-        """Whether `finish` was called for this run; a cleared task that had failed merely resumes."""
-        return bool(self.read(("EXISTS", self.keys.finished(destination, run)))[0])
+        """Whether `finish` was called for this run, and it is not forgotten."""
+        earlier = self.keys.finished(destination, run)
+        return any(self.read(("HEXISTS", self.keys.runs(destination), run), ("EXISTS", earlier)))
+
+    def confirmed_by(self, destination: str, runs: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Run → micro-batch → ranges that it confirmed; none where they are past `spool.retention`."""
+        return dict(zip(runs, map(dict, self.read(*(("HGETALL", self.keys.run(destination, run)) for run in runs)))))
+
+    def forget_runs(self, destination: str, runs: Sequence[str]) -> None:
+        """Somebody else knows of these from here on."""
+        self.read(
+            ("UNLINK", *(self.keys.run(destination, run) for run in runs)),
+            ("HDEL", self.keys.runs(destination), *runs),
+        )
+
+    def remember_run(self, destination: str, run: str, ranges: Mapping[str, str], retention: float) -> None:
+        """Knows of a run again, that was forgotten."""
+        key, flat = self.keys.run(destination, run), [text for pair in ranges.items() for text in pair]
+        some = [("HSET", key, *flat), ("PEXPIRE", key, int(retention * 1000))] if flat else []
+        self.read(*some, ("HSETNX", self.keys.runs(destination), run, str(int(self.now() * 1000))))
 
     def _forgotten(self, destination: str, run: str) -> ConduitError:
         return ConduitError(

@@ -117,8 +117,13 @@ class Keys:
         """hash: micro-batch → ranges one run confirmed. Expires after the retention."""
         return f"{self._tag}run:{destination}|{run}"
 
+    def runs(self, destination: str) -> str:
+        """hash: run whose task has ended well after delivering something → when (milliseconds); the newest. Each until
+        it is in the spool."""
+        return f"{self._tag}runs:{destination}"
+
     def finished(self, destination: str, run: str) -> str:
-        """string: a run's task has ended well after delivering something. Seven times the retention."""
+        """string: the same of one run, as earlier versions kept it. Seven times the retention."""
         return f"{self._tag}finished:{destination}|{run}"
 
     def redo(self, destination: str) -> str:

@@ -117,7 +117,7 @@ class Versions(BrokerBase):
     def _all_of(self, id: str) -> list[str]:
         """Every key of a destination but its delivery and its lease."""
         keys = self.keys
-        one = [keys.window, keys.dead, keys.redo, keys.redrive, keys.parked, keys.turns, keys.numbers]
+        one = [keys.window, keys.dead, keys.redo, keys.redrive, keys.parked, keys.turns, keys.numbers, keys.runs]
         found = [*(key(id) for key in one), keys.numbers(id, redelivery=True)]
         with reaching(self.redis):
             for by_run in (keys.run, keys.finished, keys.replay):

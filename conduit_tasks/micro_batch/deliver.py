@@ -27,6 +27,7 @@ from conduit_tasks.delivery.numbering import watched
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.logs import about
+from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
@@ -73,7 +74,7 @@ def deliver_destination(
     with lease, keeping(lease), marker.marking(), holding(context):
         drain = Drain(context, destination, lease, run_all, run, progress, marker)
         note_unrecorded(context, destination.id)
-        if cleared and context.broker.finished(destination.id, run):
+        if cleared and runs.finished(context, destination.id, run):
             drain.redeliver()
         return drain.until(time.monotonic() + drain_limit)
 
@@ -121,7 +122,7 @@ class Drain:
 
     def _finish(self) -> None:
         if self.done:
-            self.context.broker.finish(self.destination.id, self.run, self.context.pipeline.spool_retention)
+            runs.finish(self.context, self.destination.id, self.run)
 
     def _deliver(self, number: int, epoch: int = 0) -> None:
         in_driver = getattr(destination_class(self.destination.plugin), "in_driver", False)

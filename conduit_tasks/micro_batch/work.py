@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from conduit_tasks.errors import LeaseHeld
+from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
@@ -75,7 +76,7 @@ def _destination(context: Context, node: str, run_id: str, cleared: bool) -> Wor
     if broker.delivery(destination).status == "stopped":
         start = f"`conduit start {context.pipeline.id} --destination {destination}`"
         return WorkNeeded(False, f"{destination} is stopped; {start} starts it")
-    if cleared and broker.finished(destination, run_id):
+    if cleared and runs.finished(context, destination, run_id):
         return WorkNeeded(True, "cleared after it had succeeded: what this run delivered goes again")
     try:
         completed = broker.complete_unmatched(destination)
