@@ -62,9 +62,7 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
     there = tokens(spool, pipeline.id)
     nodes = [*(d.node for d in pipeline.destinations), *(f"acks.{s.id}" for s in pipeline.sources)]
     reached = {node: covers(marks[node], there) for node in nodes if node in marks}
-    # What a source may have been told of is sealed, whether its ack was committed or not.
-    told = [trusted(marks[node], there) for node in reached]
-    sealed = max([*there, *told], default=0)
+    sealed = max([*there, *reached.values()], default=0)
     # A node without a mark is given everything that is there.
     needed = min(reached.values(), default=min(there, default=1) - 1)
     manifests: dict[int, SealedManifest] = {}

@@ -105,13 +105,18 @@ def covers(mark: Mark | None, sealed: dict[int, int]) -> int:
 
     A Redis that forgot its last moments seals the same number again, with other records, after the mark was written.
     """
-    return 0 if mark is None else min(mark.number, trusted(mark, sealed))
+    return 0 if mark is None else min([mark.number, *_before(mark, sealed)])
 
 
 def trusted(mark: Mark, sealed: dict[int, int]) -> int:
-    """Up to which micro-batch a mark's claim is to be believed. `sealed`: as in `covers`."""
-    later = [m for m, token in sealed.items() if m <= mark.claims and token > mark.at]
-    return min(later) - 1 if later else mark.claims
+    """Up to which micro-batch a mark's claim is to be believed; an intent whole or not at all. `sealed`: as in
+    `covers`."""
+    return covers(mark, sealed) if _before(mark, sealed) else mark.claims
+
+
+def _before(mark: Mark, sealed: dict[int, int]) -> list[int]:
+    """The micro-batch before each that was sealed after the mark, of what it claims."""
+    return [m - 1 for m, token in sealed.items() if m <= mark.claims and token > mark.at]
 
 
 def exceeds(mark: Mark | None, number: int, spool: Spool, pipeline: str) -> bool:

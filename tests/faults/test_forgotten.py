@@ -13,6 +13,7 @@ import redis
 from typer.testing import CliRunner
 
 from conduit_tasks.cli.main import app
+from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.connectors.redis import RedisSource
 from conduit_tasks.errors import ConduitError, StateLost
 from conduit_tasks.micro_batch.checkpoint import Marker
@@ -20,9 +21,12 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.settings import forget
+from conduit_tasks.spool.checkpoint import Mark, covers, trusted
 from tests.conftest import RedisServer
+from tests.faults.forgetful import Forgetful
 from tests.faults.parts import account, drive, events
 from tests.micro_batch.harness import here, payloads, run_once, state, write_pipeline
+from tests.micro_batch.test_crashes import Crash
 
 QUEUE = """
 version: "2.2"
@@ -73,22 +77,6 @@ class Queue:
 
     def close(self) -> None:
         self._client.close()
-
-
-class Forgetful:
-    """A broker's Redis that can be taken back to what its append-only file was."""
-
-    def __init__(self, server: RedisServer) -> None:
-        self.server = server
-        self._log = next(path for path in server.folder.rglob("*.aof") if path.is_file())
-
-    def log(self) -> bytes:
-        return self._log.read_bytes()
-
-    def put_back(self, log: bytes) -> None:
-        self.server.kill()
-        self._log.write_bytes(log)
-        self.server.start("--aof-load-truncated", "yes")
 
 
 @pytest.fixture
@@ -172,6 +160,53 @@ def test_a_redis_that_forgets_under_a_run_does_not_seal_another_micro_batch_unde
     # Then both are delivered
     assert sorted(numbers(quick)) == list(range(10))
     account()
+
+
+@pytest.mark.proves("C12", "X7")
+def test_a_source_is_told_the_same_again_where_redis_forgot_that_it_was_told(
+    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a crash right after a source was told, which takes Redis back to before the plan
+    write_pipeline(quick, "p", MINUTES)
+    events(quick / "data", 5)
+    drive()
+    early = broker.log()
+    rows = events(quick / "data", 5, 5)
+    told: list[Any] = []
+
+    def and_crash(_: FileSource, position: Any) -> None:
+        told.append(position)
+        if len(told) == 1:
+            raise Crash
+
+    monkeypatch.setattr(FileSource, "ack", and_crash)
+    with pytest.raises(Crash):
+        run_once("p")
+    broker.put_back(early)
+    # When more is read before the next ack
+    rows += events(quick / "data", 5, 10)
+    drive()
+    # Then the source hears the same once more, and only then what follows
+    assert told[1] == told[0]
+    assert len(told) == 3
+    assert caplog.text.count("Redis has forgotten that") == 1
+    assert payloads(quick / "out/a.jsonl")[5:] == rows
+
+
+@pytest.mark.proves("X7", "I6")
+def test_marks_prove_what_is_delivered_also_where_redis_clock_went_back(quick: Path, redis_server: RedisServer) -> None:
+    # Given a token of a seal that is an hour ahead of the server's clock, as tokens only grow
+    write_pipeline(quick, "p", MINUTES.replace("micro-batch:", "spool: {retention: 0s}\n    micro-batch:"))
+    drive()
+    broker = state("p")
+    broker.redis.hset(broker.keys.lease("seal"), "token", str(int((broker.now() + 3600) * 1e6)))
+    # When something is delivered
+    rows = events(quick / "data", 20)
+    drive()
+    # Then its files are collected
+    assert payloads(quick / "out/a.jsonl") == rows
+    assert broker.numbers("sealed", "collected") == [1, 1]
+    broker.close()
 
 
 @pytest.mark.proves("X7")
@@ -267,6 +302,41 @@ def test_a_manifest_that_redis_never_opened_is_taken_for_sealed(quick: Path, bro
 
 
 @pytest.mark.proves("X7")
+@pytest.mark.parametrize(
+    ("sealed", "proved", "believed"), [({5: 90, 9: 90}, 4, 9), ({5: 90, 8: 110}, 4, 4), ({3: 110}, 2, 2), ({}, 4, 9)]
+)
+def test_an_intent_is_believed_whole_or_not_at_all(sealed: dict[int, int], proved: int, believed: int) -> None:
+    # Given a source that was told up to 4 and was about to be told up to 9, at 100; number → token of what is sealed
+    mark = Mark("acks.in", 1, 100, 4, {"ack": {"m": "4", "from": "5", "to": "9"}})
+    assert (covers(mark, sealed), trusted(mark, sealed)) == (proved, believed)
+
+
+@pytest.mark.proves("X7")
+def test_a_destination_that_joined_and_got_nothing_yet_is_not_given_what_was_before_it(
+    quick: Path, broker: Forgetful
+) -> None:
+    # Given a destination that is added when one micro-batch is delivered and kept
+    write_pipeline(quick, "p", MINUTES)
+    rows = events(quick / "data", 5)
+    drive()
+    b = "      - {id: b, type: destination, plugin: file, settings: {path: out/b.jsonl, format: payload}}\n"
+    write_pipeline(quick, "p", MINUTES + b)
+    drive()
+    early = broker.log()
+    # When Redis forgets what came since
+    new = events(quick / "data", 5, 5)
+    run_once("p")
+    broker.put_back(early)
+    mark = next((quick / ".conduit/spool/p/checkpoint").glob("destinations.b-*"))
+    mark.unlink()  # as where it was down
+    drive()
+    # Then it goes on where it joined
+    assert payloads(quick / "out/a.jsonl") == rows + new
+    assert payloads(quick / "out/b.jsonl") == new
+    account()
+
+
+@pytest.mark.proves("X7")
 def test_a_micro_batch_that_lost_its_only_source_does_not_stand_in_the_way_of_a_rebuild(
     quick: Path, redis_server: RedisServer
 ) -> None:
@@ -277,6 +347,7 @@ def test_a_micro_batch_that_lost_its_only_source_does_not_stand_in_the_way_of_a_
     write_pipeline(quick, "p", MINUTES.replace("id: in,", "id: other,"))
     drive()
     assert state("p").latest_sealed() > 1
+    assert state("p").micro_batch(1).manifest
     rows = payloads(quick / "out/a.jsonl")
     assert len(rows) == 5
     # When Redis is lost
