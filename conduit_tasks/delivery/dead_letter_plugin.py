@@ -141,14 +141,15 @@ class PluginHandler:
         return self.cls.spec.name
 
     def _records(self, letters: Sequence[DeadLetter]) -> list[Record]:
-        """Where a row's columns have types of their own, the failed record, which may be anything, is JSON text."""
+        """Where a row's columns have types of their own, the failed record, which may be anything, is JSON text; so it
+        is where it is nested so deeply that with the letter around it it would be too deep for a record."""
         from conduit_tasks.record import jsons
 
         rows = any(option.name == "rows" for option in self.cls.spec.options)
         out = []
         for letter in letters:
             payload = as_dict(letter)
-            if rows:
+            if rows or jsons.fault(payload) is not None:
                 payload["record"] = jsons.dumps(payload["record"]).decode()
             out.append(letter_record(letter, payload))
         return out
@@ -304,5 +305,7 @@ class _Thread:
 
 
 def _text(text: str) -> str:
-    """An error may quote bytes of the record, which are no text."""
-    return text.encode(errors="replace").decode()
+    """An error may quote what is no text, or none that a database takes."""
+    from conduit_tasks.record import jsons
+
+    return jsons.clean(text).replace("\0", "\N{SYMBOL FOR NULL}")

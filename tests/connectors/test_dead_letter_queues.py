@@ -27,6 +27,7 @@ from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import start
 from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery
+from conduit_tasks.record.jsons import DEPTH
 from conduit_tasks.settings import settings
 from tests.delivery.test_dead_letters import letter
 from tests.faults.parts import events
@@ -121,7 +122,7 @@ def a_table(home: Path, request: Any) -> Queue:
 def a_postgres_table(home: Path, request: Any) -> Queue:
     db = request.getfixturevalue("db")
     db.run("CREATE TABLE dead_letters (letter text PRIMARY KEY, id text, error text, node text, attempts int, "
-           "at float8, record jsonb)")  # fmt: skip
+           "at float8, record json)")  # fmt: skip
     # Without `table` letters go where they belong, and not into the table of their records.
     more = {"url": db.url, "unknown-fields": "ignore"}
     rows = lambda: db.run("SELECT to_jsonb(t)::text FROM dead_letters t")  # noqa: E731
@@ -319,15 +320,20 @@ def test_letters_that_come_again_after_a_crash_are_the_same_and_others_beside_th
 
     raw = replace(letter(6), record=replace(letter(6).record, after=b"\xff raw", key={"k": [1]}, before=None))
     odd = replace(letter(7), record=replace(letter(7).record, after={"n": "text", "o": {}}, metadata={}), index=None)
-    handler("delays").store([letter(5), raw, odd])
+    deep: Any = 1
+    for _ in range(DEPTH - 2):
+        deep = [deep]
+    worst = replace(letter(8, error="half a \udcff, none \0"), attempts=2**30)
+    worst = replace(worst, record=replace(worst.record, after={"deep": deep, "big": 2**70, "none": "\0"}))
+    handler("delays").store([letter(5), raw, odd, worst])
     handler("archive").store([replace(letter(5), node="destinations.archive")])
     # When the first are stored once more, as after a crash before they were confirmed
-    handler("delays").store([letter(5), raw, odd])
+    handler("delays").store([letter(5), raw, odd, worst])
     # Then none of them has gone, and where a letter can be told by its id, it is there once
     found = queue.read()
     if queue.once:
-        assert len(found) == 4
-    assert len({_name(text) for text in found}) == 4
+        assert len(found) == 5
+    assert len({_name(text) for text in found}) == 5
 
 
 def _name(text: str) -> str:
