@@ -13,6 +13,8 @@ from conduit_tasks.connectors.arrow_rows import batch_of
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.file_open import GUARD, SourceFile, path_of
 from conduit_tasks.connectors.file_plan import Room
+from conduit_tasks.record.batches import batches_of
+from conduit_tasks.settings import settings
 
 ROWS = 16_384
 """Rows per batch."""
@@ -83,7 +85,7 @@ def rows_between(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tupl
             first_of = at if first_of is None else first_of
         at += rows
     row = first_of or 0
-    for batch in parquet.iter_batches(ROWS, row_groups=groups) if groups else ():
+    for batch in batches_of(parquet, settings().batch_bytes, ROWS, row_groups=groups) if groups else ():
         first, last = max(begin, row), min(end, row + batch.num_rows)
         if first < last:
             yield first, batch.slice(first - row, last - first)

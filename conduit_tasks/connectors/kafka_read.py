@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.kafka_client import part_of, topic_partition
+from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.errors import SourceError
 
 if TYPE_CHECKING:
@@ -45,16 +46,18 @@ class RangeReader:
         """Ranges of which something was gone."""
 
     def messages(self, slice: Slice) -> Iterator[list[Any]]:
-        """The messages of [start, end), in order, in lists of at most BATCH. Raises SourceError."""
+        """The messages of [start, end), in order, in lists of at most BATCH and a bounded size. Raises SourceError."""
         if self._at != (slice.part, slice.start):
             self._seek(slice.part, slice.start)
         position, end, quiet_since = int(slice.start), int(slice.end), time.monotonic()
+        portion = Portion(BATCH)
         self._at = None
         while position < end:
             # No more than the rest: without holes nothing beyond the range is taken from the client.
-            got = self._consumer.consume(min(BATCH, end - position), PATIENCE)
+            got = self._consumer.consume(min(portion.size, end - position), PATIENCE)
             found = [m for m in got if m.error() is None]
             if found:
+                portion.came(len(found), sum(map(len, found)))
                 quiet_since = time.monotonic()
                 position = found[-1].offset() + 1
                 if wanted := [m for m in found if m.offset() < end] if position > end else found:

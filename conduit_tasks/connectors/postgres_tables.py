@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.postgres_client import library
 from conduit_tasks.errors import ConfigError
 
@@ -100,13 +101,16 @@ def rows_after(connection: Any, table: Table, after: Sequence[str] | None, most:
     connection.autocommit = False
     try:
         with connection.cursor("conduit_rows") as cursor:
-            cursor.itersize = FETCH
+            portion = Portion(FETCH)
+            cursor.itersize = portion.size
             # As the server writes them, which a cast to text does not always: booleans, padded text.
             extensions.register_type(
                 extensions.new_type(tuple(set(table.columns.values())), "TEXT", lambda text, _: text), cursor
             )
             cursor.execute(statement)
             for row in cursor:
+                portion.came(1, sum(len(text) for text in row if text is not None))
+                cursor.itersize = portion.size
                 yield list(row)
     finally:
         if not connection.closed:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.redis_client import URL, asking, check_url, opened
 from conduit_tasks.connectors.redis_destination import RedisDestination
 from conduit_tasks.errors import ConfigError, SourceError, SpoolError
@@ -168,7 +169,7 @@ class RedisSource(Source):
                     log.warning("redis: %d entries of %s were trimmed before they were read", gone, slice.part)
                 if there:
                     yield self._batch(slice.part, there)
-                used += sum(len(k) + len(v) for _, fields in there for k, v in fields.items())
+                used += _size(there)
                 if size is not None and used >= size:
                     break
 
@@ -177,14 +178,17 @@ class RedisSource(Source):
         each page, whether it was read under our own name."""
         client = self._open()
         idle = list(islice(self._idle_elsewhere(stream), room))
-        for first in range(0, len(idle), PAGE):
-            if taken := self._take(stream, idle[first : first + PAGE]):
+        portion = Portion(PAGE)
+        while idle:
+            asked_for, idle = idle[: portion.size], idle[portion.size :]
+            if taken := self._take(stream, asked_for):
+                portion.came(len(taken), _size(taken))
                 room -= len(taken)
                 yield taken, False
         after, new = last or "0", False
         while room > 0:
             asked = {stream: ">" if new else after}
-            found = client.xreadgroup(self.group, self._consumer, asked, count=min(PAGE, room))
+            found = client.xreadgroup(self.group, self._consumer, asked, count=min(portion.size, room))
             entries = found[0][1] if found else []
             if not entries:
                 if new:
@@ -193,6 +197,7 @@ class RedisSource(Source):
             elif new and self._missed(stream, after, _id(entries[0][0])):
                 new = False
             else:
+                portion.came(len(entries), _size(entries))
                 room -= len(entries)
                 after = _id(entries[-1][0])
                 yield entries, True
@@ -276,6 +281,10 @@ def _payload(fields: dict[bytes, bytes], data: bytes | None, as_json: bool) -> t
     except jsons.JSONDecodeError as error:
         return fields[data], f"'{_text(data)}' is not JSON: {error}"
     return fields[data], f"'{_text(data)}' is no JSON object"
+
+
+def _size(entries: list[Entry]) -> int:
+    return sum(len(name) + len(value) for _, fields in entries for name, value in fields.items())
 
 
 def _last(token: Token) -> str:

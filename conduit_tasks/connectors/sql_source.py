@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.sql_errors import translated
 from conduit_tasks.connectors.sql_url import address
 from conduit_tasks.errors import ConfigError, Refused, SourceError, Unavailable
@@ -157,15 +158,18 @@ class SqlSource(Source):
         query = sa.select(*columns).select_from(self._rows()).where(*conditions).order_by(at)
         before, n = None, 0
         with self._asking(), self._opened().connect() as connection:
-            result = connection.execution_options(stream_results=True, yield_per=FETCH).execute(query)
+            result = connection.execution_options(stream_results=True).execute(query)
             names = list(result.keys())[1:]
-            for page in result.partitions(FETCH):
+            portion = Portion(FETCH)
+            while page := result.fetchmany(portion.size):
                 positions, rows = [], []
                 for value, *cells in page:
                     before, n = value, n + 1 if value == before else 0
                     positions.append(f"{_text(value)}:{n}".encode())
                     rows.append(dict(zip(names, cells)))
-                yield self._batch(positions, rows)
+                batch = self._batch(positions, rows)
+                portion.came(batch.num_rows, batch.nbytes)
+                yield batch
 
     def _batch(self, positions: list[bytes], rows: list[dict[str, Any]]) -> pa.RecordBatch:
         import pyarrow as pa

@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.record import jsons
-from conduit_tasks.record.record import Origin
+from conduit_tasks.record.record import Origin, data_bytes
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns, to_records
+from conduit_tasks.settings import settings
 from conduit_tasks.spool.store import Store, open_store
 
 Rows = list[dict[str, Any]]
@@ -79,11 +80,12 @@ class DeadLetterStore:
         self._store: Store = open_store(root)
 
     def store(self, letters: Sequence[DeadLetter]) -> None:
-        """Durable on return (invariant 8)."""
-        if letters:
-            keys = sorted(letter.key for letter in letters)
-            path = f"{self._folder}/{letters[0].micro_batch:010d}-{digest(keys)}.parquet"
-            write_table(self._store, self._root, path, letters_table(letters))
+        """Durable on return (invariant 8). Files are whole in memory when they are read: none grows beyond what may be
+        held (C13), unless a single record does."""
+        for part in _portions(letters):
+            keys = sorted(letter.key for letter in part)
+            path = f"{self._folder}/{part[0].micro_batch:010d}-{digest(keys)}.parquet"
+            write_table(self._store, self._root, path, letters_table(part))
 
     def list(self, destination: str | None = None, error_class: str | None = None, limit: int | None = None) -> Rows:
         """Rows in order of (destination, epoch, micro-batch, seq, ord), a letter once: the columns of SCHEMA but for
@@ -221,6 +223,21 @@ def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
             f"dead letters cannot be written to {root}/{path.rpartition('/')[0]}: {error}; make room or mend "
             "CONDUIT_DEAD_LETTERS"
         ) from error
+
+
+def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """The letters in order, so many at a time that their records have about CONDUIT_BATCH_BYTES bytes."""
+    part: list[DeadLetter] = []
+    size, limit = 0, settings().batch_bytes
+    for letter in letters:
+        own = sum(len(data_bytes(data)) for data in (letter.record.key, letter.record.before, letter.record.after))
+        if part and size + own > limit:
+            yield part
+            part, size = [], 0
+        part.append(letter)
+        size += own
+    if part:
+        yield part
 
 
 def letters_table(letters: Sequence[DeadLetter]) -> pa.Table:

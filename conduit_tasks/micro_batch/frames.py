@@ -21,7 +21,12 @@ from conduit_tasks.record.schema import SPOOL_SCHEMA
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.parts import ROW_GROUP
 
+VECTOR = 4_096
+"""Rows that Spark reads of a Parquet file at a time, unless they are large."""
+
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from conduit_tasks.micro_batch.stage import Reader, RunAll
     from conduit_tasks.spool.spool import Spool
 
@@ -55,6 +60,7 @@ def run_frames(
             paths = [spool.uri(f.path) for r in results[-len(current_pieces) :] for f in r.files]
             folder = spool.uri(spool.folder(plan.pipeline, plan.micro_batch, f"{plan.node}.frame{i}", plan.token))
             if paths:
+                _bound(spark, max(r.row_bytes for r in results[-len(current_pieces) :]))
                 frame = spark.read.parquet(*paths).select(*SPOOL_SCHEMA.names)
             else:
                 frame = spark.createDataFrame(SPOOL_SCHEMA.empty_table())
@@ -89,6 +95,16 @@ def run_frames(
         total.counts.update(result.counts)
         total.ends.update(result.ends)
     return [total]
+
+
+def _bound(spark: SparkSession, row_bytes: int) -> None:
+    """Has Spark read and hand on as many rows at a time as have CONDUIT_BATCH_BYTES bytes: by itself it counts rows,
+    4,096 of a Parquet file, and cannot hold more than 2 GiB of a column."""
+    limit = settings().batch_bytes
+    rows = max(1, min(VECTOR, limit // max(row_bytes, 1)))
+    spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", rows)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", rows if rows < VECTOR else 10_000)
+    spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limit)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,8 @@ class PassResult:
     skipped: int = 0
     """Slices that were passed over."""
     bytes: int = 0
+    row_bytes: int = 0
+    """Of a row in memory: the average of the batch in which that is largest."""
     matched: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
     """What `read`, `process` and `spool` took."""
@@ -280,6 +282,7 @@ class RowPass:
                 self.result.matched[destination] += distinct
         if self._out is None:
             self._out = self.writer.part(self.part, [d for d, _ in self.filters])
+        self.result.row_bytes = max(self.result.row_bytes, batch.nbytes // batch.num_rows)
         self._out.write(batch)
         self._took("spool")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from conduit_tasks.connectors.base import DELIVERED, Outcome, Rows
 from conduit_tasks.delivery import chunks as chunking
 from conduit_tasks.delivery.chunks import Piece, chunks
+from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.pipeline.topology import Delivery
@@ -195,3 +198,17 @@ def test_a_nack_larger_than_all_that_may_be_held_stops_nobody(order_by: str) -> 
         deliver(sized(port, dict.fromkeys(range(20), 5000)), target, port, Delivery(order_by=order_by))
     assert port.complete
     assert len(port.stored) == 10
+
+
+@pytest.mark.proves("C13", "C14")
+def test_dead_letters_are_stored_in_files_of_a_bounded_size_and_each_once(tmp_path: Path) -> None:
+    letters = [
+        DeadLetter(1, n, Record(b"%d" % n, after=b"x" * size), "n", "e", "c", 1, 0, 0.0, None)
+        for n, size in enumerate([10, 300_000, 300_000, 10, 10, 2_000_000, 10])
+    ]
+    store = DeadLetterStore(str(tmp_path), "p", "d")
+    with batch_bytes(500_000):
+        store.store(letters)
+        store.store(letters)
+    assert len(list(tmp_path.rglob("*.parquet"))) == 4
+    assert [row["seq"] for row in DeadLetterStore(str(tmp_path), "p").list()] == list(range(7))
