@@ -6,7 +6,6 @@ Every refusal is a problem document (RFC 9457) that says what to do; a 2xx goes 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -23,6 +22,7 @@ from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.limits import DEFAULT, OVERHEAD, Limits, Room
 from conduit_tasks.gateway.parse import Webhooks, parse
 from conduit_tasks.gateway.pipe import place
+from conduit_tasks.gateway.protocol import LATE
 from conduit_tasks.gateway.tokens import Tokens
 
 log = logging.getLogger("conduit.gateway")
@@ -65,7 +65,7 @@ class Gateway:
 
     def __init__(self, health: Health, limits: Limits = DEFAULT) -> None:
         self.endpoints: dict[str, Endpoint] = {}
-        self.health, self.limits = health, limits
+        self.health = health
         self.stopping = False
         self.answers: Counter[tuple[str, int]] = Counter()
         """Requests by path of a source and status."""
@@ -128,8 +128,9 @@ class Gateway:
             raise _too_fast(endpoint.bucket, wait)
         taken = _Taken(self.room, endpoint.pipeline)
         try:
-            taken.more(OVERHEAD)
-            count, chunk = await self._events(endpoint, scope, receive, taken)
+            body = await _read(scope, receive, endpoint.source.request_bytes, taken)
+            count, chunk = _events(endpoint, scope, body)
+            del body
             if endpoint.bucket is not None:
                 endpoint.bucket.charge(count - 1)
             if count:
@@ -137,19 +138,6 @@ class Gateway:
         finally:
             taken.back()
         return count
-
-    async def _events(self, endpoint: Endpoint, scope: Scope, receive: Receive, taken: _Taken) -> tuple[int, bytes]:
-        """How many events the request has, and they as a chunk."""
-        source = endpoint.source
-        body = await _read(receive, source.request_bytes, self.limits.body_timeout, taken)
-        try:
-            events = parse(scope["headers"], body, endpoint.webhooks, source.attributes_size)
-            if source.pipe is not None:
-                for event in events:
-                    place(event, source.pipe_key)
-        except BadEvent as bad:
-            raise _bad(bad) from None
-        return len(events), join(events)
 
     async def _other(self, scope: Scope, send: Send) -> None:
         path = scope["path"]
@@ -183,26 +171,36 @@ class _Taken:
         self._room.give(self._pipeline, self._size)
 
 
-async def _read(receive: Receive, most: int, within: float, taken: _Taken) -> bytes:
-    """The body; never holds more than `most` and what one read of the socket brings, nor waits longer than `within`."""
-    parts, size = [], 0
+async def _read(scope: Scope, receive: Receive, most: int, taken: _Taken) -> bytes:
+    """The body; never holds more than `most` and what one read of the socket brings. The protocol bounds the time."""
+    parts, size, room = [], 0, OVERHEAD
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            status = 408 if LATE in scope["state"] else 400
+            raise Refusal(status, "Incomplete", "the producer left before its body was whole")
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise _too_large(most)
+        taken.more(room + len(part))
+        room = 0
+        parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _events(endpoint: Endpoint, scope: Scope, body: bytes) -> tuple[int, bytes]:
+    """How many events the request has, and they as a chunk. Raises Refusal."""
+    source = endpoint.source
     try:
-        async with asyncio.timeout(within):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise Refusal(400, "Incomplete", "the producer left before its body was whole")
-                part: bytes = message.get("body", b"")
-                size += len(part)
-                if size > most:
-                    raise _too_large(most)
-                taken.more(len(part))
-                parts.append(part)
-                if not message.get("more_body"):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-    except TimeoutError:
-        said = f"the body did not arrive within {within:g} s"
-        raise Refusal(408, "Too slow", said, headers={"Connection": "close"}) from None
+        events = parse(scope["headers"], body, endpoint.webhooks, source.attributes_size)
+        if source.pipe is not None:
+            for event in events:
+                place(event, source.pipe_key)
+    except BadEvent as bad:
+        raise _bad(bad) from None
+    return len(events), join(events)
 
 
 async def _store(endpoint: Endpoint, count: int, chunk: bytes) -> None:

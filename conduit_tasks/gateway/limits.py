@@ -84,25 +84,27 @@ class Room:
 
     def serve(self, pipelines: Iterable[str]) -> None:
         """These have shares from now on."""
+        self._of = Counter({pipeline: used for pipeline, used in self._of.items() if used})
         self._own = self._most // 2 // max(1, len(set(pipelines)))
         self._common = sum(map(self._beyond, self._of.values()))
 
     def take(self, pipeline: str, size: int) -> bool:
         """Whether so much is there for a request of this pipeline; it is taken then."""
         now = self._of[pipeline]
-        common = self._common - self._beyond(now) + self._beyond(now + size)
-        if common > self._most - self._most // 2 and common > self._common:
-            return False
-        self._of[pipeline], self._common = now + size, common
+        if now + size > self._own:
+            common = self._common + self._beyond(now + size) - self._beyond(now)
+            if common > self._most - self._most // 2:
+                return False
+            self._common = common
+        self._of[pipeline] = now + size
         return True
 
     def give(self, pipeline: str, size: int) -> None:
         """Gives back what was taken."""
         now = self._of[pipeline]
-        self._common += self._beyond(now - size) - self._beyond(now)
+        if now > self._own:
+            self._common += self._beyond(now - size) - self._beyond(now)
         self._of[pipeline] = now - size
-        if now == size:
-            del self._of[pipeline]
 
     def _beyond(self, used: int) -> int:
         return max(0, used - self._own)

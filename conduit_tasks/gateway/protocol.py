@@ -21,6 +21,10 @@ _QUIET = logging.getLogger("conduit.gateway.http")
 _QUIET.setLevel(logging.ERROR)
 
 
+LATE = "late"
+"""In a request's state: its body did not come in time, and its producer was told so."""
+
+
 class _Refused(Exception):
     """Raised inside the parser's callbacks, which ends the parse; the protocol knows what to say."""
 
@@ -38,6 +42,8 @@ class Bounded(HttpToolsProtocol):
         """From the end of a message to the end of the next one's head."""
         self._within = False
         """Whether no head ended in what is being parsed, and it is between two messages."""
+        self._begun = False
+        """Whether a head has begun and not ended."""
         self._fields = self._head = 0
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: tuple[int, str, str] | None = None
@@ -67,17 +73,29 @@ class Bounded(HttpToolsProtocol):
             return
         self._within = self._between
         super().data_received(data)
-        if not self._between or self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if not self._between:
+            if self._timer is None:
+                self._wait(self.limits.body_timeout)
             return
         if self._within:
             # The whole piece is of a head. Of one that a head began or ended in, it is not known how much is.
             self._head += len(data)
         if self._head > self.limits.head_size:
             self._refuse(*self._too_large())
-        elif self._timer is None:
+        elif self._timer is None and (self._begun or self._idle()):
             self._wait(self.limits.head_timeout)
 
+    def _idle(self) -> bool:
+        """Whether nobody works on an answer."""
+        return self.cycle is None or self.cycle.response_complete
+
     # The parser's callbacks
+
+    def on_message_begin(self) -> None:
+        self._begun = True
+        super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += len(name) + len(value)
@@ -87,7 +105,7 @@ class Bounded(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
-        self._between = self._within = False
+        self._between = self._within = self._begun = False
         self._fields = self._head = 0
         if len(self.pipeline) >= PIPELINED:
             self._end(400, "Too many requests at once", f"wait for answers: {PIPELINED} requests may wait for one")
@@ -139,14 +157,16 @@ class Bounded(HttpToolsProtocol):
         self._timer = None
         if self.transport.is_closing():
             return
-        if not self._between:
-            self.transport.close()
-        elif self.cycle is not None and not self.cycle.response_complete:
+        if self._between and not self._idle():
             # The answer before this head is still being made.
             self._wait(self.limits.head_timeout)
+        elif self._between:
+            self._refuse(408, "Too slow", f"the head did not arrive within {self.limits.head_timeout:g} s")
+        elif self._idle() or self.pipeline:
+            self.transport.close()
         else:
-            within = f"{self.limits.head_timeout:g}"
-            self._refuse(408, "Too slow", f"the first line and the headers did not arrive within {within} s")
+            self.scope["state"][LATE] = True
+            self._refuse(408, "Too slow", f"the body did not arrive within {self.limits.body_timeout:g} s")
 
 
 def bounded(limits: Limits) -> type[Bounded]:
