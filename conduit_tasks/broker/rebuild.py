@@ -32,6 +32,9 @@ from conduit_tasks.spool.spool import Spool
 
 Fields = dict[str, str]
 
+NODE = "rebuild"
+"""Whoever brings a state back by itself holds its lease."""
+
 _LARGE = ("micro-batch:", "planned:", "acked:", "index:", "dead:", "parked:")
 """Keys that are written in portions: there may be many of them, or much in one."""
 _OF_DESTINATIONS = ("status", "error", "error_at", "forced")
@@ -117,7 +120,8 @@ def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
     keys, nonce = broker.keys, uuid.uuid4().hex
     with reaching(broker.redis):
         present = sorted(broker.redis.scan_iter(match=literal(keys.prefix) + "*", count=1000))
-    leases = [key for key in present if key.startswith(keys.lease(""))]
+    # But for the one under which a run does this (`micro_batch.forgotten`): the others wait for it.
+    leases = [key for key in present if key.startswith(keys.lease("")) and key != keys.lease(NODE)]
     begun = broker.run(
         scripts.REBUILD_BEGIN, {"pipeline": keys.pipeline, "leases": leases}, nonce=nonce, replace=replace
     )

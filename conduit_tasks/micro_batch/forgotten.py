@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NODE = "rebuild"
 WAIT = 60.0
 """Seconds to wait for another run that is bringing the state back."""
 
@@ -48,7 +47,7 @@ def remember(context: Context) -> bool:
             )
     if not said:
         return False
-    with broker.acquire(NODE, context.owner, wait=WAIT) as lease, keeping(lease):
+    with broker.acquire(rebuild.NODE, context.owner, wait=WAIT) as lease, keeping(lease):
         # Another run may have brought it back meanwhile.
         if said := forgotten(context, Checkpoint(spool, pipeline.id).read()):
             log.warning("%s: Redis has forgotten that %s; its state is rebuilt from the spool", pipeline.id, said)

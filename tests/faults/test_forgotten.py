@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,12 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
+from conduit_tasks.broker import rebuild
 from conduit_tasks.cli.main import app
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.connectors.redis import RedisSource
 from conduit_tasks.errors import ConduitError, StateLost
+from conduit_tasks.micro_batch import forgotten
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
@@ -251,6 +257,49 @@ def test_an_older_copy_of_redis_is_noticed_and_brought_up_to_date(
     assert numbers(quick) == list(range(queue.count))
     assert queue.left() == 0
     assert "Redis has forgotten that" in caplog.text
+    account()
+
+
+@pytest.mark.proves("X7", "I4")
+def test_of_two_runs_that_notice_one_brings_the_state_back(
+    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a Redis that has forgotten something, and two runs that look at the spool at once
+    write_pipeline(quick, "p", MINUTES)
+    events(quick / "data", 5)
+    drive()
+    early = broker.log()
+    rows = [*payloads(quick / "out/a.jsonl"), *events(quick / "data", 5, 5)]
+    drive()
+    broker.put_back(early)
+    both, write = threading.Barrier(2), rebuild._write
+    look = forgotten.forgotten
+
+    def together(context: Any, marks: Any) -> str:
+        said = look(context, marks)
+        if said and not both.broken:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(5)
+                both.abort()
+        return said
+
+    def slow(*args: Any, **more: Any) -> None:
+        write(*args, **more)
+        time.sleep(0.5)  # longer than the lease lasts without renewal
+
+    monkeypatch.setattr(forgotten, "forgotten", together)
+    monkeypatch.setattr(rebuild, "_write", slow)
+
+    def notice(run: str) -> bool:
+        with opened("p", run) as context:
+            return forgotten.remember(context)
+
+    with ThreadPoolExecutor(2) as pool:
+        # Then neither fails, and one of them did it
+        assert list(pool.map(notice, ("one", "two"))) == [True, True]
+    assert caplog.text.count("Redis has forgotten that") == 1
+    drive()
+    assert payloads(quick / "out/a.jsonl") == rows
     account()
 
 
