@@ -130,8 +130,10 @@ class Leases(BrokerBase):
         owner, until, ttl = lease
         if not owner:
             return 0.0
-        # Where the server's clock went back, `acquire` counts from now on.
-        left = min(int(until) / 1e6 - (int(secs) + int(micros) / 1e6), int(ttl or 0) / 1e6)
+        left = int(until) / 1e6 - (int(secs) + int(micros) / 1e6)
+        if left > int(ttl or 0) / 1e6:
+            # The server's clock went back: only `acquire` can count from now on, so it has to be asked.
+            return 0.0
         return max(0.0, left + self.lease_grace)
 
     def attempt(self, node: str, destination: str, token: int) -> Attempt:

@@ -58,7 +58,8 @@ def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) 
         return seal_if_complete(context, micro_batch.number) or f"nothing to read in micro-batch {micro_batch.number}"
     with broker.acquire(source.node, context.owner, wait=wait) as lease, holding(context):
         micro_batch = broker.micro_batch(micro_batch.number)
-        if source.node not in micro_batch.stages:
+        # Sealed by another run, and rebuilt from the spool since: it has no stages any more, and is not read again.
+        if micro_batch.state == "open" and source.node not in micro_batch.stages:
             context.same_version(micro_batch)
             _stage(context, source, micro_batch, lease, run_all)
     sealed = seal_if_complete(context, micro_batch.number)

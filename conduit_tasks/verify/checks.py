@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from conduit_tasks.verify.queues import Queues
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import PIPELINE, Scenario
 
@@ -18,8 +19,8 @@ Event = tuple[str, int]
 class Outside:
     """Reads destinations, dead letters and sources as somebody would who knows nothing of the broker."""
 
-    def __init__(self, scenario: Scenario, home: Path) -> None:
-        self.scenario, self.home = scenario, home
+    def __init__(self, scenario: Scenario, home: Path, queues: Queues | None) -> None:
+        self.scenario, self.home, self.queues = scenario, home, queues
 
     def lines(self, name: str) -> list[bytes]:
         path = self.home / "out" / f"{name}.jsonl"
@@ -56,15 +57,25 @@ class Outside:
         from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
         from conduit_tasks.settings import settings
 
-        starts = {
-            source: {start: n for n, start in enumerate(self.offsets(source))} for source in self.scenario.sources
-        }
         out: dict[str, list[tuple[Event, str]]] = {}
         for row in DeadLetterStore(settings().path(settings().dead_letters), PIPELINE).list():
-            offset = int(bytes(row["position"]).rpartition(b":")[2])
-            event = (row["connector"], starts[row["connector"]][offset])
+            event = self.event(row["connector"], bytes(row["position"]))
+            assert event is not None, (
+                f"a dead letter of {row['connector']} at {row['position']!r}, where nothing begins"
+            )
             out.setdefault(row["destination"], []).append((event, row["error_class"]))
         return out
+
+    def event(self, source: str, position: bytes) -> Event | None:
+        """The event at a record's position; None where none begins there."""
+        if self.scenario.queued:
+            return source, int(position.rpartition(b"-")[2])
+        offset, starts = int(position.rpartition(b":")[2]), self.offsets(source)
+        return (source, starts.index(offset)) if offset in starts else None
+
+    def waiting(self, source: str) -> int:
+        """Messages of a queue that are not deleted."""
+        return len(self.queues.messages.get(source, {})) if self.queues is not None else 0
 
     def offsets(self, source: str) -> list[int]:
         """Where each event begins in its file; the end of the file is the last."""
@@ -84,6 +95,11 @@ def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[s
         _destination(scenario, outside, found, destination, dead.get(destination, []), state)
     _before_fan_out(scenario, found, dead.get("_pipeline", []), snapshot)
     for source in snapshot["sources"]:
+        if scenario.queued:
+            if waiting := outside.waiting(source["id"]):
+                found.unacked += waiting
+                found.broken(f"{waiting} messages of {source['id']} are not deleted")
+            continue
         end = outside.offsets(source["id"])[-1]
         part = f"data/{source['id']}.jsonl"
         acked = source["acked"].get(part, {"offset": 0})["offset"]
@@ -187,6 +203,8 @@ def _inversions(scenario: Scenario, destination: str, arrived: list[Event]) -> l
         if (source, n) in seen:
             continue
         seen.add((source, n))
+        if scenario.queued:
+            continue
         line = (source, scenario.events[source][n]["k"]) if order == "key" else source
         if n < last.get(line, -1):
             out.append(f"{n} of {source} behind {last[line]}")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import selectors
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -93,7 +94,7 @@ def _redis(world: World) -> list[Patch]:
     def on_our_clock(client: Any, *args: Any) -> Any:
         """The script and the time it reads, in one round trip."""
         both = client.pipeline(transaction=False)
-        both.execute_command("HSET", CLOCK, "s", str(int(world.wall)), "us", str(int(world.now % 1 * 1e6)))
+        both.execute_command("HSET", CLOCK, "s", str(world.redis_time[0]), "us", str(world.redis_time[1]))
         both.execute_command(*args)
         answer = run(both, raise_on_error=False)[1]
         if isinstance(answer, Exception):
@@ -106,7 +107,7 @@ def _redis(world: World) -> list[Patch]:
             world.check()
             return execute(self, *args, **options)
         if word == "TIME":
-            return (int(world.wall), int(world.now % 1 * 1e6))
+            return world.redis_time
         script = word in ("EVALSHA", "EVAL")
 
         def operation() -> Any:
@@ -123,7 +124,7 @@ def _redis(world: World) -> list[Patch]:
         commands = [command[0] for command in self.command_stack]
         changes = any(str(command[0]).upper() not in _READS for command in commands)
         answers = world.call("commands", lambda: run(self, *args, **options), changes=changes)
-        now = (int(world.wall), int(world.now % 1 * 1e6))
+        now = world.redis_time
         return [now if command[0] == "TIME" else answer for command, answer in zip(commands, answers)]
 
     return [*patches, (redis.Redis, "execute_command", execute_command), (Pipeline, "execute", execute_pipeline)]
@@ -189,6 +190,7 @@ def _loops(world: World) -> list[Patch]:
 
 def _processes(world: World) -> list[Patch]:
     """Threads that only keep a lease do not run; a forked child is this process, until it dies."""
+    from conduit_tasks.connectors import sqs, sqs_hidden
     from conduit_tasks.delivery.keeper import Keeper
     from conduit_tasks.micro_batch import beside
     from conduit_tasks.micro_batch.isolated import ChildDied, in_child
@@ -212,7 +214,50 @@ def _processes(world: World) -> list[Patch]:
     return [
         *((module, name, keeping) for module, name in everywhere(beside.keeping)),
         *((module, name, child) for module, name in everywhere(in_child)),
+        (sqs, "ThreadPoolExecutor", Inline),
+        (sqs_hidden, "ThreadPoolExecutor", Inline),
+        (sqs_hidden, "threading", _Threading),
         (Keeper, "__enter__", lambda self: self),
         (Keeper, "__exit__", lambda self, *_: None),
         (Keeper, "pause", pause),
     ]
+
+
+class Inline:
+    """A pool whose work is done by who asks for it."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+        """One after the other."""
+        return [function(item) for item in items]
+
+
+class _Threading:
+    """What `sqs_hidden` knows of threads."""
+
+    Lock, Event = threading.Lock, threading.Event
+
+    @staticmethod
+    def Thread(**_: Any) -> Idle:
+        return Idle()
+
+
+class Idle:
+    """A thread that only keeps something: in the world nothing happens beside."""
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+    def start(self) -> None:
+        """Does nothing."""
+
+    def join(self) -> None:
+        """Does nothing."""

@@ -56,7 +56,7 @@ class Guards:
 
     def _staging(self, broker: Any, node: str, m: int, token: int, stage: Any, *more: Any, **named: Any) -> None:
         if self._due("stage fenced"):
-            self._refused("stage with an old token", Fenced, lambda: broker.stage(node, m, token - 1, stage, *more))
+            self._refused("stage with an old token", Fenced, lambda: broker.stage(node, m, 1, stage, *more))
         if self._due("stage halted", broker, node, token):
             for status in ("degraded", "stopped"):
                 with self._being(status):
@@ -71,7 +71,7 @@ class Guards:
 
     def _sealing(self, broker: Any, m: int, token: int, **named: Any) -> None:
         if self._due("seal fenced"):
-            self._refused("seal with an old token", Fenced, lambda: broker.seal(m, token - 1, **named))
+            self._refused("seal with an old token", Fenced, lambda: broker.seal(m, 1, **named))
         if self._due("seal halted", broker, "seal", token):
             with self._being("degraded"):
                 call = lambda: broker.seal(m, token, **named)  # noqa: E731
@@ -86,7 +86,7 @@ class Guards:
 
     def _confirming(self, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         if self._due("confirm fenced"):
-            call = lambda: broker.confirm(destination, m, token - 1, *more, **named)  # noqa: E731
+            call = lambda: broker.confirm(destination, m, 1, *more, **named)  # noqa: E731
             self._refused("confirm with an old token", Fenced, call)
         if self._due("confirm beyond", broker, f"destinations.{destination}", token) and not named.get("epoch"):
             sealed = broker.latest_sealed()
@@ -154,12 +154,12 @@ class Guards:
                 with self._numbered("cursor", first - 1, f"destination:{destination}"):
                     what = f"an ack of what {destination} has not confirmed"
                     self._refused(what, InvariantBroken, lambda: begin(limit, token))
-        self._refused("an ack begun with an old token", Fenced, lambda: begin(limit, token - 1))
+        self._refused("an ack begun with an old token", Fenced, lambda: begin(limit, 1))
 
     def _acked(self, broker: Any, source: str, ack: Any, token: int | None = None, *more: Any) -> None:
         if token is None or not self._due("acked"):
             return
-        self._refused("an ack committed with an old token", Fenced, lambda: broker.commit_ack(source, ack, token - 1))
+        self._refused("an ack committed with an old token", Fenced, lambda: broker.commit_ack(source, ack, 1))
         if self._holds(broker, f"acks.{source}", token):
             other = replace(ack, m_to=ack.m_to + 1)
             call = lambda: broker.commit_ack(source, other, token)  # noqa: E731
@@ -209,7 +209,8 @@ class Guards:
 
     def _holds(self, broker: Any, node: str, token: int) -> bool:
         held = broker.hash(broker.keys.lease(node))
-        return held.get("token") == str(token) and bool(held.get("owner")) and self._runs(broker)
+        speaks = str(token) in (held.get("token"), held.get("attempt"))
+        return speaks and bool(held.get("owner")) and self._runs(broker)
 
     def _runs(self, broker: Any) -> bool:
         return broker.hash(broker.keys.pipeline).get("status") in ("running", "stopping")

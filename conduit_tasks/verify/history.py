@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
@@ -18,18 +18,22 @@ from unittest.mock import patch
 
 import redis
 
+from conduit_tasks.connectors import aws, registry
 from conduit_tasks.connectors import file as _file  # noqa: F401 - see below
-from conduit_tasks.connectors import registry
 from conduit_tasks.connectors import sql as _sql  # noqa: F401
-from conduit_tasks.errors import BrokerUnavailable, ConduitError, InvariantBroken
+from conduit_tasks.connectors import sqs as _sqs  # noqa: F401
+from conduit_tasks.errors import BrokerUnavailable, ConduitError, InvariantBroken, PipelineStopped
 
 # What is imported only while the product is in the world would keep the world's parts for ever: so it is imported here.
 from conduit_tasks.micro_batch import acks, context, deliver, plan, process, progress, read, work  # noqa: F401
 from conduit_tasks.settings import Settings, forget, settings
-from conduit_tasks.verify import deadly, receiver
+from conduit_tasks.verify import deadly, receiver, tasks
 from conduit_tasks.verify.checks import Outside, account
 from conduit_tasks.verify.disk import Disk
+from conduit_tasks.verify.executors import Executors
 from conduit_tasks.verify.faults import everywhere, faulty
+from conduit_tasks.verify.operator import Operator
+from conduit_tasks.verify.queues import Queues
 from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
 from conduit_tasks.verify.tasks import Run
@@ -55,7 +59,7 @@ def live(seed: int, events: int, folder: Path, url: str) -> Result:
     client = redis.Redis.from_url(url, decode_responses=True)
     client.flushall()
     client.script_flush()
-    Settings(home=home, redis_url=url, lease_ttl=5.0, lease_grace=0.5).use()
+    Settings(home=home, redis_url=url, lease_ttl=5.0, lease_grace=0.5, batch_bytes=scenario.chunk).use()
     try:
         history = History(scenario, home, client)
         with history.set_up():
@@ -88,15 +92,17 @@ class History:
         self.world = World(scenario.seed, scenario.rates, scenario.budget, scenario.aims)
         self.random = self.world.random
         self.disk = Disk(home)
-        self.found, self.outside = Found(), Outside(scenario, home)
+        self.found = Found()
         self.odd: list[str] = []
         self.runs = 0
         self.interrupted = 0
-        self.rolled_back = 0
+        self.stopped = 0
+        """Of the deliveries to `web`: those that a stop ended. What had been delivered is confirmed then."""
         self._under_way: list[Run] = []
         self._tasks: list[tuple[Run | None, str, Actor]] = []
-        self._remembered: tuple[float, dict[Any, Any], int] = (0.0, {}, 0)
-        self._raw = redis.Redis.from_url(_url_of(client))
+        self.queues = Queues(Random(f"queues {scenario.seed}"), lambda: self.world.now, self._queue_point)
+        self.outside = Outside(scenario, home, self.queues)
+        self.executors = Executors(self)
 
     @contextmanager
     def set_up(self) -> Iterator[None]:
@@ -108,11 +114,7 @@ class History:
         world, scenario = self.world, self.scenario
         receiver.memory = scenario.memory
         self.pipeline = get_pipeline(PIPELINE)
-        world.on_power = self._power
-        world.on_forget = self._forget
-        world.on_mishap = self._mishap
-        if scenario.forgetful:
-            world.on_tick = self._remember
+        self.operator = Operator(world, scenario, self.pipeline, self.disk, self.client)
 
         def kill() -> None:
             world.faults.append(f"{'':8}  a deadly record is touched")
@@ -151,8 +153,13 @@ class History:
                 log.setLevel(logging.CRITICAL + 1)
             for log, level in zip(logs, levels):
                 stack.callback(log.setLevel, level)
+            stack.callback(self.operator.close)
+            stack.enter_context(patch.object(aws, "client", self.queues.client))
+            stack.enter_context(patch.object(tasks, "run_all", self.executors))
             stack.enter_context(faulty(world, self.disk))
-            stack.enter_context(Watch(world, scenario, self.outside, self.found, self.client, self._raw).looking())
+            stack.enter_context(
+                Watch(world, scenario, self.outside, self.found, self.client, self.operator.raw).looking()
+            )
             try:
                 yield
             finally:
@@ -160,35 +167,44 @@ class History:
                 self._tasks.clear()
                 gc.collect()
 
+    def _queue_point(self, what: str) -> None:
+        if self.world.actor is not None:
+            self.world.call(what, lambda: None)
+
     # -- the two parts ------------------------------------------------------------------------------------------
 
     def trouble(self) -> None:
         """Runs, two at a time, while things break."""
-        scenario, random = self.scenario, self.random
+        random = self.random
         while self.runs < ROUNDS and (self.world.budget > 0 or self._left()) and not self.found.plenty:
             if random.random() < 0.02:
-                scenario.grow(self.home, random, self.world.now)
+                self._grow()
             if random.random() < 0.01:
-                self._operate(random)
+                self.operator.operate(random)
             if not self._under_way or (len(self._under_way) < 2 and random.random() < 0.02):
                 self._begin()
             self._advance()
-        self._mend()
+        self.operator.mend()
 
     def peace(self) -> None:
         """Nothing breaks any more: everything must be drained, in a bounded number of runs."""
         self.world.calm = True
-        self.scenario.grow(self.home, self.random, self.world.now, everything=True)
+        self._grow(everything=True)
         while self._under_way or self._tasks:
             self._advance()
         for _ in range(CALM):
-            self._mend()
+            self.operator.mend()
             self._begin()
             run = self._under_way[-1]
             while self._under_way or self._tasks:
                 self._advance()
-            if run.idle or self.found.plenty:
+            if self.found.plenty:
                 return
+            if run.idle:
+                if not self.queues.left():
+                    return
+                # Hidden by somebody who died: it comes again.
+                self.world.now = max(self.world.now, (self.queues.next_visible() or 0.0) + 0.1)
         self.found.broken(f"not drained after {CALM} runs without faults; last: {self.odd[-1:]}")
 
     def add_up(self) -> None:
@@ -198,7 +214,12 @@ class History:
 
         scenario = self.scenario
         each = scenario.unconfirmed + scenario.untold + 1
-        self.found.bound = self.interrupted * each * 2 + scenario.memory.lost_answers * 2 + self.rolled_back
+        self.found.bound = (
+            self.interrupted * each * 2
+            + self.stopped * scenario.unconfirmed
+            + scenario.memory.lost_answers * 2
+            + self.operator.rolled_back
+        )
         with patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}):
             account(scenario, self.outside, self.found, snapshot(PIPELINE))
         # Invariant 6: what is sealed and kept is what was sealed.
@@ -216,6 +237,9 @@ class History:
 
     def _left(self) -> bool:
         return any(self.scenario.written[s] < len(self.scenario.events[s]) for s in self.scenario.sources)
+
+    def _grow(self, *, everything: bool = False) -> None:
+        self.scenario.grow(self.home, self.random, self.queues.send, everything=everything)
 
     def _begin(self) -> None:
         self.runs += 1
@@ -247,7 +271,7 @@ class History:
             if run.over:
                 self.world.now += 1.0
                 if run.idle and not self.world.calm:
-                    self.scenario.grow(self.home, self.random, self.world.now)
+                    self._grow()
         self._under_way = [run for run in self._under_way if not run.over]
 
     def _start(self, run: Run, task: str) -> None:
@@ -259,10 +283,17 @@ class History:
             twin = self.world.start(f"{name} (twin)", run.function(task), left=True)
             self._tasks.append((None, task, twin))
 
+    def attempt(self, name: str, function: Callable[[], Any]) -> Actor:
+        """A task of a driver, as a process of its own."""
+        actor = self.world.start(name, function, left=True)
+        self._tasks.append((None, name.partition("/")[2], actor))
+        return actor
+
     def _ended(self, task: str, actor: Actor) -> None:
-        error = actor.error
+        error = actor.error if actor.error is not None else self.executors.wrong(actor)
         if error is not None and "destinations.web" in task:
-            self.interrupted += 1
+            stopped = isinstance(error, PipelineStopped)
+            self.stopped, self.interrupted = self.stopped + stopped, self.interrupted + (not stopped)
         if error is None or isinstance(error, Crash):
             return
         said = f"{actor.name}: {type(error).__name__}: {error}"
@@ -273,108 +304,3 @@ class History:
             self.found.broken(f"{said} ({Path(last.filename).name}:{last.lineno})")
         else:
             self.odd.append(said)
-
-    # -- the operator -------------------------------------------------------------------------------------------
-
-    def _operate(self, random: Random) -> None:
-        """Now and then somebody stops the pipeline, or starts it again."""
-        broker = self._broker()
-        try:
-            status = broker.status().status
-            if status in ("stopped", "degraded"):
-                self._mend()
-            elif status == "stopping" and random.random() < 0.5:
-                broker.start()
-            elif random.random() < 0.3:
-                force = random.random() < 0.4
-                self.world.faults.append(f"{'':8}  the operator stops the pipeline{' by force' if force else ''}")
-                broker.force_stop() if force else broker.stop(60.0)
-        finally:
-            broker.close()
-
-    def _mishap(self, name: str) -> None:
-        """What a theme has happen to the world."""
-        self.world.said(name)
-        broker = self._broker()
-        try:
-            if name == "the operator stops by force and starts":
-                broker.force_stop()
-                broker.start()
-        finally:
-            broker.close()
-
-    def _mend(self) -> None:
-        """The operator mends what stopped the pipeline, and starts it."""
-        broker = self._broker()
-        try:
-            self._rebuild_lost(broker)
-            if not self.client.exists(broker.keys.pipeline):
-                return
-            status = broker.status().status
-            stopped = any(
-                self.client.hget(broker.keys.destination(d), "status") == "stopped" for d in self.scenario.destinations
-            )
-            if status in ("stopped", "stopping", "degraded") or stopped:
-                self.world.faults.append(f"{'':8}  the operator starts the pipeline, which was {status}")
-                if self.scenario.strict:
-                    self._mend_cause(broker)
-                broker.start()
-        finally:
-            broker.close()
-
-    def _mend_cause(self, broker: Any) -> None:
-        """Of the first error: records that a processor fails, or that the receiver refuses."""
-        error = broker.status().error
-        if error is not None and error.node.startswith("sources."):
-            deadly.stubborn = False
-        else:
-            self.scenario.memory.refused = frozenset()
-
-    def _rebuild_lost(self, broker: Any) -> None:
-        """Where Redis forgot everything, the operator does what the runs' error says (X7)."""
-        from conduit_tasks.broker import rebuild
-        from conduit_tasks.micro_batch.context import open_spool
-
-        if rebuild.holds_state(broker):
-            return
-        spool = open_spool(self.pipeline)
-        rebuilt = rebuild.from_spool(self.pipeline, spool, broker)
-        if rebuilt.sealed:
-            self.world.faults.append(f"{'':8}  the operator rebuilds the state from the spool")
-            self.rolled_back += len(self.scenario.memory.taken)
-            rebuild.apply(broker, rebuilt, replace=False)
-
-    def _broker(self) -> Any:
-        from conduit_tasks.broker.broker import Broker
-
-        return Broker(PIPELINE, redis.Redis.from_url(_url_of(self.client), decode_responses=True))
-
-    # -- Redis and the machine ----------------------------------------------------------------------------------
-
-    def _power(self) -> None:
-        self.disk.lose()
-        if self.scenario.own_disk:
-            self._forget()
-
-    def _remember(self) -> None:
-        """What Redis has fsynced: at least everything that is a second old."""
-        if self.world.now - self._remembered[0] >= 0.7:
-            keys = sorted(self._raw.keys("{conduit:*"))
-            dumps = {k: d for k in keys if (d := self._raw.dump(k)) is not None}
-            if dumps:
-                self._remembered = (self.world.now, dumps, len(self.scenario.memory.taken))
-
-    def _forget(self) -> None:
-        if not self._remembered[0]:
-            return
-        for key in self._raw.keys("{conduit:*"):
-            self._raw.delete(key)
-        for key, dump in self._remembered[1].items():
-            self._raw.restore(key, 0, dump, replace=True)
-        self._raw.script_flush()
-        self.rolled_back += len(self.scenario.memory.taken) - self._remembered[2] + self.scenario.batch * 2
-        self.world.now += 1.0
-
-
-def _url_of(client: Any) -> str:
-    return f"unix://{client.connection_pool.connection_kwargs['path']}"

@@ -25,7 +25,7 @@ from conduit_tasks.settings import Settings, forget
 from conduit_tasks.verify.checks import Outside, account
 from conduit_tasks.verify.classes import DEADLY, STUBBORN
 from conduit_tasks.verify.result import Found, Result
-from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
+from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw, text_of
 from conduit_tasks.verify.server import own_redis, scratch_folder
 
 KILLS = 8
@@ -49,6 +49,9 @@ def _live(seed: int, events: int, home: Path, url: str) -> Result:
             if row["c"] in (DEADLY, STUBBORN):
                 row["c"] = -1
                 row.pop("deadly", None)
+    if scenario.queued:
+        scenario.queued = False
+        scenario.text = text_of(scenario)
     (home / "include/pipelines").mkdir(parents=True)
     (home / "data").mkdir()
     found = Found()
@@ -88,7 +91,7 @@ def _runs(  # noqa: PLR0917 - what one seed is made of
     """Kills some, then lets them be; how many there were."""
     began = time.monotonic()
     for run in range(MOST):
-        scenario.grow(home, random, 0.0, everything=len(faults) >= KILLS)
+        scenario.grow(home, random, _no_queue, everything=len(faults) >= KILLS)
         process = subprocess.Popen(  # noqa: S603 - this program
             [sys.executable, "-m", "conduit_tasks.verify.processes", PIPELINE, f"run-{run}"],
             env=environment,
@@ -127,6 +130,10 @@ def _runs(  # noqa: PLR0917 - what one seed is made of
     return MOST
 
 
+def _no_queue(*_: str) -> None:
+    """In this mode sources are files."""
+
+
 def _start() -> None:
     from conduit_tasks.micro_batch.context import open_broker
 
@@ -140,7 +147,7 @@ def _start() -> None:
 def _add_up(scenario: Scenario, home: Path, found: Found) -> None:
     from conduit_tasks.micro_batch.progress import snapshot
 
-    account(scenario, Outside(scenario, home), found, snapshot(PIPELINE))
+    account(scenario, Outside(scenario, home, None), found, snapshot(PIPELINE))
 
 
 @contextmanager

@@ -24,6 +24,10 @@ class Memory:
     """How often it takes a record and its answer is lost."""
     busy: float = 0.0
     """How often it answers 503."""
+    silent: float = 0.0
+    """How often it takes a record and never answers."""
+    endless: float = 0.0
+    """How often a connection is never seen to end."""
     taken: list[tuple[str, str, int]] = field(default_factory=list)
     lost_answers: int = 0
 
@@ -49,10 +53,17 @@ class Remembering(RecordDestination):
             return Outcome("refused", f"no {event.get('c')} here", 400)
         memory.taken.append((record.id, str(event.get("s")), int(event.get("n", -1))))
         await asyncio.sleep(memory.random.uniform(0.001, 0.05))
+        if memory.silent and memory.random.random() < memory.silent:
+            memory.lost_answers += 1
+            await asyncio.Event().wait()
         if memory.random.random() < memory.lossy:
             memory.lost_answers += 1
             return Outcome("failed", "no answer")
         return DELIVERED
+
+    async def close(self) -> None:
+        if memory.endless and memory.random.random() < memory.endless:
+            await asyncio.Event().wait()
 
 
 DESTINATION = Remembering

@@ -6,6 +6,7 @@ An event is `{"s": source, "n": number, "k": key, "c": class}`; its class decide
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -59,6 +60,16 @@ class Scenario:
     """Redis lives on the machine that loses power, and forgets at most its last second."""
     wide: bool
     """A nack window that tolerates nearly everything, in place of none."""
+    queued: bool = False
+    """Its sources are queues: a message comes once, unless nobody settles it, and in no order."""
+    attempts: bool = False
+    """Deliveries run in executors of their own (`executors`)."""
+    chunk: int = 64 << 20
+    """Bytes that are held together, at most."""
+    large: bool = False
+    """Records of up to hundreds of KB."""
+    more: int = 1
+    """Times as many events."""
     theme: str = ""
     """What the seed is about (`themes`); empty: everything as it is drawn."""
     text: str = ""
@@ -110,17 +121,26 @@ class Scenario:
 
     # -- the sources --------------------------------------------------------------------------------------------
 
-    def grow(self, home: Path, random: Random, now: float, everything: bool = False) -> None:
-        """Appends some of what is not there yet to the source files."""
+    def grow(self, home: Path, random: Random, send: Callable[[str, str, str], None], everything: bool = False) -> None:
+        """Some of what is not there yet comes to the sources; `send`: to a queue."""
         for source in self.sources:
             first = self.written[source]
             more = len(self.events[source]) - first
             count = more if everything else min(more, random.randint(0, self.batch))
             path = home / "data" / f"{source}.jsonl"
-            with path.open("a") as file:
-                for event in self.events[source][first : first + count]:
-                    file.write(("{broken" if event["c"] == BROKEN else json.dumps(event)) + "\n")
+            lines = [line(event) for event in self.events[source][first : first + count]]
+            if self.queued:
+                for n, text in enumerate(lines, first):
+                    send(source, f"{source}-{n}", text)
+            else:
+                with path.open("a") as file:
+                    file.writelines(text + "\n" for text in lines)
             self.written[source] = first + count
+
+
+def line(event: dict[str, Any]) -> str:
+    """An event as it comes."""
+    return "{broken" if event["c"] == BROKEN else json.dumps(event)
 
 
 def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
@@ -174,8 +194,8 @@ def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
     scenario.theme = theme_of(seed)
     if scenario.theme:
         THEMES[scenario.theme](scenario, Random(f"theme {seed}"))
-    _events(scenario, random, events)
-    scenario.text = _text(scenario)
+    _events(scenario, random, events * scenario.more)
+    scenario.text = text_of(scenario)
     return scenario
 
 
@@ -188,6 +208,9 @@ def _events(scenario: Scenario, random: Random, count: int) -> None:
             if c == DEADLY and (deadly or not n):
                 c = PLAIN
             row: dict[str, Any] = {"s": source, "n": n, "k": random.randrange(4), "c": c}
+            if scenario.large:
+                # From nothing to some hundred KB, each size as often as its half.
+                row["p"] = "x" * int(2 ** random.uniform(0, 18.3))
             if c == DEADLY:
                 deadly, row["deadly"] = 1, True
             rows.append(row)
@@ -199,7 +222,8 @@ def _when(c: int) -> str:
     return f"condition: '{{{{ eq .Payload.After.c {c} }}}}'"
 
 
-def _text(s: Scenario) -> str:
+def text_of(s: Scenario) -> str:
+    """The pipeline file."""
     lines = [
         'version: "2.2"',
         "pipelines:",
@@ -218,9 +242,11 @@ def _text(s: Scenario) -> str:
         lines += [
             f"      - id: {source}",
             "        type: source",
-            "        plugin: file",
+            f"        plugin: {'sqs' if s.queued else 'file'}",
             f"        ack-on: {'stored' if s.stored else 'delivered'}",
-            f"        settings: {{path: data/{source}.jsonl, format: jsonl, key: k, settle: 0s}}",
+            f"        settings: {{queue: {source}, format: json, wait: 0s, visibility-timeout: 20s}}"
+            if s.queued
+            else f"        settings: {{path: data/{source}.jsonl, format: jsonl, key: k, settle: 0s}}",
             "        processors:",
             "          - {id: mark, plugin: field.set,"
             " settings: {field: .Metadata.mark, value: 'm{{ .Payload.After.k }}'}}",

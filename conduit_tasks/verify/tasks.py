@@ -18,6 +18,10 @@ def here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
     return [function(piece) for piece in pieces]
 
 
+run_all: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]] = here
+"""Where a driver's tasks run; a world puts its own here."""
+
+
 def plan_task(pipeline: str, run: str) -> bool:
     """`plan`; whether there is work."""
     from conduit_tasks.micro_batch.plan import plan_run
@@ -40,13 +44,13 @@ def node_task(pipeline: str, node: str, run: str, drain_limit: float, cleared: b
     with opened(pipeline, run) as context:
         wait = context.settings.lease_ttl + context.settings.lease_grace + 1
         if kind == "sources":
-            return read_source(context, name, here, wait)
+            return read_source(context, name, run_all, wait)
         if kind == "processors":
-            return process(context, here, wait)
+            return process(context, run_all, wait)
         return deliver_destination(
             context,
             name,
-            here,
+            run_all,
             run=run,
             wait=wait,
             drain_limit=drain_limit,

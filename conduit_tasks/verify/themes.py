@@ -11,8 +11,8 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from conduit_tasks.verify.classes import REFUSED, STUBBORN
-from conduit_tasks.verify.world import Aim
+from conduit_tasks.verify.classes import CLONED, DEADLY, REFUSED, STUBBORN
+from conduit_tasks.verify.world import Aim, Rates
 
 if TYPE_CHECKING:
     from conduit_tasks.verify.scenario import Scenario
@@ -41,9 +41,13 @@ def _collect(s: Scenario, random: Random) -> None:
 def _trip(s: Scenario, random: Random) -> None:
     """The default nack window: the first nack stops the pipeline, until the operator has mended its cause."""
     s.strict = True
-    s.classes = [STUBBORN, REFUSED]
-    s.batch = random.choice([8, 15])
-    s.unconfirmed = random.choice([1, 4, 8])
+    s.batch, s.unconfirmed = random.choice([8, 15]), random.choice([1, 4, 8])
+    if random.random() < 0.5:
+        s.classes = [STUBBORN, REFUSED]
+        return
+    # Nothing else happens: what arrived before the trip is not sent again after it, but for what was on its way.
+    s.classes, s.sources, s.more, s.batch, s.untold = [REFUSED], ["a"], 2, 1000, 1000
+    s.rates, s.aims, s.memory.lossy, s.memory.busy = Rates(0, 0, 0, 0, 0.1), [], 0.0, 0.0
 
 
 def _power(s: Scenario, random: Random) -> None:
@@ -61,12 +65,82 @@ def _torn(s: Scenario, random: Random) -> None:
     s.aims += [Aim("confirm", "destinations.web", random.randint(1, 3), "before")]
 
 
+def _attempts(s: Scenario, random: Random) -> None:
+    """An executor stands still, another is given the same task, and the first one wakes up."""
+    s.attempts, s.strict, s.few = True, False, False
+    s.classes = [c for c in s.classes if c not in (DEADLY, CLONED)]
+    s.sources, s.more, s.batch, s.lag = ["a"], 3, 1000, None
+    s.unconfirmed = s.untold = 1
+    s.memory.busy = s.memory.lossy = 0.0
+    s.aims = [
+        Aim(
+            "confirm", f"destinations.{random.choice(['file', 'web', 'web'])} attempt 1", random.randint(1, 2), "pause"
+        ),
+        Aim("write out/", "destinations.file attempt 1", random.randint(1, 2), "pause"),
+    ]
+
+
+def _queue(s: Scenario, random: Random) -> None:
+    """Sources that cannot be read again: what was settled is gone."""
+    s.queued, s.strict = True, False
+    if random.random() < 0.4:
+        s.classes.append(DEADLY)
+    s.stored = random.random() < 0.5
+    s.own_disk = random.random() < 0.5
+    s.retention = "24h" if s.own_disk else s.retention
+    s.rates = replace(s.rates, forget=0.01 if s.own_disk else 0.0, power=0.002)
+    s.aims += [
+        Aim("delete in", "", random.randint(1, 3), random.choice(["after", "forget" if s.own_disk else "after"]))
+    ]
+
+
+def _older(s: Scenario, random: Random) -> None:
+    """An older copy of Redis is put back."""
+    _queue(s, random)
+    s.own_disk, s.retention, s.batch, s.lag = True, "24h", 5, random.choice([None, 50])
+    s.stored = random.random() < 0.7
+    s.rates = replace(s.rates, forget=0.0, power=0.0)
+    s.aims = [
+        Aim("seal", "", random.randint(1, 2), "a copy of Redis is made"),
+        Aim(random.choice(["commit_ack", "seal"]), "", random.randint(3, 5), "an older copy of Redis is put back"),
+    ]
+
+
+def _clocks(s: Scenario, random: Random) -> None:
+    """Clocks jump by an hour."""
+    s.strict = False
+    which = random.choice(["Redis'", "the machine's"])
+    s.aims = [
+        Aim(random.choice(["acquire", "confirm", "stage"]), "", random.randint(1, 4), f"{which} clock jumps {way}")
+        for way in random.sample(["ahead", "back"], random.choice([1, 2]))
+    ]
+
+
+def _sizes(s: Scenario, random: Random) -> None:
+    """Records from some bytes to hundreds of KB, of which few may be held together."""
+    s.large, s.strict = True, False
+    s.chunk = random.choice([2_000, 60_000, 300_000])
+    s.batch = 1000
+
+
+def _silence(s: Scenario, random: Random) -> None:
+    """A receiver that takes a record and never answers, and connections that never end."""
+    s.strict = False
+    s.memory.silent, s.memory.endless = 0.1, 0.5
+    s.memory.busy = 0.0
+
+
 THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "restage": _restage,
     "collect": _collect,
     "trip": _trip,
     "power": _power,
     "torn": _torn,
+    "queue": _queue,
+    "older": _older,
+    "clocks": _clocks,
+    "sizes": _sizes,
+    "silence": _silence,
 }
 """Name → how it changes what was drawn."""
 

@@ -26,17 +26,21 @@ class Watch:
         self.world, self.scenario, self.outside, self.found, self.redis = world, scenario, outside, found, redis
         self.acked: dict[str, list[int]] = {s: [] for s in scenario.sources}
         self.told: dict[str, list[Any]] = defaultdict(list)
+        if outside.queues is not None:
+            outside.queues.on_delete = self._deleting
         self.guards = Guards(scenario.seed, found, raw)
         self._looked = 0
         self._index: dict[tuple[str, str], int] = {}
         self._voted: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._stored: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._passed: set[tuple[str, int]] = set()
         self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))
 
     @contextmanager
     def looking(self) -> Iterator[None]:
         from conduit_tasks.broker.broker import Broker
         from conduit_tasks.connectors.file import FileSource
+        from conduit_tasks.connectors.sqs import SqsSource
         from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
         from conduit_tasks.micro_batch.deliver import Drain
         from conduit_tasks.spool.spool import Spool
@@ -44,6 +48,7 @@ class Watch:
         with ExitStack() as stack:
             hooks: list[Hook] = [
                 (FileSource, "ack", self._acking, None),
+                (SqsSource, "ack", self._settling, None),
                 (Broker, "commit_ack", self._committing, None),
                 (Broker, "open", None, self._opened),
                 (Broker, "seal", None, self._sealed),
@@ -85,23 +90,34 @@ class Watch:
             if given and offset < max(given) and not self.scenario.forgetful:
                 self.found.broken(f"Invariant 2: {source} is acked at {offset} after {max(given)}")
             given.append(offset)
-            if self.scenario.stored:
-                continue
             count = sum(1 for at in self.outside.offsets(source)[1:] if at <= offset)
-            dead: dict[str, list[tuple[Event, str]]] | None = None
-            for destination in self.scenario.destinations:
-                has = set(self.outside.arrived(destination))
-                for event in self.scenario.events[source][:count]:
-                    state = self.scenario.at(destination, event)
-                    if state not in ("delivered", "nacked") or (source, event["n"]) in has:
-                        continue
-                    # The letters are files: read only where something is not there.
-                    dead = self.outside.dead() if dead is None else dead
-                    if (source, event["n"]) not in {e for e, _ in dead.get(destination, ())}:
-                        self.found.broken(
-                            f"Invariant 1: {source} is acked at {offset}, but {destination} has not {event['n']}"
-                        )
+            self._has_all(source, self.scenario.events[source][:count])
         self.world.call("the source is acked", lambda: None)
+
+    def _settling(self, connector: Any, position: dict[str, Any]) -> None:
+        self.told[connector.connector].append(position)
+
+    def _deleting(self, queue: str, id: str) -> None:
+        """Invariant 1, of a message that is deleted."""
+        if self.world.actor is not None:
+            with self.world.watching():
+                self._has_all(queue, [self.scenario.events[queue][int(id.rpartition("-")[2])]])
+
+    def _has_all(self, source: str, events: Sequence[dict[str, Any]]) -> None:
+        """Whether these events are wherever they must be before their source is acked."""
+        if self.scenario.stored:
+            return
+        dead: dict[str, list[tuple[Event, str]]] | None = None
+        for destination in self.scenario.destinations:
+            has = set(self.outside.arrived(destination))
+            for event in events:
+                state = self.scenario.at(destination, event)
+                if state not in ("delivered", "nacked") or (source, event["n"]) in has:
+                    continue
+                # The letters are files: read only where something is not there.
+                dead = self.outside.dead() if dead is None else dead
+                if (source, event["n"]) not in {e for e, _ in dead.get(destination, ())}:
+                    self.found.broken(f"Invariant 1: {source} is acked, but {destination} has not {event['n']}")
 
     def _committing(self, _: Any, source: str, ack: Any, *__: Any, **___: Any) -> None:
         """C12: the source was told before the broker calls it told."""
@@ -123,7 +139,7 @@ class Watch:
         data = self.redis.hgetall(f"{{conduit:{PIPELINE}}}:micro-batch:{unsealed}") if unsealed else {}
         for name, text in data.items():
             if name.startswith("slices:"):
-                records += sum(piece["records"] for piece in json.loads(text))
+                records += sum(piece["records"] or 0 for piece in json.loads(text))
         if records > s.lag and not s.forgetful:
             self.found.broken(f"Invariant 7: {records} records are ahead of the slowest destination, {s.lag} may be")
 
@@ -188,7 +204,7 @@ class Watch:
         if dead:
             stored = Counter(event for event, _ in self.outside.dead().get(destination, ()))
             for letter in dead:
-                event = self._event(letter.record)
+                event = self.outside.event(letter.record.origin.connector, bytes(letter.record.position))
                 if event is not None and not stored[event]:
                     self.found.broken(
                         f"Invariant 8: {destination} confirms a nack of {event} before its dead letter is stored"
@@ -197,17 +213,13 @@ class Watch:
     def _confirmed(self, _: Any, __: Any, destination: str, m: int, *___: Any, **____: Any) -> None:
         """Invariant 10: the cursor moves over a micro-batch of which every record was confirmed."""
         cursor = self._numbers(f"destination:{destination}", "cursor")[0]
-        if cursor < m or self.scenario.forgetful or (given := self._given.pop((destination, m), None)) is None:
+        if cursor < m or self.scenario.forgetful or (destination, m) in self._passed:
             return
+        given = self._given.pop((destination, m))
+        self._passed.add((destination, m))
         total = self._numbers(f"micro-batch:{m}", "total")[0]
         if total and given.ranges != ((0, total - 1),):
             self.found.broken(f"Invariant 10: {destination} passes micro-batch {m} of {total} records by {given}")
-
-    def _event(self, record: Any) -> Event | None:
-        source = record.origin.connector
-        offset = int(bytes(record.position).rpartition(b":")[2])
-        starts = self.outside.offsets(source)
-        return (source, starts.index(offset)) if offset in starts else None
 
     def _collecting(self, spool: Any, pipeline: str, micro_batch: int) -> None:
         """Invariant 6: nobody needs it any more, and marks in the spool say so as well (X7)."""

@@ -100,6 +100,7 @@ class World:
         self._kept = budget // 2
         # Counted from a small number: a float of this size tells microseconds apart.
         self.now = 1_000.0
+        self.machine_ahead = self.redis_ahead = 0.0
         self.points = 0
         self.faults: list[str] = []
         self.history: list[str] = []
@@ -115,8 +116,14 @@ class World:
 
     @property
     def wall(self) -> float:
-        """Seconds since the epoch."""
-        return EPOCH + self.now
+        """Seconds since the epoch, by the machine's clock."""
+        return EPOCH + self.now + self.machine_ahead
+
+    @property
+    def redis_time(self) -> tuple[int, int]:
+        """Seconds and microseconds, by Redis' clock."""
+        now = self.now + self.redis_ahead
+        return int(EPOCH + now), int(now % 1 * 1e6)
 
     # -- seen from an actor -------------------------------------------------------------------------------------
 

@@ -102,9 +102,10 @@ def lua(name: str, script: str, old: str, new: str = "", theme: str = "") -> Mut
 
 
 HELD = "  if held[1] ~= token or not held[2] or held[2] == '' then"
-NO_GUARD = "local no = guard(K.pipeline, K.lease, A.token, K.destination)\nif no then return no end\n"
+NO_GUARD = "local no = guard_done(K.lease, A.token)\nif no then return no end\n"
 ACK_GUARD = "local no = fenced(K.lease, A.token)\n  if no then return no end\n  renew(K.lease)"
 
+ENDLESS = "            async with asyncio.timeout(CLOSING):\n                await self._destination.close()"
 WRITE = "        first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])\n        work = self._work\n"
 HURRIED = """        if work.chain is None and not work.culprits and len(chunk.seqs) == work.matched:
             self._port.confirm([(0, work.total - 1)], {"matched": chunk.records, "delivered": chunk.records})
@@ -115,12 +116,6 @@ MUTANTS = [
     lua("overlap", "confirm", "if repeated == 'some' then return broken(", "if false then return broken("),
     lua("unfenced", "_shared", HELD, "  if false then"),
     lua("confirm without fencing", "confirm", NO_GUARD),
-    lua(
-        "confirm unfenced",
-        "confirm",
-        NO_GUARD,
-        "local no = halted(K.pipeline, K.destination)\nif no then return no end\n",
-    ),
     lua("confirm beyond the next", "confirm", "if m ~= cursor + 1 or mb[1] ~= 'sealed' then", "if false then"),
     lua(
         "cursor moved with a gap",
@@ -186,7 +181,24 @@ MUTANTS = [
         "local skip = 0",
         "collect",
     ),
+    lua(
+        "a stop forgets what was delivered",
+        "confirm",
+        "guard_done(K.lease, A.token)",
+        "guard(K.pipeline, K.lease, A.token, K.destination)",
+        "trip",
+    ),
+    lua(
+        "an empty read is progress", "stage", "  if attempts then redis.call('HSET', K.lease, 'attempts', attempts) end\n", "", "queue"
+    ),
     # Python
+    Mutant(
+        "a lease is held by a clock that went back",
+        "broker/leases.py",
+        {"if left > int(ttl or 0) / 1e6:": "if False:"},
+        "clocks",
+    ),
+    Mutant("connections are waited for without end", "delivery/attempts.py", {ENDLESS: ENDLESS.replace("timeout(CLOSING)", "timeout(None)")}, "silence"),
     Mutant(
         "commit_ack before the source is told",
         "micro_batch/acks.py",
@@ -220,7 +232,7 @@ MUTANTS = [
         "vote after store",
         "delivery/teller.py",
         {
-            "        accepted = self._vote(flush)\n        settled": "        if hurried := flush.settled(None).letters:\n            self._store(hurried)\n        accepted = self._vote(flush)\n        settled",
+            "        accepted, stopped = self._vote(flush)\n": "        if hurried := flush.settled(None).letters:\n            self._store(hurried)\n        accepted, stopped = self._vote(flush)\n",
         },
         "trip",
     ),

@@ -17,6 +17,7 @@ from conduit_tasks.micro_batch import seal
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool import durable
@@ -134,3 +135,44 @@ def test_two_runs_may_collect_the_same_micro_batch(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "unlink", twice)
     LocalStore(tmp_path).delete("1")
     assert not (tmp_path / "1").exists()
+
+
+@pytest.mark.proves("I3", "X7")
+def test_a_micro_batch_that_was_sealed_and_rebuilt_meanwhile_is_not_read_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a source that is about to read the open micro-batch
+    write_pipeline(home, "p", TWO)
+    events(home / "data", "a.jsonl", 0, 5)
+    plan_run("p", "one")
+    acquire = Broker.acquire
+
+    # When another run seals it, and the state is rebuilt from the spool, which knows of no stages
+    def late(self: Broker, node: str, *args: Any, **options: Any) -> Any:
+        if node == "sources.in":
+            self.redis.hset(self.keys.micro_batch(1), mapping={"state": "sealed", "manifest": ""})
+            self.redis.hdel(self.keys.pipeline, "unsealed")
+        return acquire(self, node, *args, **options)
+
+    monkeypatch.setattr(Broker, "acquire", late)
+    with opened("p", "one") as context:
+        before = context.broker.hash(context.broker.keys.index("in"))
+        said = read_source(context, "in", here, 5.0)
+        # Then it stands as it is, and no index is given out twice
+        assert said == "micro-batch 1 is sealed"
+        assert context.broker.hash(context.broker.keys.index("in")) == before
+
+
+@pytest.mark.proves("I4")
+def test_a_node_whose_holder_died_before_the_servers_clock_went_back_is_worked_on(home: Path) -> None:
+    write_pipeline(home, "p", TWO)
+    events(home / "data", "a.jsonl", 0, 5)
+    plan_run("p", "one")
+    # Given a dead holder's lease, which ends in an hour by the clock that Redis has now
+    with opened("p", "one") as context:
+        context.broker.acquire("sources.in", "dead")
+        key = context.broker.keys.lease("sources.in")
+        ahead = int(context.broker.hash(key)["until"]) + 3_600_000_000
+        context.broker.redis.hset(key, "until", str(ahead))
+    # Then a run that looks at the node works on it, rather than leave it to that holder
+    assert needed("p", "sources.in", "two").submit

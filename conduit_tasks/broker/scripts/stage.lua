@@ -19,7 +19,10 @@
 
 local no = guard(K.pipeline, K.lease, A.token)
 if no then return no end
-if redis.call('EXISTS', K.micro_batch) == 0 then return broken('the micro-batch', K.micro_batch, 'does not exist') end
+local state = redis.call('HGET', K.micro_batch, 'state')
+if not state then return broken('the micro-batch', K.micro_batch, 'does not exist') end
+-- Sealed: that stands, also where the state was rebuilt from the spool and no stage is known any more.
+if state ~= 'open' then return {'ok'} end
 local nodes = cjson.decode(redis.call('HGET', K.micro_batch, 'nodes'))
 local missing, expected = {}, false
 for _, node in ipairs(nodes) do
@@ -32,6 +35,7 @@ end
 if not expected then return broken('Invariant 3:', A.node, 'has no part in the micro-batch') end
 
 if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then
+  local records = 0
   if A.source ~= '' then
     local slices = cjson.decode(redis.call('HGET', K.micro_batch, 'slices:' .. A.source))
     local count = tonumber(A.count)
@@ -42,6 +46,7 @@ if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then
     for i, slice in ipairs(slices) do
       local following = redis.call('HINCRBY', K.index, slice.partition, A.rest[i])
       first[i] = text(following - tonumber(A.rest[i]))
+      records = records + tonumber(A.rest[i])
     end
     if A.slices ~= '' then redis.call('HSET', K.micro_batch, 'slices:' .. A.source, A.slices) end
     for i = count + 1, #A.rest, 2 do redis.call('HSET', K.planned, A.rest[i], A.rest[i + 1]) end
@@ -51,6 +56,9 @@ if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then
   end
   redis.call('HSET', K.micro_batch, 'stage:' .. A.node, A.stage, 'won:' .. A.node, A.manifest)
   add(K.figures, A.observed)
+  -- A queue that hides a message from the one whose worker it killed gives nothing: that is no progress.
+  local attempts = A.source ~= '' and records == 0 and redis.call('HGET', K.lease, 'attempts')
   progressed(K.lease)
+  if attempts then redis.call('HSET', K.lease, 'attempts', attempts) end
 end
 return {'ok', unpack(missing)}

@@ -1,0 +1,70 @@
+"""Where a driver's tasks run: with it, or (theme `attempts`) in executors of their own, of which one stands still while
+Spark starts another attempt of the same task, and wakes up later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.errors import ConduitError, Fenced, InvariantBroken
+from conduit_tasks.verify.world import Actor, Crash
+
+if TYPE_CHECKING:
+    from conduit_tasks.verify.history import History
+
+LOOK = 0.05
+"""Seconds between two looks of a driver at its tasks."""
+PATIENCE = (0.5, 2.0)
+"""Seconds after which Spark starts another attempt of a task that is slow."""
+MOST = 4
+"""Attempts of one task (`spark.task.maxFailures`)."""
+
+
+class Executors:
+    """In place of Spark's: called with a function and its pieces."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def __call__(self, function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        actor = self._history.world.actor
+        apart = self._history.scenario.attempts and actor is not None and "/destinations." in actor.name
+        return [self._attempted(function, piece) if apart else function(piece) for piece in pieces]
+
+    def wrong(self, actor: Actor) -> BaseException | None:
+        """What an attempt answered that nobody waited for any more, where it is an error."""
+        return actor.answer if isinstance(actor.answer, ConduitError) else None
+
+    def _attempted(self, function: Callable[[Any], Any], piece: Any) -> Any:
+        world = self._history.world
+        driver, attempts = world.actor, list[Actor]()
+        assert driver is not None
+        until = 0.0
+        while True:
+            ended = [a for a in attempts if a.ended or a.dead]
+            for attempt in ended:
+                if attempt.ended and attempt.error is None:
+                    return attempt.answer
+                if attempt.ended and not isinstance(attempt.error, Crash):
+                    raise attempt.error  # type: ignore[misc]  # it has one
+            if len(ended) == len(attempts) or (world.now > until and len(attempts) < MOST):
+                if len(attempts) == MOST:
+                    raise RuntimeError(f"{driver.name}: a task failed {MOST} times")
+                attempts.append(self._start(driver.name, len(attempts) + 1, function, piece))
+                until = world.now + world.random.uniform(*PATIENCE)
+            self._keep(function)
+            world.sleep(LOOK)
+
+    def _start(self, driver: str, number: int, function: Callable[[Any], Any], piece: Any) -> Actor:
+        history = self._history
+        if number > 1:
+            history.interrupted += "destinations.web" in driver
+            history.world.said(f"{driver}: attempt {number} of its task is started")
+        return history.attempt(f"{driver} attempt {number}", lambda: function(piece))
+
+    def _keep(self, task: Any) -> None:
+        """A driver keeps its lease in a thread, whatever its tasks do."""
+        world = self._history.world
+        with world.watching(), suppress(Fenced, InvariantBroken):
+            self._history.operator.attach(f"destinations.{task.destination}", task.token)

@@ -1,0 +1,177 @@
+"""Who does what no task does: the operator, and what befalls Redis and the machine."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from conduit_tasks.verify import deadly
+from conduit_tasks.verify.scenario import PIPELINE, Scenario
+
+if TYPE_CHECKING:
+    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.verify.disk import Disk
+    from conduit_tasks.verify.world import World
+
+JUMP = 3_600.0
+"""Seconds that a clock jumps by."""
+State = dict[Any, Any]
+"""Key -> what Redis' DUMP says."""
+
+
+class Operator:
+    """Acts on the pipeline and its Redis from outside. `rolled_back`: sends that Redis may have forgotten."""
+
+    def __init__(self, world: World, scenario: Scenario, pipeline: Pipeline, disk: Disk, client: Any) -> None:
+        self.world, self.scenario, self.pipeline, self.disk, self.client = world, scenario, pipeline, disk, client
+        self.raw = redis.Redis.from_url(url_of(client))
+        self.rolled_back = 0
+        self._remembered: tuple[float, State, int] = (0.0, {}, 0)
+        self._copy: tuple[State, int] = ({}, 0)
+        self._mishaps = {
+            "the operator stops by force and starts": self._restart,
+            "a copy of Redis is made": self._make_copy,
+            "an older copy of Redis is put back": self._put_back,
+            "Redis' clock jumps ahead": lambda: self._jump(redis=JUMP),
+            "Redis' clock jumps back": lambda: self._jump(redis=-JUMP),
+            "the machine's clock jumps ahead": lambda: self._jump(machine=JUMP),
+            "the machine's clock jumps back": lambda: self._jump(machine=-JUMP),
+        }
+        world.on_power = self._power
+        world.on_forget = self.forget
+        world.on_mishap = self._mishap
+        if scenario.forgetful:
+            world.on_tick = self._remember
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self.raw.close()
+
+    def operate(self, random: Random) -> None:
+        """Now and then somebody stops the pipeline, or starts it again."""
+        broker = self._broker()
+        try:
+            status = broker.status().status
+            if status in ("stopped", "degraded"):
+                self.mend()
+            elif status == "stopping" and random.random() < 0.5:
+                broker.start()
+            elif random.random() < 0.3:
+                force = random.random() < 0.4
+                self.world.faults.append(f"{'':8}  the operator stops the pipeline{' by force' if force else ''}")
+                broker.force_stop() if force else broker.stop(60.0)
+        finally:
+            broker.close()
+
+    def mend(self) -> None:
+        """Mends what stopped the pipeline, and starts it."""
+        broker = self._broker()
+        try:
+            self._rebuild_lost(broker)
+            if not self.client.exists(broker.keys.pipeline):
+                return
+            status = broker.status().status
+            stopped = any(
+                self.client.hget(broker.keys.destination(d), "status") == "stopped" for d in self.scenario.destinations
+            )
+            if status in ("stopped", "stopping", "degraded") or stopped:
+                self.world.faults.append(f"{'':8}  the operator starts the pipeline, which was {status}")
+                if self.scenario.strict:
+                    self._mend_cause(broker)
+                broker.start()
+        finally:
+            broker.close()
+
+    def attach(self, node: str, token: int) -> None:
+        """Renews a lease, as its driver does. Raises Fenced."""
+        broker = self._broker()
+        try:
+            broker.attach(node, token)
+        finally:
+            broker.close()
+
+    def _mishap(self, name: str) -> None:
+        """What a theme has happen to the world."""
+        self.world.said(name)
+        self._mishaps[name]()
+
+    def _restart(self) -> None:
+        broker = self._broker()
+        broker.force_stop()
+        broker.start()
+        broker.close()
+
+    def _mend_cause(self, broker: Any) -> None:
+        """Of the first error: records that a processor fails, or that the receiver refuses."""
+        error = broker.status().error
+        if error is not None and error.node.startswith("sources."):
+            deadly.stubborn = False
+        else:
+            self.scenario.memory.refused = frozenset()
+
+    def _rebuild_lost(self, broker: Any) -> None:
+        """Where Redis forgot everything, the operator does what the runs' error says (X7)."""
+        from conduit_tasks.broker import rebuild
+        from conduit_tasks.micro_batch.context import open_spool
+
+        if rebuild.holds_state(broker):
+            return
+        spool = open_spool(self.pipeline)
+        rebuilt = rebuild.from_spool(self.pipeline, spool, broker)
+        if rebuilt.sealed:
+            self.world.faults.append(f"{'':8}  the operator rebuilds the state from the spool")
+            self.rolled_back += len(self.scenario.memory.taken)
+            rebuild.apply(broker, rebuilt, replace=False)
+
+    def _broker(self) -> Any:
+        from conduit_tasks.broker.broker import Broker
+
+        return Broker(PIPELINE, redis.Redis.from_url(url_of(self.client), decode_responses=True))
+
+    def _jump(self, *, redis: float = 0.0, machine: float = 0.0) -> None:
+        self.world.redis_ahead += redis
+        self.world.machine_ahead += machine
+
+    # -- Redis and the machine ----------------------------------------------------------------------------------
+
+    def _power(self) -> None:
+        self.disk.lose()
+        if self.scenario.own_disk:
+            self.forget()
+
+    def _remember(self) -> None:
+        """What Redis has fsynced: at least everything that is a second old."""
+        if self.world.now - self._remembered[0] >= 0.7 and (state := self._state()):
+            self._remembered = (self.world.now, state, len(self.scenario.memory.taken))
+
+    def forget(self) -> None:
+        """Redis is as it was at its last fsync."""
+        if self._remembered[0]:
+            self._restore(*self._remembered[1:])
+
+    def _make_copy(self) -> None:
+        self._copy = (self._state(), len(self.scenario.memory.taken))
+
+    def _put_back(self) -> None:
+        if self._copy[0]:
+            self._restore(*self._copy)
+
+    def _state(self) -> State:
+        keys = sorted(self.raw.keys("{conduit:*"))
+        return {key: dump for key in keys if (dump := self.raw.dump(key)) is not None}
+
+    def _restore(self, state: State, taken: int) -> None:
+        for key in self.raw.keys("{conduit:*"):
+            self.raw.delete(key)
+        for key, dump in state.items():
+            self.raw.restore(key, 0, dump, replace=True)
+        self.raw.script_flush()
+        self.rolled_back += len(self.scenario.memory.taken) - taken + self.scenario.batch * 2
+        self.world.now += 1.0
+
+
+def url_of(client: Any) -> str:
+    """The address of a client's Redis."""
+    return f"unix://{client.connection_pool.connection_kwargs['path']}"
