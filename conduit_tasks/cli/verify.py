@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from conduit_tasks.verify.result import Result
 
 COLUMNS = ("events", "runs", "points", "faults", "loss", "inversions", "duplicates", "bound", "unacked")
-PROGRESS = 10
-"""Seeds between two lines of progress."""
+LINES = 50
+"""Lines of progress, about; every tenth seed at the most."""
+MANY = 500
+"""Seeds from which on what befell those that held is not kept: a long run needs no more memory than a short one."""
 
 
 def verify(  # noqa: PLR0917 - options, not arguments
@@ -52,12 +55,15 @@ def verify(  # noqa: PLR0917 - options, not arguments
 
 
 def _progress(results: Iterable[Result], count: int, json: bool) -> Iterator[Result]:
+    began, broken, every = time.monotonic(), 0, max(10, count // LINES)
     for n, result in enumerate(results, 1):
+        broken += not result.ok
         if not json and (not result.ok or count <= 20):
             _tell(result, json)
-        elif n % PROGRESS == 0:
-            note(f"{n} of {count} seeds")
-        yield result
+        if n % every == 0 and count > 20:
+            left = (time.monotonic() - began) / n * (count - n)
+            note(f"{n:,} of {count:,} seeds, {broken or 'none'} violated; about {left / 60:,.0f} min left")
+        yield result if count < MANY or not result.ok else result.short()
 
 
 def _tell(result: Result, json: bool) -> None:
@@ -66,6 +72,8 @@ def _tell(result: Result, json: bool) -> None:
     _print(result.name, [result.to_json()["counts"][name] for name in COLUMNS])
     for said in result.found.violations:
         print(f"    {said}")
+    if not result.ok:
+        print(f"    again: {result.again}", flush=True)
 
 
 def _print(first: str, cells: Iterable[Any]) -> None:

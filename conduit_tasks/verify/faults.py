@@ -200,6 +200,10 @@ def _processes(world: World) -> list[Patch]:
     def keeping(lease: Any) -> Iterator[None]:
         yield
 
+    @contextmanager
+    def nothing(*_: Any) -> Iterator[None]:
+        yield
+
     def child(function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
@@ -213,6 +217,7 @@ def _processes(world: World) -> list[Patch]:
 
     return [
         *((module, name, keeping) for module, name in everywhere(beside.keeping)),
+        *((module, name, nothing) for module, name in everywhere(beside.beside)),
         *((module, name, child) for module, name in everywhere(in_child)),
         (sqs, "ThreadPoolExecutor", Inline),
         (sqs_hidden, "ThreadPoolExecutor", Inline),

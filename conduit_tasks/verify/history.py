@@ -45,6 +45,9 @@ ROUNDS = 9
 CALM = 30
 """Runs in which everything must be drained once nothing breaks any more."""
 
+LONGEST = 1_500.0
+"""Seconds that this may take, in the world's time."""
+
 
 def live(seed: int, events: int, folder: Path, url: str) -> Result:
     """Lives one seed in `folder` on the Redis at `url`, which is emptied."""
@@ -189,6 +192,7 @@ class History:
     def peace(self) -> None:
         """Nothing breaks any more: everything must be drained, in a bounded number of runs."""
         self.world.calm = True
+        began = self.world.now
         self._grow(everything=True)
         while self._under_way or self._tasks:
             self._advance()
@@ -198,6 +202,9 @@ class History:
             run = self._under_way[-1]
             while self._under_way or self._tasks:
                 self._advance()
+            if self.world.now - began > LONGEST:
+                self.found.broken(f"draining took {self.world.now - began:,.0f} s, though nothing broke any more")
+                return
             if self.found.plenty:
                 return
             if run.idle:

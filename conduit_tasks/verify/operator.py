@@ -36,6 +36,7 @@ class Operator:
             "an older copy of Redis is put back": self._put_back,
             "Redis' clock jumps ahead": lambda: self._jump(redis=JUMP),
             "Redis' clock jumps back": lambda: self._jump(redis=-JUMP),
+            "Redis' clock jumps back, and a process dies": self._jump_and_die,
             "the machine's clock jumps ahead": lambda: self._jump(machine=JUMP),
             "the machine's clock jumps back": lambda: self._jump(machine=-JUMP),
         }
@@ -150,6 +151,10 @@ class Operator:
         """Redis is as it was at its last fsync."""
         if self._remembered[0]:
             self._restore(*self._remembered[1:])
+
+    def _jump_and_die(self) -> None:
+        self._jump(redis=-JUMP)
+        self.world.die("with a lease that ends in an hour")
 
     def _make_copy(self) -> None:
         self._copy = (self._state(), len(self.scenario.memory.taken))

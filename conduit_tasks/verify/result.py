@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 PLENTY = 12
@@ -48,6 +48,12 @@ class Result:
     odd: list[str] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
     processes: bool = False
+    befell: int = 0
+    """How many faults there were, where they are not listed."""
+
+    def short(self) -> Result:
+        """The same without lists."""
+        return replace(self, befell=len(self.faults), faults=[], odd=[], history=[])
 
     @property
     def ok(self) -> bool:
@@ -75,7 +81,7 @@ class Result:
                 "events": self.events,
                 "runs": self.runs,
                 "points": self.points,
-                "faults": len(self.faults),
+                "faults": self.befell or len(self.faults),
                 **found,
             },
             "violations": violations,

@@ -6,11 +6,15 @@ import gc
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
+from queue import Empty
 from typing import Any
 
 from conduit_tasks.verify.history import live
 from conduit_tasks.verify.result import Result
 from conduit_tasks.verify.server import cleaned_up, own_redis, scratch_folder
+
+LOOK = 5.0
+"""Seconds after which a worker that says nothing is looked at."""
 
 
 def verify(seeds: Sequence[int], events: int, jobs: int) -> Iterator[Result]:
@@ -38,19 +42,29 @@ def verify(seeds: Sequence[int], events: int, jobs: int) -> Iterator[Result]:
         else:
             os.environ["PYTHONHASHSEED"] = held
     try:
-        ended = 0
-        while ended < jobs:
-            answer = done.get()
-            if isinstance(answer, Result):
-                yield answer
-            elif answer is None:
-                ended += 1
-            else:
-                raise answer
+        yield from _ended(done, workers)
     finally:
         for worker in workers:
             worker.terminate()
             worker.join()
+
+
+def _ended(done: Any, workers: list[Any]) -> Iterator[Result]:
+    """What the workers hand out, until all have ended. Raises RuntimeError where one did so without a word."""
+    ended = 0
+    while ended < len(workers):
+        try:
+            answer = done.get(timeout=LOOK)
+        except Empty:
+            if gone := [worker for worker in workers if worker.exitcode]:
+                raise RuntimeError(f"a process of verify ended with {gone[0].exitcode}, its seed unfinished") from None
+            continue
+        if isinstance(answer, Result):
+            yield answer
+        elif answer is None:
+            ended += 1
+        else:
+            raise answer
 
 
 def _work(todo: Any, done: Any, events: int) -> None:

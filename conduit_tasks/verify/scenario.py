@@ -68,6 +68,9 @@ class Scenario:
     """Bytes that are held together, at most."""
     large: bool = False
     """Records of up to hundreds of KB."""
+    quiet: int = 0
+    """So many of each source come first and are nothing special; the next one is of its first class. At least as many
+    follow."""
     more: int = 1
     """Times as many events."""
     theme: str = ""
@@ -203,9 +206,11 @@ def _events(scenario: Scenario, random: Random, count: int) -> None:
     deadly = 0
     for source in scenario.sources:
         rows = []
-        for n in range(random.randint(1, max(1, 2 * count // len(scenario.sources)))):
+        for n in range(max(2 * scenario.quiet, random.randint(1, max(1, 2 * count // len(scenario.sources))))):
             c = random.choice([PLAIN, PLAIN, PLAIN, *scenario.classes])
-            if c == DEADLY and (deadly or not n):
+            if scenario.quiet and n == scenario.quiet and scenario.classes:
+                c = scenario.classes[0]
+            if n < scenario.quiet or (c == DEADLY and (deadly or not n)):
                 c = PLAIN
             row: dict[str, Any] = {"s": source, "n": n, "k": random.randrange(4), "c": c}
             if scenario.large:

@@ -42,11 +42,12 @@ def _trip(s: Scenario, random: Random) -> None:
     """The default nack window: the first nack stops the pipeline, until the operator has mended its cause."""
     s.strict = True
     s.batch, s.unconfirmed = random.choice([8, 15]), random.choice([1, 4, 8])
-    if random.random() < 0.5:
+    if random.random() < 0.3:
         s.classes = [STUBBORN, REFUSED]
         return
     # Nothing else happens: what arrived before the trip is not sent again after it, but for what was on its way.
-    s.classes, s.sources, s.more, s.batch, s.untold = [REFUSED], ["a"], 2, 1000, 1000
+    s.classes, s.sources, s.more, s.batch, s.untold = [REFUSED], ["a"], 1, 1000, 1000
+    s.quiet, s.few, s.unconfirmed = 10, False, random.choice([1, 2])
     s.rates, s.aims, s.memory.lossy, s.memory.busy = Rates(0, 0, 0, 0, 0.1), [], 0.0, 0.0
 
 
@@ -69,14 +70,16 @@ def _attempts(s: Scenario, random: Random) -> None:
     """An executor stands still, another is given the same task, and the first one wakes up."""
     s.attempts, s.strict, s.few = True, False, False
     s.classes = [c for c in s.classes if c not in (DEADLY, CLONED)]
-    s.sources, s.more, s.batch, s.lag = ["a"], 3, 1000, None
+    s.sources, s.more, s.batch, s.lag = ["a"], 1, 1000, None
+    s.quiet = 20
     s.unconfirmed = s.untold = 1
     s.memory.busy = s.memory.lossy = 0.0
+    s.rates = replace(s.rates, crash=0.001, power=0.0, pause=0.0, forget=0.0)
     s.aims = [
         Aim(
-            "confirm", f"destinations.{random.choice(['file', 'web', 'web'])} attempt 1", random.randint(1, 2), "pause"
+            "confirm", "destinations.web attempt 1", random.randint(1, 3), random.choice(["short pause", "long pause"])
         ),
-        Aim("write out/", "destinations.file attempt 1", random.randint(1, 2), "pause"),
+        Aim(random.choice(["write out/", "confirm"]), "destinations.file attempt 1", 1, "short pause"),
     ]
 
 
@@ -109,6 +112,10 @@ def _older(s: Scenario, random: Random) -> None:
 def _clocks(s: Scenario, random: Random) -> None:
     """Clocks jump by an hour."""
     s.strict = False
+    if random.random() < 0.5:
+        who = random.choice(["sources.", "destinations.", "acks."])
+        s.aims = [Aim("acquire", who, random.randint(1, 3), "Redis' clock jumps back, and a process dies")]
+        return
     which = random.choice(["Redis'", "the machine's"])
     s.aims = [
         Aim(random.choice(["acquire", "confirm", "stage"]), "", random.randint(1, 4), f"{which} clock jumps {way}")
@@ -136,6 +143,7 @@ THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "trip": _trip,
     "power": _power,
     "torn": _torn,
+    "attempts": _attempts,
     "queue": _queue,
     "older": _older,
     "clocks": _clocks,

@@ -29,7 +29,9 @@ POINTS = 200_000
 """More than any history takes: one that goes on longer hangs."""
 
 
-FATES = frozenset({"go", "switch", "before", "after", "power", "pause", "long pause", "double", "forget"})
+FATES = frozenset(
+    {"go", "switch", "before", "after", "power", "pause", "short pause", "long pause", "double", "forget"}
+)
 """What may become of an operation."""
 
 
@@ -168,8 +170,9 @@ class World:
         self.history.append(f"{actor.name}: {what}")
         del self.history[:-HISTORY]
         fate = self._aimed(actor, what) or self._fate(actor, changes, repeatable)
-        if fate in {"switch", "pause"}:
-            self._yield(actor, 0.0 if fate == "switch" else self.random.uniform(1.0, 40.0), what)
+        if fate in {"switch", "pause", "short pause"}:
+            most = {"switch": (0.0, 0.0), "pause": (1.0, 40.0), "short pause": (1.5, 3.0)}
+            self._yield(actor, self.random.uniform(*most[fate]), what)
         elif fate == "long pause":
             self._yield(actor, self.random.uniform(*LONG), what)
         elif fate == "before":

@@ -101,10 +101,11 @@ def lua(name: str, script: str, old: str, new: str = "", theme: str = "") -> Mut
     return Mutant(name, f"broker/scripts/{script}.lua", {old: new}, theme)
 
 
-HELD = "  if held[1] ~= token or not held[2] or held[2] == '' then"
+HELD = "  if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] == '' then"
 NO_GUARD = "local no = guard_done(K.lease, A.token)\nif no then return no end\n"
-ACK_GUARD = "local no = fenced(K.lease, A.token)\n  if no then return no end\n  renew(K.lease)"
+ACK_GUARD = "local no = fenced(K.lease, A.token)\n  if no then return no end\n  renew(K.lease, A.token)"
 
+ASKED = "            # The server's clock went back: only `acquire` can count from now on, so it has to be asked.\n            return 0.0"
 ENDLESS = "            async with asyncio.timeout(CLOSING):\n                await self._destination.close()"
 WRITE = "        first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])\n        work = self._work\n"
 HURRIED = """        if work.chain is None and not work.culprits and len(chunk.seqs) == work.matched:
@@ -123,10 +124,19 @@ MUTANTS = [
         "if #all == 1 and all[1][1] == 0 and all[1][2] == total - 1 then",
         "if all[#all][2] == total - 1 then",
     ),
+    Mutant(
+        "attempts are not fenced",
+        "broker/scripts/attempt.lua",
+        {
+            "if number(l[6]) > 0 and free > now then": "if false then",
+            "return {'ok', l[5], l[3], l[4]}": "redis.call('HDEL', K.lease, 'attempt') return {'ok', A.token, l[3], l[4]}",
+        },
+        "attempts",
+    ),
     lua("begin_ack unguarded", "begin_ack", "if tonumber(A.to) > limit then", "if false then"),
-    lua("begin_ack unfenced", "begin_ack", ACK_GUARD, "renew(K.lease)"),
+    lua("begin_ack unfenced", "begin_ack", ACK_GUARD, "renew(K.lease, A.token)"),
     lua("begin_ack by sealed alone", "begin_ack", "limit = math.min(limit, number(redis.call('HGET', key, 'cursor')))"),
-    lua("commit_ack unfenced", "commit_ack", ACK_GUARD, "renew(K.lease)"),
+    lua("commit_ack unfenced", "commit_ack", ACK_GUARD, "renew(K.lease, A.token)"),
     lua("commit_ack of what was not begun", "commit_ack", "if a[2] ~= A.from or a[3] ~= A.to then", "if false then"),
     lua(
         "degraded does not halt",
@@ -161,7 +171,12 @@ MUTANTS = [
         "restage",
     ),
     lua("a lease given twice", "acquire", "if l[2] and l[2] ~= '' and free > now then", "if false then"),
-    lua("a token given twice", "acquire", "math.max(number(l[1]) + 1, now)", "math.max(number(l[1]), 1)"),
+    lua(
+        "a token given twice",
+        "acquire",
+        "math.max(number(l[1]) + 1, number(l[7]) + 1, now)",
+        "math.max(number(l[1]), 1)",
+    ),
     lua(
         "begin_collect unguarded",
         "begin_collect",
@@ -189,16 +204,25 @@ MUTANTS = [
         "trip",
     ),
     lua(
-        "an empty read is progress", "stage", "  if attempts then redis.call('HSET', K.lease, 'attempts', attempts) end\n", "", "queue"
+        "an empty read is progress",
+        "stage",
+        "  if attempts then redis.call('HSET', K.lease, 'attempts', attempts) end\n",
+        "",
+        "queue",
     ),
     # Python
     Mutant(
         "a lease is held by a clock that went back",
         "broker/leases.py",
-        {"if left > int(ttl or 0) / 1e6:": "if False:"},
+        {ASKED: "            return int(ttl or 0) / 1e6 + self.lease_grace"},
         "clocks",
     ),
-    Mutant("connections are waited for without end", "delivery/attempts.py", {ENDLESS: ENDLESS.replace("timeout(CLOSING)", "timeout(None)")}, "silence"),
+    Mutant(
+        "connections are waited for without end",
+        "delivery/attempts.py",
+        {ENDLESS: ENDLESS.replace("timeout(CLOSING)", "timeout(None)")},
+        "silence",
+    ),
     Mutant(
         "commit_ack before the source is told",
         "micro_batch/acks.py",

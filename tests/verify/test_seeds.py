@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import re
+import signal
+from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from conduit_tasks.cli.main import app
+from conduit_tasks.verify.result import Found
+from conduit_tasks.verify.result import Result as Outcome
+from conduit_tasks.verify.run import verify as many
 
 SEEDS = 40
 
@@ -55,6 +62,34 @@ def test_real_processes_killed_at_random_moments_lose_nothing() -> None:
     assert said.exit_code == 0, found["seeds"][0]["violations"]
     (seed,) = found["seeds"]
     assert len([fault for fault in seed["faults"] if "is killed" in fault]) >= 4
+
+
+def test_a_long_run_says_how_far_it_is_and_which_seeds_to_live_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a run of many seeds, two of which find something
+    def lived(seeds: range, events: int, jobs: int) -> Iterator[Outcome]:
+        for seed in seeds:
+            found = Found(violations=["lost"] if seed in {300, 700} else [])
+            yield Outcome(seed, 1, events, 1, 1, ["a fault"], found, 0.1)
+
+    monkeypatch.setattr("conduit_tasks.verify.run.verify", lived)
+    said = verify("--seeds", "1000")
+    # Then progress, the two with how to see them again, and the sum of everything; nothing of those that held is kept
+    assert said.exit_code == 1
+    assert "400 of 1,000 seeds, 1 violated; about 0 min left" in said.stderr
+    assert "    again: conduit verify --seed 300 --events 16" in said.stdout.splitlines()
+    assert said.stdout.splitlines()[-1].split()[:6] == ["1000", "seeds", "1,000", "1,000", "1,000", "1,000"]
+    found = json.loads(verify("--seeds", "1000", "--json").stdout)
+    assert [seed["seed"] for seed in found["seeds"] if seed["faults"]] == [300, 700]
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conduit_tasks.verify.run.LOOK", 0.1)
+    results = many(range(1, 200), 16, 2)
+    next(results)
+    worker = multiprocessing.active_children()[0]
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="ended with -9, its seed unfinished"):
+        list(results)
 
 
 def test_a_table_is_printed_and_wrong_input_is_refused() -> None:
