@@ -157,6 +157,7 @@ class PluginHandler:
     # --- record-wise
 
     async def _send(self, destination: RecordDestination, letters: Sequence[DeadLetter]) -> None:
+        from conduit_tasks.delivery.dead_letter_store import portions
         from conduit_tasks.delivery.retry import RetryPolicy
 
         policy, room = RetryPolicy(SENDS), asyncio.Semaphore(AT_ONCE)
@@ -167,9 +168,10 @@ class PluginHandler:
 
         try:
             await asyncio.wait_for(destination.open(SENDS.timeout), WRITE)
-            async with asyncio.TaskGroup() as group:
-                for record in self._records(letters):
-                    group.create_task(one(record))
+            for part in portions(letters, MOST):
+                async with asyncio.TaskGroup() as group:
+                    for record in self._records(part):
+                        group.create_task(one(record))
         except TimeoutError:
             raise self._silent() from None
         except BaseExceptionGroup as errors:
@@ -194,6 +196,7 @@ class PluginHandler:
     # --- batch-wise
 
     def _write(self, destination: BatchDestination, letters: Sequence[DeadLetter]) -> None:
+        from conduit_tasks.delivery.dead_letter_store import portions
         from conduit_tasks.delivery.retry import RetryPolicy
 
         thread, policy = _Thread(f"dead letters to {self._name}"), RetryPolicy(SENDS)
@@ -211,7 +214,7 @@ class PluginHandler:
             return policy.calling(lambda _: None, time.sleep)(attempt)
 
         try:
-            todo = [list(letters[n : n + size]) for n in range(0, len(letters), size)][::-1]
+            todo = list(portions(letters, size))[::-1]
             while todo:
                 part = todo.pop()
                 try:

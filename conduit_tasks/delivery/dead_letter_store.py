@@ -82,7 +82,7 @@ class DeadLetterStore:
     def store(self, letters: Sequence[DeadLetter]) -> None:
         """Durable on return (invariant 8). Files are whole in memory when they are read: none grows beyond what may be
         held (C13), unless a single record does."""
-        for part in _portions(letters):
+        for part in portions(letters):
             keys = sorted(letter.key for letter in part)
             path = f"{self._folder}/{part[0].micro_batch:010d}-{digest(keys)}.parquet"
             write_table(self._store, self._root, path, letters_table(part))
@@ -225,13 +225,14 @@ def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
         ) from error
 
 
-def _portions(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """The letters in order, so many at a time that their records have about CONDUIT_BATCH_BYTES bytes."""
+def portions(letters: Sequence[DeadLetter], most: int | None = None) -> Iterator[list[DeadLetter]]:
+    """The letters in order, so many at a time that their records have about CONDUIT_BATCH_BYTES bytes, and `most` at
+    most."""
     part: list[DeadLetter] = []
     size, limit = 0, settings().batch_bytes
     for letter in letters:
         own = sum(len(data_bytes(data)) for data in (letter.record.key, letter.record.before, letter.record.after))
-        if part and size + own > limit:
+        if part and (size + own > limit or len(part) == most):
             yield part
             part, size = [], 0
         part.append(letter)

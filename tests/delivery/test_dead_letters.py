@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
@@ -13,7 +14,7 @@ import pytest
 
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Described, Outcome, Rows, Spec
-from conduit_tasks.delivery import dead_letter_plugin
+from conduit_tasks.delivery import dead_letter_plugin, dead_letter_store
 from conduit_tasks.delivery.dead_letter_plugin import letter_id
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 from conduit_tasks.delivery.dead_letters import Drop, FileHandler, Handler, dead_letter_handler
@@ -251,6 +252,18 @@ def test_a_batch_wise_destination_takes_letters_in_writes_with_retries(tmp_path:
     plugged(tmp_path).store(letters)
     plugged(tmp_path).store(letters[:1])
     assert [n == name for n, _ in shelf.there] == [True] * 20 + [False]
+
+
+@pytest.mark.proves("C13")
+def test_letters_are_written_in_bounded_portions_whatever_their_size(
+    tmp_path: Path, shelf: type[Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letter_store, "settings", lambda: SimpleNamespace(batch_bytes=1))
+    sizes: list[int] = []
+    whole = Shelf.write
+    monkeypatch.setattr(Shelf, "write", lambda self, rows: [sizes.append(rows.batch.num_rows), whole(self, rows)][1])
+    plugged(tmp_path).store([letter(n) for n in range(3)])
+    assert sizes == [1, 1, 1]
 
 
 @pytest.mark.proves("T7", "I8")
