@@ -165,9 +165,9 @@ class Guards:
             call = lambda: broker.commit_ack(source, other, token)  # noqa: E731
             self._refused("an ack committed that was not begun", InvariantBroken, call)
 
-    def _acquired(self, _: Any, broker: Any, node: str, owner: str, **__: Any) -> None:
-        """Invariant 4: a lease is given once."""
-        if self._due("lease"):
+    def _acquired(self, lease: Any, broker: Any, node: str, owner: str, **_: Any) -> None:
+        """Invariant 4: a lease is given once; unless Redis forgot it in the same moment."""
+        if self._due("lease", broker, node, lease.token):
             self._refused(f"the lease of {node}, which is held", LeaseHeld, lambda: broker.acquire(node, "guards"))
 
     def _collecting(self, broker: Any, sources: Any, destinations: Any, *_: Any) -> None:
