@@ -41,6 +41,9 @@ LOOK_AHEAD = 1_024
 """Records read ahead, at least; four times `max-unconfirmed` where that is more, and at most as many as have
 CONDUIT_BATCH_BYTES bytes together, those on their way and nacks that wait for their vote included."""
 
+NACKS = 4_096
+"""Nacks that may wait for a record before them: with what is read ahead, the ranges that a confirm has to do with."""
+
 ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
 """Pipes that have one record on its way, whatever `max-unconfirmed` says."""
 
@@ -196,8 +199,10 @@ class RecordWise:
 
     @property
     def _laden(self) -> bool:
-        """Whether enough bytes are held. Nacks alone do not stop the reader: the last one waits for what follows."""
-        return self._bytes >= self._most_bytes and bool(self._lanes.held or self._busy)
+        """Whether enough is held: bytes, or nacks that wait for their vote, each of which keeps two confirmed ranges
+        apart. Nacks alone do not stop the reader: the last one waits for what follows."""
+        enough = self._bytes >= self._most_bytes or self._progress.waiting >= NACKS
+        return enough and bool(self._lanes.held or self._busy)
 
     # -- telling ------------------------------------------------------------------------------------------------
 

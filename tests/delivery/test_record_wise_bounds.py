@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
+from conduit_tasks.delivery import record_wise
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.errors import ConfigError, Fenced, Unavailable
@@ -139,3 +140,28 @@ def test_a_pipe_has_as_many_unconfirmed_as_its_discipline_allows(pipe: str, most
     )
     assert target.most_in_flight == most
     assert most <= KEY_LANES
+
+
+@pytest.mark.proves("C13")
+def test_the_ranges_that_are_confirmed_apart_stay_bounded_behind_a_record_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a first record that takes long, and every second one behind it refused, so that nacks wait for their turn
+    to vote, then reading stops before the confirmed ranges are many, and goes on once it is through."""
+    total = 6_000
+    monkeypatch.setattr(record_wise, "LOOK_AHEAD", 128)
+    monkeypatch.setattr(record_wise, "NACKS", 100)
+    port = FakePort(total, range(total))  # type: ignore[arg-type]
+    most = 0
+
+    def told(name: str) -> None:
+        nonlocal most
+        most = max(most, len(port.confirmed.ranges))
+
+    port.fail_at = told  # type: ignore[assignment]
+    target = Target(lambda seq, _: DELIVERED if seq % 2 or not seq else Outcome("refused", "400", 400))
+    target.pause = lambda seq: 2.0 if seq == 0 else 0.0
+    deliver(work_of(port, rows_per_batch=100), target, port, Delivery(order_by="none", max_unconfirmed=32))
+    assert port.complete
+    assert port.counts.nacked == total // 2 - 1
+    assert 50 < most < 600
