@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import seconds
+from conduit_tasks.broker.base import portions, seconds
 from conduit_tasks.broker.delivery import Deliveries
 from conduit_tasks.broker.state import Ack
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 MESSAGES = "*messages"
 """Stands for a source in acks: how far handlers were told of messages as a whole. No source has such an id."""
+
+
+PARTS = 5_000
+"""Of a source, in one ack."""
 
 
 class Acks(Deliveries):
@@ -60,7 +64,10 @@ class Acks(Deliveries):
                 return None
             if apart:
                 m_to = next((m for m in range(m_from, m_to) if self._ends(source, m, m)), m_to)
-            position = {"": str(m_to)} if source == MESSAGES else self._ends(source, m_from, m_to)
+            if source == MESSAGES:
+                position = {"": str(m_to)}
+            else:
+                m_to, position = self._ends_within(source, m_from, m_to)
         stands = self.run(
             scripts.BEGIN_ACK,
             {
@@ -90,12 +97,20 @@ class Acks(Deliveries):
 
     def _ends(self, source: str, m_from: int, m_to: int) -> dict[str, str]:
         """Part → token (JSON) where the last slice of each part ends in these micro-batches."""
+        return self._ends_within(source, m_from, m_to)[1]
+
+    def _ends_within(self, source: str, m_from: int, m_to: int) -> tuple[int, dict[str, str]]:
+        """The same of as many of them as fit into one ack, the first at least; and the last of them."""
         ends: dict[str, str] = {}
-        commands = (("HGET", self.keys.micro_batch(m), f"slices:{source}") for m in range(m_from, m_to + 1))
-        for text in self.read(*commands):
-            for piece in orjson.loads(text) if text else ():
-                ends[piece["part"]] = orjson.dumps(piece["end"]).decode()
-        return ends
+        for some in portions(range(m_from, m_to + 1), 100):
+            texts = self.read(*(("HGET", self.keys.micro_batch(m), f"slices:{source}") for m in some))
+            for m, text in zip(some, texts):
+                of = orjson.loads(text) if text else ()
+                more = {piece["part"]: orjson.dumps(piece["end"]).decode() for piece in of}
+                if ends and len({**ends, **more}) > PARTS:
+                    return m - 1, ends
+                ends |= more
+        return m_to, ends
 
     def unacked_ends(self, source: str) -> list[Position]:
         """Where the slices of each micro-batch end that was staged and is not acked, in order."""

@@ -65,6 +65,8 @@ class MicroBatches(BrokerBase):
         go. Raises NotStopped, Fenced where the position is not `before` (nor `after`) any more.
         """
         parts = [part for part in {**before, **after} if before.get(part) != after.get(part)]
+        if len(parts) > PORTION:
+            raise ConduitError(f"{len(parts):,} parts are more than can be set at once; name at most {PORTION:,}")
         rest = [text for part in parts for text in (part, _text(before, part), _text(after, part))]
         keys = {
             "pipeline": self.keys.pipeline,

@@ -1,8 +1,8 @@
 """The Lua scripts as typed calls: a script's header is its contract, checked at import.
 
-A header line `-- @key NAME TYPE …` or `-- @arg NAME TYPE …` declares KEYS or ARGV in order; a type ending in `*`
-takes the rest of the list. The loader turns them into `K.NAME` and `A.NAME` for the script, encodes arguments by their
-type, and refuses a script that uses a name it does not declare.
+A header line `-- @key NAME TYPE …` or `-- @arg NAME TYPE …` declares KEYS or ARGV in order; a type ending in `*N`
+takes the rest of the list, at most N items. The loader turns them into `K.NAME` and `A.NAME` for the script, encodes
+arguments by their type, and refuses a script that uses a name it does not declare.
 
 A line `-- @grows` marks a script that takes in something new: a Redis at its maxmemory refuses it. All others go on, as
 what is under way has to end before anything is freed.
@@ -22,7 +22,10 @@ from redis.exceptions import NoScriptError
 
 from conduit_tasks.broker.connection import Client, reaching
 
-_DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)(\*?)", re.MULTILINE)
+LIST = 20_000
+"""Items of a list whose header does not say how many it takes."""
+
+_DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)(\*?)(\d*)", re.MULTILINE)
 _GROWS = re.compile(r"^-- @grows\b", re.MULTILINE)
 _USED = re.compile(r"\b([KA])\.(\w+)")
 _KEY_TYPES = {"hash", "set", "string", "stream", "zset", "any"}
@@ -31,15 +34,19 @@ _ARG_TYPES = {"int", "text", "json", "blob"}
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared key or argument; `rest`: it takes a list, and is the last of its kind."""
+    """One declared key or argument; `rest`: it takes a list, and is the last of its kind; of at most `most` items."""
 
     name: str
     type: str
     rest: bool
+    most: int = 1
 
     def encode(self, value: Any) -> list[str | bytes]:
         """The value as Redis gets it. Raises TypeError where it is not of the declared type."""
         if self.rest:
+            if len(value) > self.most:
+                # While a script runs nobody else is served: what is more goes in portions.
+                raise TypeError(f"{self.name} takes at most {self.most:,} items, not {len(value):,}")
             return [self._one(v) for v in value]
         return [self._one(value)]
 
@@ -119,12 +126,12 @@ def load(name: str) -> Script:
     folder = files("conduit_tasks.broker") / "scripts"
     body = (folder / f"{name}.lua").read_text()
     declared: dict[str, list[Parameter]] = {"key": [], "arg": []}
-    for kind, parameter, type_, rest in _DECLARED.findall(body):
+    for kind, parameter, type_, rest, most in _DECLARED.findall(body):
         if declared[kind] and declared[kind][-1].rest:
             raise TypeError(f"{name}.lua declares {parameter} behind a list")
         if type_ not in (_KEY_TYPES if kind == "key" else _ARG_TYPES):
             raise TypeError(f"{name}.lua declares {parameter} as {type_}")
-        declared[kind].append(Parameter(parameter, type_, bool(rest)))
+        declared[kind].append(Parameter(parameter, type_, bool(rest), int(most or (LIST if rest else 1))))
     used = set(_USED.findall(body))
     names = {("K", p.name) for p in declared["key"]} | {("A", p.name) for p in declared["arg"]}
     if used != names:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase, seconds
+from conduit_tasks.broker.base import BrokerBase, portions, seconds
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.version import version_of
@@ -75,6 +75,8 @@ class Versions(BrokerBase):
         moved, gone = self._all_of(old), [self.keys.lease(f"destinations.{old}")]
         pairs = [text for key in moved for text in (key, self._under(key, old, new))]
         last, collected = self.numbers("last", "collected")
+        # Of what it has, nobody asks any more how much of it matched.
+        first = max(collected, int(self.field(self.keys.destination(old), "cursor") or 0)) + 1
         kind, *_ = self.run(
             scripts.RENAME,
             {
@@ -84,7 +86,7 @@ class Versions(BrokerBase):
                 "left": self.keys.left,
                 "from": self.keys.destination(old),
                 "to": self.keys.destination(new),
-                "each": [*pairs, *gone, *(self.keys.micro_batch(m) for m in range(collected + 1, last + 1))],
+                "each": [*pairs, *gone, *(self.keys.micro_batch(m) for m in range(first, last + 1))],
             },
             old=old,
             new=new,
@@ -103,16 +105,9 @@ class Versions(BrokerBase):
     def forget(self, destination: str) -> bool:
         """Removes the state of a destination that has left the file; False where it is in the file."""
         keys = [*self._all_of(destination), self.keys.destination(destination)]
-        answer = self.run(
-            scripts.FORGET,
-            {
-                "destinations": self.keys.destinations,
-                "left": self.keys.left,
-                "each": [*keys, self.keys.lease(f"destinations.{destination}")],
-            },
-            id=destination,
-        )
-        return bool(answer[0])
+        keys.append(self.keys.lease(f"destinations.{destination}"))
+        own = {"destinations": self.keys.destinations, "left": self.keys.left}
+        return all(self.run(scripts.FORGET, {**own, "each": some}, id=destination)[0] for some in portions(keys))
 
     def _all_of(self, id: str) -> list[str]:
         """Every key of a destination but its delivery and its lease."""

@@ -39,6 +39,9 @@ from conduit_tasks.settings import settings
 
 log = logging.getLogger(__name__)
 
+BURIED = 5_000
+"""Dead letters told of in one confirm."""
+
 NONE: Seqs = np.empty(0, np.int64)
 
 
@@ -198,7 +201,12 @@ class BatchWise:
             self._bury(chunk, seqs, Outcome("refused", clip(str(error)), error.status), error_class=_class(error))
 
     def _bury(self, chunk: Chunk, seqs: Seqs, outcome: Outcome, *, error_class: str, attempts: int = 1) -> None:
-        """Every record of the chunk becomes a dead letter, or waits behind one of its key."""
+        """Every record of the chunk becomes a dead letter, or waits behind one of its key; so many at a time."""
+        while chunk.rows > BURIED and (at := int(np.searchsorted(chunk.seqs, chunk.seqs[BURIED]))):
+            cut = int(np.searchsorted(seqs, chunk.seqs[at]))
+            first, chunk = chunk.part(0, at), chunk.part(at, chunk.rows)
+            self._bury(first, seqs[:cut], outcome, error_class=error_class, attempts=attempts)
+            seqs = seqs[cut:]
         letters = [
             (ordinal, self._work.letter(seq, record, outcome.message, error_class, attempts=attempts))
             for seq, ordinal, record in zip(

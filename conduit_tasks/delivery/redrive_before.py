@@ -81,7 +81,9 @@ class BeforeFanOut:
             groups.setdefault(place_of(row), []).append(row)
         left = [groups[place] for place in sorted(groups)]
         while left:
-            chunk, left = left[:CHUNK], left[CHUNK:]
+            # Each becomes a letter of every destination that wants it, all in one step.
+            some = max(1, CHUNK // max(1, len(self._context.pipeline.destinations)))
+            chunk, left = left[:some], left[some:]
             node, owner = lease_node(""), self._context.owner
             with self._context.broker.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
                 self._mark(lease)

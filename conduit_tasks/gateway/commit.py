@@ -24,7 +24,7 @@ log = logging.getLogger("conduit.gateway")
 
 LINGER = 0.002
 """Seconds that the first request of a group waits for others."""
-GROUP_BYTES = 4 << 20
+GROUP_BYTES, GROUP_REQUESTS = 4 << 20, 20_000
 """A group ends with the request that reaches this: Redis does nothing else while it stores one."""
 CHUNK_BYTES = 64 << 10
 """Requests share an entry of the stream up to this size."""
@@ -117,7 +117,7 @@ class Committer:
     def _next(self) -> list[_Request]:
         group: list[_Request] = []
         size = 0
-        while self._waiting and size < GROUP_BYTES:
+        while self._waiting and size < GROUP_BYTES and len(group) < GROUP_REQUESTS:
             group.append(self._waiting.popleft())
             size += len(group[-1].chunk)
         return group

@@ -31,7 +31,7 @@ log = logging.getLogger("conduit.gateway")
 
 SEGMENT = 64 << 20
 """Bytes after which a new file is begun."""
-BATCH_BYTES = 4 << 20
+BATCH_BYTES, BATCH_CHUNKS = 4 << 20, 20_000
 """What goes back to Redis in one call."""
 _HEAD = struct.Struct("<4sQQIII")
 _MAGIC = b"CTJ1"
@@ -215,7 +215,7 @@ class JournaledStore:
         for chunk in self.journal.chunks():
             batch.append(chunk)
             size += len(chunk.data)
-            if size >= BATCH_BYTES:
+            if size >= BATCH_BYTES or len(batch) >= BATCH_CHUNKS:
                 back += self.store.restore("", batch)
                 batch, size = [], 0
         back += self.store.restore(self.journal.name, batch)

@@ -104,8 +104,12 @@ class Dedupe(ManyProcessor):
         if _memory is not None:
             return [_memory.setdefault(claim, asks) for claim, asks in zip(claims, ids)]
         from conduit_tasks.broker import scripts
+        from conduit_tasks.broker.base import portions
         from conduit_tasks.broker.connection import connect
 
         if self._redis is None:
             self._redis = connect(installation())
-        return scripts.DEDUPE(self._redis, {"claims": claims}, ttl=self._ttl, ids=ids)
+        holders: list[str] = []
+        for some, own in zip(portions(claims), portions(ids)):
+            holders += scripts.DEDUPE(self._redis, {"claims": some}, ttl=self._ttl, ids=own)
+        return holders

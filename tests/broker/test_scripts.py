@@ -23,7 +23,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> scripts.
     [
         ("-- @key a hash\nreturn {'ok', K.a, A.b}", "differ in .'b'."),
         ("-- @key a hash\n-- @arg b int\nreturn {'ok', K.a}", "differ in .'b'."),
-        ("-- @key a hash*\n-- @key b hash\nreturn {K.a, K.b}", "declares b behind a list"),
+        ("-- @key a hash*9\n-- @key b hash\nreturn {K.a, K.b}", "declares b behind a list"),
         ("-- @arg a float\nreturn A.a", "declares a as float"),
     ],
 )
@@ -44,10 +44,10 @@ def test_a_call_that_does_not_fit_the_header_never_reaches_redis(broker: Broker)
 def test_lists_and_json_arrive_as_declared(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = """
 -- @key one   hash
--- @key more  hash*
+-- @key more  hash*9
 -- @arg n     int
 -- @arg data  json
--- @arg rest  text*
+-- @arg rest  text*9
 return {K.one, #K.more, K.more[2], A.n, cjson.decode(A.data).deep[1], #A.rest, A.rest[3]}
 """
     script = load(tmp_path, monkeypatch, body)

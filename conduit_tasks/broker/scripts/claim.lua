@@ -12,7 +12,7 @@
 -- @arg token        int    of the lease
 -- @arg nonce        text   names this redrive: a portion that is repeated gets the same answer
 -- @arg by           text   the operator
--- @arg letters      text*  what is asked for, a portion of it
+-- @arg letters      text*1000  what is asked for, a portion of it
 -- @returns ok EPOCH LETTER… (those that are claimed: the others are dead letters no more)
 
 local no = guard(K.pipeline, K.lease, A.token, K.destination)

@@ -26,7 +26,7 @@
 -- @arg park         json   hash of a key -> position of the record it is parked behind (X4)
 -- @arg closed       json   earlier letter -> what became of it, now that its record was redelivered (X2)
 -- @arg by           text   the run that redelivers
--- @arg letters      text*  field and value of each dead letter
+-- @arg letters      text*20000  field and value of each dead letter
 -- @returns ok STATUS | stopped (taken as well)
 
 local no = guard_done(K.lease, A.token)

@@ -1,9 +1,9 @@
 -- dedupe: who holds each key; a key that nobody holds goes to the record that asks. Run again it answers the same.
 --
 -- @grows
--- @key claims  string*  per value: the id of the record that came first; expires ttl after that
+-- @key claims  string*1000  per value: the id of the record that came first; expires ttl after that
 -- @arg ttl     int      milliseconds
--- @arg ids     text*    per claim: the id of the record that asks
+-- @arg ids     text*1000    per claim: the id of the record that asks
 -- @returns the holder's id per claim
 
 local holders = {}

@@ -8,11 +8,11 @@
 -- @key lease        hash   of the redrive
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; before the fan-out
 -- @key redrive      hash   see `claim`
--- @key targets      hash*  `dead` of each destination
+-- @key targets      hash*2000  `dead` of each destination
 -- @arg token        int    of the lease, and of the claim
 -- @arg step         int    number of this call in the redrive, from 1: a repeat changes nothing
 -- @arg settled      json   letter -> outcome
--- @arg letters      text*  place in `targets` (0: before the fan-out), field and value of each new letter
+-- @arg letters      text*300000  place in `targets` (0: before the fan-out), field and value of each new letter
 -- @returns ok
 
 local no = guard(K.pipeline, K.lease, A.token, K.destination)

@@ -7,7 +7,7 @@
 -- @key lease        hash   of `seal`
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @arg token        int    of the lease
--- @arg letters      text*  field and value of each dead letter
+-- @arg letters      text*2000  field and value of each dead letter
 -- @returns ok 1, or 0 where it is sealed already, or another attempt's letters have to go first
 
 local no = guard(K.pipeline, K.lease, A.token)

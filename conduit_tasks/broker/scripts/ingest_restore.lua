@@ -9,7 +9,7 @@
 -- @arg journal  text    the journal's name, given with the last call; empty before
 -- @arg ids      json    ids of the chunks, ascending
 -- @arg counts   json    their numbers of events
--- @arg chunks   blob*   the chunks
+-- @arg chunks   blob*50000   the chunks
 -- @returns ok CHUNKS that were put back
 
 local ids, counts = cjson.decode(A.ids), cjson.decode(A.counts)

@@ -5,7 +5,7 @@
 -- @key redrive  hash   see `claim`; removed with its last letter
 -- @arg token    int    of the lease
 -- @arg back     int    1: these are claims that are given back; 0: these are settled, and marked in the store
--- @arg letters  text*  a portion of them; in the other state they are left alone
+-- @arg letters  text*1000  a portion of them; in the other state they are left alone
 -- @returns ok
 
 local no = fenced(K.lease, A.token)

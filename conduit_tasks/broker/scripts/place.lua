@@ -3,7 +3,7 @@
 -- @key pipeline  hash   status, sealed, unsealed
 -- @key ack       hash   m: acked up to this micro-batch; to: the end of an intent, absent if none
 -- @key planned   hash   part -> token (JSON text)
--- @arg rest      text*  per part: its name, its token as the caller saw it, the new one; empty: none
+-- @arg rest      text*3000  per part: its name, its token as the caller saw it, the new one; empty: none
 -- @returns ok | running STATUS | busy SEALED ACKED | moved PART (it is not what the caller saw)
 
 local p = redis.call('HMGET', K.pipeline, 'status', 'sealed', 'unsealed')

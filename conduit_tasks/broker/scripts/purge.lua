@@ -3,7 +3,7 @@
 -- @key lease    hash   of the destination
 -- @key dead     hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @key redrive  hash   see `claim`; a claim counts while its lease is held
--- @arg letters  text*  which
+-- @arg letters  text*1000  which
 -- @returns ok LETTER… (those that are kept, because they are being redriven)
 
 local l, now = redis.call('HMGET', K.lease, 'token', 'owner', 'until', 'ttl'), now_us()

@@ -4,12 +4,12 @@
 --
 -- @key schema    string  version of the layout
 -- @key pipeline  hash    last, sealed, collected, unsealed; rebuilding: see `rebuild_begin`; rebuilt: the last one's nonce
--- @key each      any*    hashes to write (removed before): a few per destination and source
+-- @key each      any*20000    hashes to write (removed before): a few per destination and source
 -- @arg nonce     text    of `rebuild_begin`; repeated, it changes nothing
 -- @arg version   int     of the layout
 -- @arg sealed    int     the highest number given
 -- @arg collected int     all up to here are gone
--- @arg rest      text*   per hash: number of texts, then field and value each
+-- @arg rest      text*60000   per hash: number of texts, then field and value each
 -- @returns ok 1, or 0 where somebody else rebuilds it by now
 
 local p = redis.call('HMGET', K.pipeline, 'rebuilding', 'rebuilt')

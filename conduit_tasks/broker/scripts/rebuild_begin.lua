@@ -4,7 +4,7 @@
 -- Leases are taken from whoever holds them.
 --
 -- @key pipeline  hash   last; rebuilding: who does it
--- @key leases    hash*  all there are
+-- @key leases    hash*10000  all there are
 -- @arg nonce     text   names this rebuilding: repeated, it changes nothing
 -- @arg replace   int    1: whatever state there is is replaced
 -- @returns ok | busy LAST (there is state)

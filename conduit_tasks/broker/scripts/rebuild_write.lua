@@ -1,10 +1,10 @@
 -- rebuild_write: a portion of what is rebuilt (X7).
 --
 -- @key pipeline  hash   rebuilding: see `rebuild_begin`
--- @key each      any*   keys to remove, then hashes to write to
+-- @key each      any*4000   keys to remove, then hashes to write to
 -- @arg nonce     text   of `rebuild_begin`; where somebody else rebuilds it by now, nothing is done
 -- @arg remove    int    how many of `each` are to be removed
--- @arg rest      text*  per hash: number of texts, then field and value each
+-- @arg rest      text*8000  per hash: number of texts, then field and value each
 -- @returns ok 1, or 0 where it was not done
 
 if redis.call('HGET', K.pipeline, 'rebuilding') ~= A.nonce then return {'ok', 0} end

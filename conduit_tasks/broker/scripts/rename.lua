@@ -6,7 +6,7 @@
 -- @key left          hash  destination that has left the file -> since when
 -- @key from          hash  delivery of the old id; where it is gone, this was done before
 -- @key to            hash  delivery of the new id, which must not have got anything yet
--- @key each          any*  pairs: an old key, and what it becomes; then keys to remove; then micro-batches
+-- @key each          any*20000  pairs: an old key, and what it becomes; then keys to remove; then micro-batches
 -- @arg old           text  id
 -- @arg new           text  id
 -- @arg pairs         int   how many pairs `each` begins with

@@ -13,7 +13,7 @@
 -- @arg state        text   JSON that replaces the destination's own state; empty: it stays
 -- @arg counts       json   counter -> how much to add
 -- @arg settled      json   claimed letter -> outcome
--- @arg letters      text*  field and value of each new dead letter
+-- @arg letters      text*20000  field and value of each new dead letter
 -- @returns ok STATUS | stopped (taken as well)
 
 local no = guard_done(K.lease, A.token)

@@ -5,7 +5,7 @@
 --
 -- @key pipeline     hash   unsealed, sealed
 -- @key micro_batch  hash   nodes, sources, stage:<node>, first:<node>
--- @key each         hash*  leases; then index counters, and then planned positions, per `gone` and `sources`; then
+-- @key each         hash*20000  leases; then index counters, and then planned positions, per `gone` and `sources`; then
 --                        delivery per destination, then ack state per source
 -- @arg m            int    number of the micro-batch
 -- @arg config       text   digest of the pipeline file that applies now
@@ -15,7 +15,7 @@
 -- @arg gone         json   sources that leave
 -- @arg leases       int    how many of `each` are leases
 -- @arg deliveries   int    how many of them are deliveries
--- @arg rest         text*  per `gone` and then `sources`: slices (JSON; empty: as they are), number of parts whose
+-- @arg rest         text*20000  per `gone` and then `sources`: slices (JSON; empty: as they are), number of parts whose
 --                          planned position goes back, then part and start token each
 -- @returns ok
 

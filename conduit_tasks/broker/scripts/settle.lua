@@ -16,7 +16,7 @@
 -- @arg settled      json   letter -> outcome
 -- @arg through      json   hash of a key -> position of the newest parked record that is settled
 -- @arg park         json   hash of a key -> position of the record it is parked behind
--- @arg letters      text*  field and value of each new dead letter
+-- @arg letters      text*20000  field and value of each new dead letter
 -- @returns ok STATUS | stopped (taken as well)
 
 local no = guard_done(K.lease, A.token)

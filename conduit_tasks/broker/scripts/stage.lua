@@ -14,7 +14,7 @@
 -- @arg observed     json   field of `figures` -> how much to add
 -- @arg slices       text   the slices (JSON) with the ends that reading found; empty where none was open
 -- @arg count        int    how many of `rest` are counts
--- @arg rest         text*  records per slice; then part and token of each open slice
+-- @arg rest         text*20000  records per slice; then part and token of each open slice
 -- @returns ok NODE... that have not staged yet
 
 local no = guard(K.pipeline, K.lease, A.token)

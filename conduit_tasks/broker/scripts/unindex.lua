@@ -4,7 +4,7 @@
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @arg token        int    the attempt; where it is another one by now, nothing is done
 -- @arg over         int    1: these were the last
--- @arg letters      text*  their fields
+-- @arg letters      text*1000  their fields
 -- @returns ok
 
 if redis.call('HGET', K.micro_batch, 'indexing') ~= A.token then return {'ok'} end

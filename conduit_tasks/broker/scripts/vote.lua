@@ -7,7 +7,7 @@
 -- @key lease     hash   of the destination, or of `seal`
 -- @key window    hash   m, next: the first ordinal of micro-batch m that has not voted; outcomes: the last ones,
 --                       run-length encoded; tripped: <m>-<ordinal>; lives as long as the pipeline
--- @key scope     hash*  the destination's delivery; none before the fan-out
+-- @key scope     hash*1  the destination's delivery; none before the fan-out
 -- @arg m         int    number of the micro-batch
 -- @arg token     int    of the lease
 -- @arg first     int    ordinal of the first vote among the records that vote in m

@@ -1,0 +1,117 @@
+"""While a script runs Redis serves nobody else: each takes, and touches, no more than a known number of things.
+
+The scripts are those of the folder: a new one is held to the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from conduit_tasks.broker.base import PORTION
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.scripts import load
+from tests.broker.conftest import Feed, letter
+
+FOLDER = files("conduit_tasks.broker") / "scripts"
+NAMES = sorted(f.name.removesuffix(".lua") for f in FOLDER.iterdir() if f.name.endswith(".lua") and f.name[0] != "_")
+MOST = 60_000
+"""Items of a list: a write each is some 50 ms."""
+
+LARGER = {("dispatch", "letters"): 300_000}
+"""A redrive of a thousand records, each of which may have become a hundred, is one step."""
+
+WHOLE: Mapping[tuple[str, str], str] = {
+    ("commit_ack", "HGETALL"): "an intent: at most acks.PARTS parts",
+    ("reopen", "HGETALL"): "what one run confirmed: its micro-batches",
+    ("share", "HGETALL"): "members and partitions of one topic",
+    ("turn", "HGETALL"): "replays that are under way",
+    ("renew", "unpack"): "three fields",
+    ("stage", "unpack"): "nodes of the pipeline file",
+    ("ingest_add", "unpack"): "lanes that are given up at a time",
+}
+"""What a script takes as a whole, and why that is bounded."""
+
+
+def body(name: str) -> str:
+    """A script without its comments."""
+    return re.sub(r"--.*", "", (FOLDER / f"{name}.lua").read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_list_that_a_script_takes_has_a_bound_and_is_refused_beyond_it(broker: Broker, name: str) -> None:
+    script = load(name)
+    for parameter in (*script.keys, *script.args):
+        assert parameter.most <= LARGER.get((name, parameter.name), MOST), f"{name}.lua: {parameter.name}"
+        if parameter.rest:
+            one: Any = b"" if parameter.type == "blob" else 0 if parameter.type == "int" else ""
+            assert len(parameter.encode([one] * parameter.most)) == parameter.most
+            with pytest.raises(TypeError, match=f"{parameter.name} takes at most {parameter.most:,} items"):
+                parameter.encode([one] * (parameter.most + 1))
+
+
+def test_every_list_says_how_much_it_takes() -> None:
+    bare = re.compile(r"^-- @(?:key|arg) +\w+ +\w+\*(?!\d).*", re.MULTILINE)
+    unsaid = [(name, line) for name in NAMES for line in bare.findall((FOLDER / f"{name}.lua").read_text())]
+    assert not unsaid
+
+
+def test_nothing_is_taken_as_a_whole_whose_size_is_not_known() -> None:
+    found = {
+        (name, command)
+        for name in NAMES
+        for command in ("HGETALL", "HKEYS", "HVALS", "SMEMBERS", "KEYS'", "LRANGE", "ZRANGE'", "XRANGE", "unpack")
+        if re.search(rf"\b{command}", body(name)) and not (command == "XRANGE" and "'COUNT', 1" in body(name))
+    }
+    assert found == set(WHOLE), "bound it, or go by portions; else say here why it is bounded"
+
+
+def calls(broker: Broker) -> int:
+    """Commands that the server has run, those within scripts included."""
+    return sum(of["calls"] for of in broker.redis.info("commandstats").values())
+
+
+def test_a_confirm_of_many_letters_and_ranges_costs_by_what_it_brings(feed: Feed) -> None:
+    """Given 5,000 ranges confirmed apart, then one more is a handful of commands, and a letter is one command more."""
+    broker, token = feed.broker, feed.lease("x").token
+    m = feed.sealed(20_000)
+    broker.confirm("x", m, token, [(n, n) for n in range(0, 10_000, 2)], {"matched": 5_000})
+    before = calls(broker)
+    broker.confirm("x", m, token, [(15_000, 15_000)], {"matched": 1})
+    one = calls(broker) - before
+    before = calls(broker)
+    dead = [letter(m, n) for n in range(16_000, 16_000 + PORTION)]
+    broker.confirm("x", m, token, [(16_000, 16_000 + PORTION - 1)], {"matched": PORTION}, dead=dead)
+    assert one < 30
+    assert calls(broker) - before <= one + PORTION + 2
+
+
+def test_what_is_more_than_one_command_takes_goes_in_several(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ack of more parts than it may tell at once tells a prefix of the micro-batches, and then the rest."""
+    from conduit_tasks.broker import acks
+    from tests.broker.conftest import DESTINATIONS, piece
+
+    monkeypatch.setattr(acks, "PARTS", 3)
+    broker = feed.broker
+    for first in (0, 2, 4):
+        slices = {"a": [piece(0, 5, part=f"f{n}") for n in range(first, first + 2)]}
+        m = broker.open(slices, "config", broker.latest_sealed() + 1)
+        with broker.acquire("sources.a", "t") as lease:
+            broker.stage("sources.a", m, lease.token, scripts_stage())
+        feed.seal(m)
+        feed.delivered(m)
+    told = []
+    while (ack := broker.begin_ack("a", DESTINATIONS, "delivered")) is not None:
+        broker.commit_ack("a", ack)
+        told.append((ack.m_from, ack.m_to, sorted(ack.position)))
+    assert told == [(1, 1, ["f0", "f1"]), (2, 2, ["f2", "f3"]), (3, 3, ["f4", "f5"])]
+
+
+def scripts_stage() -> Any:
+    from conduit_tasks.broker.state import Stage
+
+    return Stage("stage", [5, 5], 10)
