@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome, Rows
 from conduit_tasks.delivery import chunks as chunking
+from conduit_tasks.delivery import work as work_module
 from conduit_tasks.delivery.chunks import Piece, chunks
 from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import InvariantBroken
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.pipeline.topology import Delivery, Processor
+from conduit_tasks.processors.chain import Chain
 from conduit_tasks.record.batches import row_bytes
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
@@ -212,3 +214,37 @@ def test_dead_letters_are_stored_in_files_of_a_bounded_size_and_each_once(tmp_pa
         store.store(letters)
     assert len(list(tmp_path.rglob("*.parquet"))) == 4
     assert [row["seq"] for row in DeadLetterStore(str(tmp_path), "p").list()] == list(range(7))
+
+
+@pytest.mark.proves("C4", "C14")
+@pytest.mark.parametrize("kind", ["batch-wise", "record-wise"])
+def test_what_a_destinations_processor_made_and_nothing_can_write_is_a_dead_letter_as_it_came_in(kind: str) -> None:
+    # Given processors that make what cannot be written of some records (of others what is just exact)
+    port = FakePort(14, list(range(14)))
+    chain = Chain((Processor("mine", "python", {"call": "tests.micro_batch.test_rows_bytes:made_of"}),))
+    target = Tape() if kind == "batch-wise" else Target()
+
+    def rows() -> Iterator[tuple[Any, pa.RecordBatch]]:
+        seqs = np.arange(14)
+        yield seqs, spool_batch([0] * 14, list(range(14)), [Record(b"%d" % n, after={"n": n}) for n in range(14)])
+
+    work = replace(work_of(port), rows=rows, origins=[Origin("p", "src", "0")], chain=chain)
+    # When they are delivered
+    deliver(work, target, port, Delivery())
+    # Then each of those is a dead letter, which can be written, and the others arrive
+    assert sorted(key[2] for key in port.stored) == [*range(1, 11), 12]
+    assert {letter.error_class for letter in port.stored.values()} == {"unwritable"}
+    assert {letter.node for letter in port.stored.values()} == {"destinations.d/mine"}
+    assert [letter.record.after for letter in port.stored.values()] == [{"n": n} for n in (*range(1, 11), 12)]
+    assert len(target.tape if isinstance(target, Tape) else target.taken) == 3
+
+
+@pytest.mark.proves("I10")
+def test_entries_that_get_lost_between_rows_and_sends_stop_the_delivery(monkeypatch: Any) -> None:
+    # Given an engine that loses the last record of each block
+    whole = work_module.process
+    monkeypatch.setattr(work_module, "process", lambda work, chunk: whole(work, chunk)[:-1])
+    port = FakePort(100, list(range(100)))
+    with pytest.raises(InvariantBroken, match="not all of them went on"):
+        deliver(work_of(port), Target(), port, Delivery())
+    assert not port.confirmed.ranges

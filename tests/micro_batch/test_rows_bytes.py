@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,21 @@ from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import AFTER_STRUCTURED, read_batch, spool_batch
 from conduit_tasks.spool.spool import Spool
 from tests.limits import batch_bytes
+from tests.micro_batch.harness import run_until_quiet, write_pipeline
 
 LIMIT = 32 << 10
 TWICE = Processor("twice", "clone", {"count": "1"})
 SET = Processor("set", "field.set", {"field": ".Payload.After.more", "value": "x"})
+
+
+PLAIN = """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s}}
+      - {id: all, type: destination, plugin: file, settings: {path: out/all.jsonl}}
+"""
 
 
 def run(folder: Path, batches: list[pa.RecordBatch], *chain: Processor) -> PassResult:
@@ -198,3 +210,26 @@ def test_sizes_are_those_of_the_rows_also_of_a_part() -> None:
     sizes = [64 + 2 + 3 * n + len(b'{"a":1}') for n in range(5)]
     assert row_bytes(batch).tolist() == sizes
     assert row_bytes(batch.slice(2, 2)).tolist() == sizes[2:4]
+
+
+@pytest.mark.proves("I10")
+def test_rows_that_get_lost_between_the_source_and_the_spool_are_not_staged(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a pass that loses the last row of each batch
+    take = RowPass._take
+    monkeypatch.setattr(RowPass, "_take", lambda self, batch: take(self, batch.slice(0, batch.num_rows - 1)))
+    write_pipeline(home, "p", PLAIN)
+    (home / "data").mkdir()
+    (home / "data/a.jsonl").write_text('{"n":1}\n{"n":2}\n')
+    # When it runs
+    with pytest.raises(InvariantBroken, match=r"2 records were read of sources\.in, and 1 came to be stored"):
+        run_until_quiet("p")
+
+
+@pytest.mark.proves("I10")
+def test_a_file_that_holds_other_rows_than_its_manifest_says_is_not_read(tmp_path: Path) -> None:
+    result = run(tmp_path, [texts([b"{}"] * 5)])
+    (file,) = result.files
+    with pytest.raises(InvariantBroken, match="5 rows, of 6 written"):
+        list(Spool(str(tmp_path)).read(replace(file, rows=6)))
