@@ -40,6 +40,7 @@ PIPELINES: dict[str, dict[str, str]] = {
     "secret": {"auth": "env:WEB_TOKEN"},
     "slow": {"rate-limit": "1/m"},
     "three": {"rate-limit": "3/m"},
+    "many": {"rate-limit": "5/m"},
     "piped": {"pipe": "monotonic", "pipe.lanes": "3", "pipe.forget": "1h"},
 }
 
@@ -80,7 +81,7 @@ def answers(connection: socket.socket) -> list[int]:
     with suppress(ConnectionError):
         while got := connection.recv(65536):
             said += got
-    return [int(status) for status in re.findall(rb"^HTTP/1.1 (\d+)", said, re.MULTILINE)]
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", said)]
 
 
 def answer(connection: socket.socket) -> int:
@@ -287,6 +288,13 @@ def test_the_rate_is_looked_at_before_the_body(gateway: GatewayProcess) -> None:
 
 def test_what_is_no_event_costs_of_the_rate_as_well(gateway: GatewayProcess) -> None:
     until(lambda: gateway.post(b"{", path="/ingest/three/web").status == 429)
+
+
+def test_a_batch_costs_of_the_rate_what_it_holds(gateway: GatewayProcess) -> None:
+    batch = [event(n) for n in range(50)]
+    assert gateway.post(batch, path="/ingest/many/web", type="application/cloudevents-batch+json").status == 202
+    slow = gateway.post({}, path="/ingest/many/web")
+    assert (slow.status, int(slow.headers["retry-after"]) > 300) == (429, True)
 
 
 def test_lanes_of_a_pipe_are_bounded_in_size_and_number(gateway: GatewayProcess, client: Client) -> None:

@@ -164,6 +164,7 @@ def test_a_condition_that_prints_no_boolean_fails_the_record(text: str) -> None:
         "{{ regexMatch `(x)\\1` `xx` }}",
         "{{ regexMatch `\\C` `x` }}",
         "{{ regexMatch (repeat 70000 `x`) `x` }}",
+        "{{ regexMatch `\\pL{400}` `x` }}",
         "{{ regexReplaceAll `x` (repeat 1000000 `x`) (repeat 1000 `y`) }}",
         "{{ replace `x` (repeat 1000 `y`) (repeat 1000000 `x`) }}",
         "{{ range 2000000000 }}{{ end }}",
