@@ -39,7 +39,7 @@ from conduit_tasks.settings import settings
 
 log = logging.getLogger(__name__)
 
-BURIED = 5_000
+BURIED = 1_000
 """Dead letters told of in one confirm."""
 
 NONE: Seqs = np.empty(0, np.int64)

@@ -41,7 +41,7 @@ LOOK_AHEAD = 1_024
 """Records read ahead, at least; four times `max-unconfirmed` where that is more, and at most as many as have
 CONDUIT_BATCH_BYTES bytes together, those on their way and nacks that wait for their vote included."""
 
-NACKS = 4_096
+NACKS = 1_024
 """Nacks that may wait for a record before them: with what is read ahead, the ranges that a confirm has to do with."""
 
 ONE_UNCONFIRMED = frozenset({"resend", "sequential"})

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery import batch_wise
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConduitError, Fenced, PipelineStopped, Refused, Unavailable
 from conduit_tasks.pipeline.topology import Delivery, Processor
@@ -118,6 +119,30 @@ def test_with_on_unavailable_dead_letter_a_chunk_goes_to_the_dead_letters() -> N
     assert {(letter.attempts, letter.error_class) for letter in port.stored.values()} == {(2, "http 503")}
     assert [seq for seq, _ in tape.tape] == list(range(64, 100))
     assert port.complete
+
+
+@pytest.mark.proves("T7")
+@pytest.mark.parametrize("derived", [1, 3])
+def test_the_letters_of_an_outage_are_told_some_at_a_time(monkeypatch: pytest.MonkeyPatch, derived: int) -> None:
+    """Given a chunk that becomes dead letters, more than one confirm takes, then each has so many at most, of whole
+    records, and together they are all."""
+    monkeypatch.setattr(batch_wise, "BURIED", 10)
+    port = FakePort(90, list(range(90)))
+    told: list[int] = []
+    confirm = port.confirm
+
+    def watched(ranges: Any, counts: Any, **more: Any) -> None:
+        told.append(len(more.get("dead", ())))
+        confirm(ranges, counts, **more)
+
+    monkeypatch.setattr(port, "confirm", watched)
+    tape = Tape(lambda _: Unavailable("gone", status=503))
+    deliver(work_of(port, ords=lambda _: derived), tape, port, Delivery(retry=1, on_unavailable="dead-letter", **QUICK))
+    assert len(port.stored) == 90 * derived
+    assert max(told) <= 10
+    assert sum(told) == 90 * derived
+    assert port.complete
+    assert port.counts.nacked == 90
 
 
 @pytest.mark.proves("C5", "C6", "C9")

@@ -140,9 +140,14 @@ end
 
 -- "none", "all" or "some" of `a` lies in `b`.
 local function overlap(a, b)
-  local rest = format_ranges(subtract_ranges(a, b))
-  if rest == '' then return 'all' end
-  return rest == format_ranges(a) and 'none' or 'some'
+  local function count(ranges)
+    local n = 0
+    for _, r in ipairs(ranges) do n = n + r[2] - r[1] + 1 end
+    return n
+  end
+  local rest = count(subtract_ranges(a, b))
+  if rest == 0 then return 'all' end
+  return rest == count(a) and 'none' or 'some'
 end
 
 -- A step of the redrive claimed under this token: letters with an outcome leave the index. Returns true where this step
