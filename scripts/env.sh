@@ -35,7 +35,7 @@ wanted=$(cat requirements.txt pyproject.toml | sha256sum | cut -d' ' -f1)
 if [ "$(cat .venv/.installed 2>/dev/null || true)" != "$wanted" ]; then
   echo "installing the packages of requirements.txt"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+  PYTHONWARNINGS=ignore .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
   echo "$wanted" > .venv/.installed
 fi
 
