@@ -183,7 +183,8 @@ class Progress:
 
     def settled_nack(self, seq: int) -> bool:
         """Whether the nack of this seq was voted, stored and confirmed (or never was one)."""
-        return seq not in self._nacks
+        # The newest one stays open until another is read: derived records of it may follow.
+        return seq not in self._nacks and seq not in self._open
 
     def begin(self) -> Flush:
         """What can be told now. One flush at a time: the next begins after `end`."""

@@ -186,7 +186,7 @@ class RecordWise:
                 nacked = await self._attempts.bring(entry, task)
             finally:
                 self._busy -= 1
-            if nacked and lane is not None:
+            if nacked:
                 # Invariant 8 and C9: what follows in the lane waits until the window took this nack.
                 self._held.append((entry.seq, entry.bytes, lane))
                 self._due.set()

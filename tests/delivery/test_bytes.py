@@ -141,6 +141,16 @@ def test_a_row_that_gets_lost_on_the_way_is_not_confirmed(lost: str, kind: str, 
     assert {seq for first, last in port.confirmed.ranges for seq in range(first, last + 1)} <= handed
 
 
+@pytest.mark.proves("I10")
+def test_rows_that_are_handed_over_are_those_that_came() -> None:
+    for wrong in ([1, 2], [0, 2], [0, 1, 2, 3, 4]):
+        handed = chunking.Handed()
+        came = pieces([(1, 1)] * 4, 2)
+        assert len(list(handed.coming(came))) == 2
+        with pytest.raises(InvariantBroken, match="invariant 10"):
+            handed.took(np.array(wrong))
+
+
 @pytest.mark.proves("C13", "I10")
 def test_more_than_two_gigabytes_come_in_chunks_that_hold_them() -> None:
     # Given 40 rows of 60 MiB each, of which all share the memory of one
@@ -181,6 +191,7 @@ def test_a_record_wise_delivery_holds_a_bounded_number_of_bytes(order_by: str) -
 
     target = Target(lambda seq, _: Outcome("refused", "no", 400) if seq % 7 == 0 else DELIVERED)
     target.on_send = watch
+    target.pause = lambda _: 0.002
     # When they are delivered
     options = Delivery(order_by=order_by, pipe="resend-multi", max_unconfirmed=4)
     with batch_bytes(1 << 20):

@@ -165,3 +165,15 @@ def test_acks_cost_no_vote_until_a_nack_or_the_end() -> None:
     progress.finish(5)
     teller.flush(progress)
     assert port.complete
+
+
+@pytest.mark.proves("C9")
+def test_a_nack_is_not_settled_while_it_is_the_newest_that_was_read() -> None:
+    progress = Progress(0, 1)
+    progress.expect(0, 0, 0)
+    progress.complete(0, 0, "nacked", letters=[letter(0, 0)])
+    assert not progress.settled_nack(0), "derived records of it may follow, and nothing of it was voted"
+    progress.expect(1, 0, 1)
+    assert not progress.settled_nack(0)
+    progress.end(flush := progress.begin(), None, flush.settled(None).ranges)
+    assert progress.settled_nack(0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.record.record import OPERATIONS, Origin, Record
-from conduit_tasks.record.schema import spool_batch, to_records
+from conduit_tasks.record.schema import part_column, spool_batch, to_records
 
 ORIGINS = [Origin("p", "c", "0"), Origin("p", "c", "1", {"shared": "1"})]
 DATA = (
@@ -33,3 +33,11 @@ def test_records_survive_the_spool(records: list[Record], skip: int) -> None:
     again = to_records(batch, ORIGINS)
     assert again == records[skip:]
     assert len({id(r.metadata) for r in again}) == len(again)
+
+
+def test_how_deep_a_text_is_matters_only_where_it_is_structured() -> None:
+    deep = b'{"a":' * 500 + b"1" + b"}" * 500
+    column, bits = part_column("after", [{"a": 1}, deep])
+    assert column.to_pylist() == [b'{"a":1}', deep]
+    assert bits is not None
+    assert bits.tolist() == [4, 0]
