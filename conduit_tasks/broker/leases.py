@@ -14,7 +14,7 @@ from typing import Self
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import BrokerBase
-from conduit_tasks.errors import BrokerUnavailable, ConduitError, LeaseHeld, Terminated
+from conduit_tasks.errors import BrokerUnavailable, ConduitError, LeaseHeld, Terminated, Unavailable
 
 _POLL = 0.2
 """Seconds between two looks at a lease that is held: its holder may release it early."""
@@ -89,7 +89,8 @@ class Attempt(Lease):
 
     def release(self, expect_sealed: int | None = None, *, failed: bool = False) -> bool:
         """The attempt has ended; the lease stays the driver's."""
-        self._broker.run(scripts.ATTEMPTED, {"lease": self._broker.keys.lease(self.node)}, token=self.token)
+        keys = {"lease": self._broker.keys.lease(self.node)}
+        self._broker.run(scripts.ATTEMPTED, keys, token=self.token, error="")
         return True
 
 
@@ -140,7 +141,8 @@ class Leases(BrokerBase):
         """An attempt of an executor at work of the driver that holds the lease under `token` (invariant 4).
 
         Waits while another attempt of the same driver is at it, until that has ended, or has said nothing for as long
-        as the lease lives. Raises Fenced where the driver has lost its lease, PipelineStopped.
+        as the lease lives. Raises Fenced where the driver has lost its lease, PipelineStopped, and Unavailable where an
+        attempt under this lease has given up.
         """
         nonce = uuid.uuid4().hex
         keys = {
@@ -151,14 +153,24 @@ class Leases(BrokerBase):
         while True:
             began = time.monotonic()
             try:
-                own, ttl, attempts = self.run(
+                own, ttl, attempts, error = self.run(
                     scripts.ATTEMPT, keys, token=token, nonce=nonce, grace=int(self.lease_grace * 1e6)
                 )
             except LeaseHeld:
                 time.sleep(_POLL)
                 continue
+            if error:
+                raise Unavailable(error)
             ttl_s = int(ttl) / 1e6
             return Attempt(self, node, int(own), attempts=int(attempts), ttl=ttl_s, expires_at=began + ttl_s)
+
+    def give_up(self, node: str, token: int, error: str) -> None:
+        """The attempt with this token ends without progress; `error` says why."""
+        self.run(scripts.ATTEMPTED, {"lease": self.keys.lease(node)}, token=token, error=error)
+
+    def gave_up(self, node: str) -> str:
+        """Why an attempt under the present lease gave up; empty where none did."""
+        return self.field(self.keys.lease(node), "gave_up") or ""
 
     def attach(self, node: str, token: int) -> Lease:
         """A lease that another process of the same holder acquired, renewed (a driver's executors send under it).

@@ -135,6 +135,10 @@ class BrokerPort:
         else:
             self._broker.fail(self._destination.node, error, error_class, self._m)
 
+    def give_up(self, error: str) -> None:
+        """See DeliveryPort."""
+        self._broker.give_up(self._lease.node, self._lease.token, error)
+
     def store_dead(self, letters: Sequence[DeadLetter]) -> None:
         """See DeliveryPort; the lease is renewed first, and checked again by the confirm that follows."""
         self._lease.renew()

@@ -28,6 +28,7 @@ from conduit_tasks.delivery.progress import Flush, Nack
 from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.teller import Teller
+from conduit_tasks.delivery.watchdog import Watchdog
 from conduit_tasks.delivery.work import DERIVED_STRIDE, Reading, Report, Work, process
 from conduit_tasks.errors import ConfigError, PipelineStopped, Refused, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
@@ -48,9 +49,11 @@ NONE: Seqs = np.empty(0, np.int64)
 class BatchWise:
     """One delivery of one micro-batch; used once."""
 
-    def __init__(self, destination: BatchDestination, options: Delivery, teller: Teller, keeper: Keeper) -> None:
+    def __init__(
+        self, destination: BatchDestination, options: Delivery, teller: Teller, keeper: Keeper, watchdog: Watchdog
+    ) -> None:
         self._destination, self._options = destination, options
-        self._teller, self._keeper = teller, keeper
+        self._teller, self._keeper, self._watchdog = teller, keeper, watchdog
         work = self._work = teller.work
         self._port = teller.port
         destination.still_ours = self._port.renew
@@ -136,11 +139,16 @@ class BatchWise:
 
         def attempt() -> dict[str, object] | None:
             self._may_send()
-            if self._reopen:
-                self._destination.open(self._state)
-            self._reopen = self._torn = True
-            state = self._destination.write(rows)
-            self._reopen = self._torn = False
+            limit = self._options.bulk_timeout
+            self._watchdog.expect(limit, f"a write of {chunk.rows} rows (delivery.timeout {limit:g} s)")
+            try:
+                if self._reopen:
+                    self._destination.open(self._state)
+                self._reopen = self._torn = True
+                state = self._destination.write(rows)
+                self._reopen = self._torn = False
+            finally:
+                self._watchdog.alive()
             return state
 
         retrying = self._policy.calling(
@@ -236,6 +244,7 @@ class BatchWise:
 
     def _tell(self, flush: Flush, state: dict[str, object] | None = None) -> None:
         told = self._teller.tell(flush, state)
+        self._watchdog.alive()
         self._order.told(flush, told.accepted, told.settled.ranges)
         if state is not None:
             self._state = state
@@ -320,5 +329,9 @@ def _counts(matched: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Counts
 
 def deliver(destination: BatchDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:
     """Runs the engine, the lease kept beside it."""
-    with Keeper(teller.port, renew_every) as keeper, seldom_collecting():
-        return BatchWise(destination, options, teller, keeper).run()
+    with (
+        Watchdog(teller.port, teller.work.node, options) as watchdog,
+        Keeper(teller.port, renew_every) as keeper,
+        seldom_collecting(),
+    ):
+        return BatchWise(destination, options, teller, keeper, watchdog).run()

@@ -90,6 +90,9 @@ class DeliveryPort(Protocol):
     def fail(self, error: str, error_class: str) -> None:
         """Stops the pipeline (isolated: the destination) with this error; the first one is kept (invariant 9)."""
 
+    def give_up(self, error: str) -> None:
+        """The process of this delivery ends right now, because it makes no progress: the destination counts as down."""
+
     def store_dead(self, letters: Sequence[DeadLetter]) -> None:
         """Stores dead letters, idempotently, durable on return (invariant 8). Raises where it cannot (T7)."""
 

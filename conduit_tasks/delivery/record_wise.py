@@ -27,6 +27,7 @@ from conduit_tasks.delivery.lanes import Lane, Lanes
 from conduit_tasks.delivery.numbering import LaneNumbers
 from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.teller import Teller
+from conduit_tasks.delivery.watchdog import Watchdog
 from conduit_tasks.delivery.work import Reading, Report
 from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, PipelineStopped
 from conduit_tasks.logs import carried
@@ -51,8 +52,16 @@ ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
 class RecordWise:
     """One delivery of one micro-batch; used once."""
 
-    def __init__(self, destination: RecordDestination, options: Delivery, teller: Teller, renew_every: float) -> None:
+    def __init__(
+        self,
+        destination: RecordDestination,
+        options: Delivery,
+        teller: Teller,
+        renew_every: float,
+        watchdog: Watchdog,
+    ) -> None:
         self._destination, self._options, self._teller = destination, options, teller
+        self._watchdog = watchdog
         work = self._work = teller.work
         self._port = teller.port
         self._renew_every = renew_every
@@ -208,6 +217,7 @@ class RecordWise:
 
     def _completed(self) -> None:
         """Something completed: wakes the flusher where it is due now."""
+        self._watchdog.alive()
         progress = self._progress
         if progress.unconfirmed >= FLUSH_RECORDS or progress.complete_through or progress.votable:
             self._due.set()
@@ -309,5 +319,9 @@ class RecordWise:
 
 def deliver(destination: RecordDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:
     """Runs the engine in an event loop of its own."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, seldom_collecting():
-        return runner.run(RecordWise(destination, options, teller, renew_every).run())
+    with (
+        Watchdog(teller.port, teller.work.node, options) as watchdog,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        seldom_collecting(),
+    ):
+        return runner.run(RecordWise(destination, options, teller, renew_every, watchdog).run())

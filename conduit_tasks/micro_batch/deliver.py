@@ -25,7 +25,7 @@ from conduit_tasks.delivery.handlers import Changes, Handlers
 from conduit_tasks.delivery.latency import Latencies
 from conduit_tasks.delivery.numbering import watched
 from conduit_tasks.delivery.work import Report, Work
-from conduit_tasks.errors import ConduitError
+from conduit_tasks.errors import ConduitError, Fenced, Unavailable
 from conduit_tasks.logs import about
 from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.beside import keeping
@@ -136,8 +136,17 @@ class Drain:
             # A driver cannot be forked: its session is in another process.
             careful=not in_driver and self.lease.attempts > self.destination.delivery.max_redeliveries,
         )
-        (report,) = [task(0)] if in_driver else self.run_all(task, [0])
+        try:
+            (report,) = [task(0)] if in_driver else self.run_all(task, [0])
+        except ConduitError:
+            raise
+        except Exception as error:
+            if said := self.context.broker.gave_up(self.destination.node):
+                raise Unavailable(said) from error
+            raise
         try_to_mark(self.marker)
+        if isinstance(report, Fenced) and (said := self.context.broker.gave_up(self.destination.node)):
+            raise Unavailable(said) from report
         if isinstance(report, ConduitError):
             raise report
         self.done += 1

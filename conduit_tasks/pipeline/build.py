@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from conduit_tasks.pipeline import topology
 from conduit_tasks.pipeline.model import (
     ConnectorKeys,
     DeadLetterKeys,
@@ -95,6 +96,8 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
 
 def _delivery(keys: DeliveryKeys) -> Delivery:
     delivery = Delivery(**keys.effective().model_dump())
+    if "timeout" in keys.model_fields_set:
+        delivery = replace(delivery, bulk_timeout=max(keys.timeout, topology.LEAST_BULK_TIMEOUT))
     # At-most-once cannot wait: what a destination that is down did not take must not be sent again (SEMANTICS B8).
     return replace(delivery, on_unavailable="dead-letter") if keys.guarantee == "at-most-once" else delivery
 

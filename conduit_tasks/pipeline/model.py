@@ -168,7 +168,8 @@ class DeliveryKeys(Keys):
     backoff_delay: Duration = 0.2
     """Before the first repetition."""
     timeout: Duration = 10.0
-    """Without a confirmation in this time a send has failed."""
+    """Without a confirmation in this time a send has failed; of destinations that write in bulk one write: 30s at
+    least, and 10m where it is not said."""
     retry_after_max: Duration = 60.0
     """The longest `Retry-After` that is honoured."""
     on_unavailable: Literal["wait", "dead-letter"] = "wait"

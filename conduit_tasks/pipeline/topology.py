@@ -61,6 +61,9 @@ class DeadLetterQueue:
     """What letters pass on their way."""
 
 
+LEAST_BULK_TIMEOUT = 30.0
+"""Seconds that any bulk write has, however short a `timeout` of sends the file says."""
+
 UNTOLD = 2_000
 """Answered records of a record-wise destination that the broker may not have been told of; sending pauses there.
 
@@ -79,6 +82,9 @@ class Delivery:
     backoff_policy: Literal["constant", "linear", "exponential"] = "exponential"
     backoff_delay: float = 0.2
     timeout: float = 10.0
+    """Of one send."""
+    bulk_timeout: float = 600.0
+    """Of one bulk write: `timeout` where the file says it, but not less than `LEAST_BULK_TIMEOUT`."""
     retry_after_max: float = 60.0
     on_unavailable: Literal["wait", "dead-letter"] = "wait"
     refused: Literal["nack", "complete"] = "nack"
@@ -196,5 +202,5 @@ class Pipeline:
         config = asdict(self)
         del config["file"], config["line"], config["alerts"]
         for destination in config["destinations"]:
-            del destination["deadline"]
+            del destination["deadline"], destination["delivery"]["bulk_timeout"]
         return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

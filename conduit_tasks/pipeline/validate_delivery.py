@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Path, Report
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys
 from conduit_tasks.pipeline.plugins import parse_plugin
-from conduit_tasks.pipeline.topology import INDEX_PIPES
+from conduit_tasks.pipeline.topology import INDEX_PIPES, LEAST_BULK_TIMEOUT, Delivery
+from conduit_tasks.pipeline.units import parse_duration
 
 STRICT_PIPES = INDEX_PIPES | {"sequential"}
 """Pipes whose promise is an order (SEMANTICS O4–O6r)."""
@@ -46,11 +48,30 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Repo
         )
     if delivery.timeout <= 0:
         report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
+    _check_kafka(connector, delivery.timeout if "timeout" in written else None, report, base)
     if not delivery.retry and delivery.guarantee != "at-most-once":
         for key in sorted(written & set(_RETRYING)):
             report.add(
                 "W202", (*path, key), f"without retry nothing is repeated, so {key} has no effect", "add retry: 5"
             )
+
+
+def _check_kafka(connector: ConnectorKeys, timeout: float | None, report: Report, base: Path) -> None:
+    """A write waits for the reports of its messages: those must have failed before the write is given up."""
+    if parse_plugin(connector.plugin).name != "kafka" or "deliveryTimeout" not in connector.settings:
+        return
+    try:
+        reports = parse_duration(connector.settings["deliveryTimeout"])
+    except ConfigError:
+        return  # the plugin's own check says it
+    limit = Delivery.bulk_timeout if timeout is None else max(timeout, LEAST_BULK_TIMEOUT)
+    if reports >= limit:
+        report.add(
+            "E209",
+            (*base, "settings", "deliveryTimeout"),
+            f"a message may be on its way for {reports:g} s, and the write that waits for it for {limit:g} s",
+            "write a shorter deliveryTimeout, or a longer delivery.timeout",
+        )
 
 
 def _drops(queue: DeadLetterKeys) -> bool:

@@ -192,6 +192,7 @@ def _processes(world: World) -> list[Patch]:
     """Threads that only keep a lease do not run; a forked child is this process, until it dies."""
     from conduit_tasks.connectors import sqs, sqs_hidden
     from conduit_tasks.delivery.keeper import Keeper
+    from conduit_tasks.delivery.watchdog import Watchdog
     from conduit_tasks.micro_batch import beside
     from conduit_tasks.micro_batch.isolated import ChildDied, in_child
     from conduit_tasks.verify.deadly import Killed
@@ -222,6 +223,8 @@ def _processes(world: World) -> list[Patch]:
         (sqs, "ThreadPoolExecutor", Inline),
         (sqs_hidden, "ThreadPoolExecutor", Inline),
         (sqs_hidden, "threading", _Threading),
+        (Watchdog, "__enter__", lambda self: self),
+        (Watchdog, "__exit__", lambda self, *_: None),
         (Keeper, "__enter__", lambda self: self),
         (Keeper, "__exit__", lambda self, *_: None),
         (Keeper, "pause", pause),

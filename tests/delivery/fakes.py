@@ -118,6 +118,9 @@ class FakePort:
         self.failures.append((error, error_class))
         self.stopped = True
 
+    def give_up(self, error: str) -> None:
+        self.failures.append((error, "gave up"))
+
     def store_dead(self, letters: Sequence[DeadLetter]) -> None:
         with self._lock:
             self._called("store")

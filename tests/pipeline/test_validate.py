@@ -338,6 +338,24 @@ def test_durability_belongs_to_the_gateway_and_a_journal_to_a_folder(
     assert [f.code for f in files.load(text).errors] == ([code] if code else [])
 
 
+@pytest.mark.proves("T5")
+@pytest.mark.parametrize(
+    ("reports", "timeout", "fits"),
+    [("45s", "40s", False), ("45s", "1m", True), ("20s", "5s", True), ("45s", "5s", False)],
+)
+def test_kafkas_reports_come_before_the_write_that_waits_for_them_is_given_up(
+    files: Files, reports: str, timeout: str, fits: bool
+) -> None:
+    text = files.with_pipeline(destination=f"delivery: {{timeout: {timeout}}}")
+    at = text.rindex("plugin: file")
+    text = text[:at] + text[at:].replace("plugin: file", "plugin: kafka", 1)
+    at = text.rindex("settings: {")
+    end = text.index("}", at)
+    kafka = f'settings: {{servers: "localhost:9092", topic: t, deliveryTimeout: {reports}'
+    found = files.load(text[:at] + kafka + text[end:]).errors
+    assert [f.code for f in found] == ([] if fits else ["E209"])
+
+
 @pytest.mark.proves("O6", "X7")
 def test_a_journal_does_not_go_with_a_pipe(files: Files) -> None:
     text = files.with_pipeline(source="durability: spool").replace("plugin: file", "plugin: gateway", 1)

@@ -26,5 +26,5 @@ local token = text(math.max(number(l[1]) + 1, number(l[7]) + 1, now))
 local attempts = text(number(l[5]) + 1)
 redis.call('HSET', K.lease, 'token', token, 'owner', A.owner, 'until', text(now + tonumber(A.ttl)), 'ttl', A.ttl,
            'nonce', A.nonce, 'attempts', attempts)
-redis.call('HDEL', K.lease, 'attempt', 'attempt_until', 'attempt_nonce')
+redis.call('HDEL', K.lease, 'attempt', 'attempt_until', 'attempt_nonce', 'gave_up')
 return {'ok', token, attempts}

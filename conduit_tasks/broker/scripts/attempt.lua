@@ -5,18 +5,20 @@
 -- nothing for as long as a lease lives; the earlier is fenced from then on.
 --
 -- @key lease        hash   token, owner, ttl; attempt: token of the newest attempt, attempt_until: 0 once it has ended,
---                          attempt_nonce
+--                          attempt_nonce; gave_up: see `attempted`
 -- @key pipeline     hash   status
 -- @key destination  hash   status
 -- @arg token        int    of the lease, as the driver acquired it
 -- @arg nonce        text   names this call: repeated, it is given the same token
 -- @arg grace        int    microseconds to wait past the expiry of an attempt that did not end
--- @returns ok TOKEN TTL ATTEMPTS | held OWNER UNTIL WAIT | fenced | stopped
+-- @returns ok TOKEN TTL ATTEMPTS GAVE_UP | held OWNER UNTIL WAIT | fenced | stopped
 
 local l = redis.call('HMGET', K.lease, 'token', 'owner', 'ttl', 'attempts', 'attempt', 'attempt_until', 'attempt_nonce')
 if l[1] ~= A.token or not l[2] or l[2] == '' then return {'fenced', l[1] or '', l[2] or ''} end
 local no = halted(K.pipeline, K.destination)
 if no then return no end
+local gave_up = redis.call('HGET', K.lease, 'gave_up')
+if gave_up then return {'ok', '0', l[3], l[4], gave_up} end
 local now = now_us()
 if l[7] ~= A.nonce then
   local free = within(l[6], now, l[3]) + number(A.grace)
@@ -25,4 +27,4 @@ if l[7] ~= A.nonce then
 end
 local lives = text(now + number(l[3]))
 redis.call('HSET', K.lease, 'attempt', l[5], 'attempt_until', lives, 'attempt_nonce', A.nonce, 'until', lives)
-return {'ok', l[5], l[3], l[4]}
+return {'ok', l[5], l[3], l[4], ''}
