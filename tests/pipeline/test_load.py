@@ -93,6 +93,7 @@ def test_every_key_of_ours_reaches_the_topology() -> None:
         backoff_policy="exponential",
         backoff_delay=0.2,
         timeout=10,
+        bulk_timeout=30,
         retry_after_max=120,
         on_unavailable="dead-letter",
         refused="complete",
