@@ -124,7 +124,7 @@ def test_what_a_script_logs_comes_out(caplog: pytest.LogCaptureFixture) -> None:
                 'function process(r) { logger.Info().Str("k", "v").Msg("Hello"); logger.Debug().Msg("no"); return r }'
             ),
         )
-    assert [(r.levelname, r.message) for r in caplog.records if r.name == "conduit.javascript"] == [
+    assert [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "conduit.javascript"] == [
         ("INFO", "Hello k=v")
     ]
 
