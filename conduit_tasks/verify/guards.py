@@ -27,10 +27,10 @@ AGAIN = 0.06
 
 
 class Guards:
-    """The calls. `redis`: a client of its own, outside of the world."""
+    """The calls. `redis`: a client of its own, outside of the world; `resting`: whether nothing is tried now."""
 
-    def __init__(self, seed: int, found: Found, redis: Any) -> None:
-        self.found, self.redis = found, redis
+    def __init__(self, seed: int, found: Found, redis: Any, resting: Callable[[], bool]) -> None:
+        self.found, self.redis, self.resting = found, redis, resting
         self._random = Random(f"guards {seed}")
         self._tried: set[str] = set()
         self._kinds: dict[bytes, bytes] = {}
@@ -200,7 +200,7 @@ class Guards:
 
     def _due(self, what: str, *holder: Any) -> bool:
         """The first time in a history that `holder` (broker, node, token) has its lease, and now and then after."""
-        if what in self._tried and self._random.random() >= AGAIN:
+        if self.resting() or (what in self._tried and self._random.random() >= AGAIN):
             return False
         if holder and not self._holds(*holder):
             return False
@@ -213,7 +213,7 @@ class Guards:
         return speaks and bool(held.get("owner")) and self._runs(broker)
 
     def _runs(self, broker: Any) -> bool:
-        return broker.hash(broker.keys.pipeline).get("status") in ("running", "stopping")
+        return not self.resting() and broker.hash(broker.keys.pipeline).get("status") in ("running", "stopping")
 
     def _refused(self, what: str, kind: type[Exception], call: Callable[[], Any]) -> None:
         before = self._state()

@@ -22,7 +22,7 @@ from conduit_tasks.connectors import aws, registry
 from conduit_tasks.connectors import file as _file  # noqa: F401 - see below
 from conduit_tasks.connectors import sql as _sql  # noqa: F401
 from conduit_tasks.connectors import sqs as _sqs  # noqa: F401
-from conduit_tasks.errors import BrokerUnavailable, ConduitError, InvariantBroken, PipelineStopped
+from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError, InvariantBroken, PipelineStopped
 
 # What is imported only while the product is in the world would keep the world's parts for ever: so it is imported here.
 from conduit_tasks.micro_batch import acks, context, deliver, plan, process, progress, read, work  # noqa: F401
@@ -45,6 +45,8 @@ ROUNDS = 9
 CALM = 30
 """Runs in which everything must be drained once nothing breaks any more."""
 
+FULL = 10
+"""Runs in which what is under way must end where Redis is full."""
 LONGEST = 1_500.0
 """Seconds that this may take, in the world's time."""
 
@@ -60,6 +62,7 @@ def live(seed: int, events: int, folder: Path, url: str) -> Result:
     for source in scenario.sources:
         (home / f"data/{source}.jsonl").touch()
     client = redis.Redis.from_url(url, decode_responses=True)
+    client.config_set("maxmemory", 0)
     client.flushall()
     client.script_flush()
     Settings(home=home, redis_url=url, lease_ttl=5.0, lease_grace=0.5, batch_bytes=scenario.chunk).use()
@@ -196,6 +199,8 @@ class History:
         self._grow(everything=True)
         while self._under_way or self._tasks:
             self._advance()
+        if self.world.redis_full:
+            self._drain_full()
         for _ in range(CALM):
             self.operator.mend()
             self._begin()
@@ -213,6 +218,19 @@ class History:
                 # Hidden by somebody who died: it comes again.
                 self.world.now = max(self.world.now, (self.queues.next_visible() or 0.0) + 0.1)
         self.found.broken(f"not drained after {CALM} runs without faults; last: {self.odd[-1:]}")
+
+    def _drain_full(self) -> None:
+        """What was opened is delivered and acked while Redis is full, which is what frees memory (C13)."""
+        for _ in range(FULL):
+            self.operator.mend()
+            self._begin()
+            while self._under_way or self._tasks:
+                self._advance()
+            if not (left := self.operator.drained()):
+                break
+        else:
+            self.found.broken(f"C13: {left} after {FULL} runs, because Redis is full")
+        self.operator.make_room()
 
     def add_up(self) -> None:
         """Accounts for every event."""
@@ -305,7 +323,9 @@ class History:
             return
         said = f"{actor.name}: {type(error).__name__}: {error}"
         self.world.history.append(f"!!! {said}")
-        unexpected = not isinstance(error, ConduitError) or isinstance(error, BrokerUnavailable | InvariantBroken)
+        unexpected = not isinstance(error, BrokerFull) and (
+            not isinstance(error, ConduitError) or isinstance(error, BrokerUnavailable | InvariantBroken)
+        )
         if unexpected and not (self.scenario.forgetful and isinstance(error, InvariantBroken)):
             last = traceback.extract_tb(error.__traceback__)[-1]
             self.found.broken(f"{said} ({Path(last.filename).name}:{last.lineno})")

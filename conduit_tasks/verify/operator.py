@@ -32,6 +32,7 @@ class Operator:
         self._copy: tuple[State, int] = ({}, 0)
         self._mishaps = {
             "the operator stops by force and starts": self._restart,
+            "Redis is full": self.fill,
             "a copy of Redis is made": self._make_copy,
             "an older copy of Redis is put back": self._put_back,
             "Redis' clock jumps ahead": lambda: self._jump(redis=JUMP),
@@ -130,6 +131,30 @@ class Operator:
         from conduit_tasks.broker.broker import Broker
 
         return Broker(PIPELINE, redis.Redis.from_url(url_of(self.client), decode_responses=True))
+
+    def fill(self) -> None:
+        """Redis has reached its maxmemory."""
+        self.world.redis_full = True
+        self.raw.config_set("maxmemory", 1)
+
+    def make_room(self) -> None:
+        """It has room again."""
+        if self.world.redis_full:
+            self.world.said("Redis has room again")
+            self.world.redis_full = False
+            self.raw.config_set("maxmemory", 0)
+
+    def drained(self) -> str:
+        """What is not delivered and acked of all that was opened, in words; empty where there is nothing."""
+        broker = self._broker()
+        try:
+            if (unsealed := broker.unsealed()) is not None:
+                return f"micro-batch {unsealed.number} is not sealed"
+            sealed, *cursors = broker.cursors(self.scenario.destinations)
+            acked = [int(broker.hash(broker.keys.ack(s)).get("m", 0)) for s in self.scenario.sources]
+            return "" if min([*cursors, *acked]) == sealed else f"of {sealed} micro-batches {cursors}, {acked} are done"
+        finally:
+            broker.close()
 
     def _jump(self, *, redis: float = 0.0, machine: float = 0.0) -> None:
         self.world.redis_ahead += redis

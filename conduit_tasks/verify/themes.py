@@ -123,6 +123,14 @@ def _clocks(s: Scenario, random: Random) -> None:
     ]
 
 
+def _full(s: Scenario, random: Random) -> None:
+    """Redis reaches its maxmemory, and stays there until what is under way has ended."""
+    s.strict = s.own_disk = False
+    s.batch, s.lag, s.retention = 5, 50, "0s"
+    s.rates = replace(s.rates, forget=0.0, power=0.0)
+    s.aims = [Aim(random.choice(["seal", "stage", "confirm", "acquire"]), "", random.randint(1, 4), "Redis is full")]
+
+
 def _sizes(s: Scenario, random: Random) -> None:
     """Records from some bytes to hundreds of KB, of which few may be held together."""
     s.large, s.strict = True, False
@@ -147,6 +155,7 @@ THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "queue": _queue,
     "older": _older,
     "clocks": _clocks,
+    "full": _full,
     "sizes": _sizes,
     "silence": _silence,
 }

@@ -28,7 +28,7 @@ class Watch:
         self.told: dict[str, list[Any]] = defaultdict(list)
         if outside.queues is not None:
             outside.queues.on_delete = self._deleting
-        self.guards = Guards(scenario.seed, found, raw)
+        self.guards = Guards(scenario.seed, found, raw, lambda: world.redis_full)
         self._looked = 0
         self._index: dict[tuple[str, str], int] = {}
         self._voted: dict[tuple[str, int], set[int]] = defaultdict(set)

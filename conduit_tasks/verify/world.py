@@ -103,6 +103,7 @@ class World:
         # Counted from a small number: a float of this size tells microseconds apart.
         self.now = 1_000.0
         self.machine_ahead = self.redis_ahead = 0.0
+        self.redis_full = False
         self.points = 0
         self.faults: list[str] = []
         self.history: list[str] = []
