@@ -42,7 +42,7 @@ def _trip(s: Scenario, random: Random) -> None:
     """The default nack window: the first nack stops the pipeline, until the operator has mended its cause."""
     s.strict = True
     s.batch, s.unconfirmed = random.choice([8, 15]), random.choice([1, 4, 8])
-    if random.random() < 0.3:
+    if random.random() < 0.25:
         s.classes = [STUBBORN, REFUSED]
         return
     # Nothing else happens: what arrived before the trip is not sent again after it, but for what was on its way.
@@ -86,7 +86,7 @@ def _attempts(s: Scenario, random: Random) -> None:
 def _queue(s: Scenario, random: Random) -> None:
     """Sources that cannot be read again: what was settled is gone."""
     s.queued, s.strict = True, False
-    if random.random() < 0.4:
+    if random.random() < 0.7 and DEADLY not in s.classes:
         s.classes.append(DEADLY)
     s.stored = random.random() < 0.5
     s.own_disk = random.random() < 0.5
@@ -112,9 +112,9 @@ def _older(s: Scenario, random: Random) -> None:
 def _clocks(s: Scenario, random: Random) -> None:
     """Clocks jump by an hour."""
     s.strict = False
-    if random.random() < 0.5:
-        who = random.choice(["sources.", "destinations.", "acks."])
-        s.aims = [Aim("acquire", who, random.randint(1, 3), "Redis' clock jumps back, and a process dies")]
+    if random.random() < 0.75:
+        who = random.choice(["sources.", "destinations."])
+        s.aims = [Aim("acquire", who, random.randint(1, 2), "Redis' clock jumps back, and a process dies")]
         return
     which = random.choice(["Redis'", "the machine's"])
     s.aims = [

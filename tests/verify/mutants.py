@@ -271,7 +271,7 @@ MUTANTS = [
     Mutant(
         "dead letters thrown away",
         "delivery/dead_letter_store.py",
-        {"        if letters:\n            keys = ": "        if False:\n            keys = "},
+        {"for part in _portions(letters):": "for part in ():"},
     ),
     Mutant(
         "a forgotten fsync",
