@@ -105,7 +105,6 @@ HELD = "  if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] =
 NO_GUARD = "local no = guard_done(K.lease, A.token)\nif no then return no end\n"
 ACK_GUARD = "local no = fenced(K.lease, A.token)\n  if no then return no end\n  renew(K.lease, A.token)"
 
-ASKED = "            # The server's clock went back: only `acquire` can count from now on, so it has to be asked.\n            return 0.0"
 ENDLESS = "            async with asyncio.timeout(CLOSING):\n                await self._destination.close()"
 WRITE = "        first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])\n        work = self._work\n"
 HURRIED = """        if work.chain is None and not work.culprits and len(chunk.seqs) == work.matched:
@@ -212,12 +211,6 @@ MUTANTS = [
     ),
     # Python
     Mutant(
-        "a lease is held by a clock that went back",
-        "broker/leases.py",
-        {ASKED: "            return int(ttl or 0) / 1e6 + self.lease_grace"},
-        "clocks",
-    ),
-    Mutant(
         "connections are waited for without end",
         "delivery/attempts.py",
         {ENDLESS: ENDLESS.replace("timeout(CLOSING)", "timeout(None)")},
@@ -271,7 +264,7 @@ MUTANTS = [
     Mutant(
         "dead letters thrown away",
         "delivery/dead_letter_store.py",
-        {"for part in _portions(letters):": "for part in ():"},
+        {"for part in portions(letters):": "for part in ():"},
     ),
     Mutant(
         "a forgotten fsync",
