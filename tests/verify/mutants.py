@@ -128,7 +128,7 @@ MUTANTS = [
         "broker/scripts/attempt.lua",
         {
             "if number(l[6]) > 0 and free > now then": "if false then",
-            "return {'ok', l[5], l[3], l[4]}": "redis.call('HDEL', K.lease, 'attempt') return {'ok', A.token, l[3], l[4]}",
+            "return {'ok', l[5], l[3], l[4], ''}": "redis.call('HDEL', K.lease, 'attempt') return {'ok', A.token, l[3], l[4], ''}",
         },
         "attempts",
     ),
