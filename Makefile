@@ -1,8 +1,8 @@
 # Everything starts here; each target makes what it needs first. `make` alone lists them.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-# Processes that run tests beside each other.
-WORKERS ?= 2
+# Processes that run tests beside each other; more than cores, as many tests wait for Airflow or for a lease to lapse.
+WORKERS ?= 3
 
 .PHONY: help env up down demo stack test check format bench clean
 

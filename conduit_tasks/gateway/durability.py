@@ -5,7 +5,7 @@
 | `always` | Redis wrote and fsynced its append-only file before it replied (`appendfsync always`) |
 | `waitaof` | the gateway waited for that fsync (`WAITAOF`, Redis 7.2) |
 | `declared` | as `always`, on the word of the user, where a managed server refuses CONFIG |
-| `everysec` | opted out by name: what was answered in the last second is lost with the machine, not with Redis alone |
+| `everysec` | opted out by name: the last second is lost with the machine, and with Redis if its disk is slow |
 """
 
 from __future__ import annotations
