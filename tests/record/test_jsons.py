@@ -7,12 +7,14 @@ import re
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_tasks.errors import Unwritable
 from conduit_tasks.record import jsons
+from conduit_tasks.record.batches import deep_rows
 from conduit_tasks.record.jsons import DEPTH
 
 VALUES = st.recursive(
@@ -86,3 +88,15 @@ def test_other_parsers_read_every_large_number_as_it_was_written() -> None:
 def test_long_runs_of_digits_are_found_wherever_they_lie(parts: list[bytes]) -> None:
     text = b"".join(parts)
     assert jsons.many_digits(text) == (re.search(rb"[0-9]{19}", text) is not None)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"":', b"}")])
+def test_the_shortest_text_that_is_too_deep_is_found_among_others(opening: bytes, closing: bytes) -> None:
+    def nested(levels: int) -> bytes:
+        return opening * levels + (b"1" if opening != b"[" else b"") + closing * levels
+
+    texts = pa.array([nested(DEPTH), None, nested(DEPTH + 1), b"{}", nested(DEPTH)], pa.binary())
+
+    assert list(deep_rows(texts)) == [2]
+    assert list(deep_rows(texts.slice(1))) == [1]
+    assert deep_rows(texts.slice(3)) == {}
