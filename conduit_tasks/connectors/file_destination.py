@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
 FORMS = ("payload", "opencdc")
 """What a row of a table is: `arrow_rows.FORMS`, which is not imported before there is something to write."""
+GUARD = 4096
+"""Bytes before the end of what is confirmed whose checksum tells whether the file is still the one that was written."""
 _SDK_FORMAT = "sdk.record.format"
 
 
 class FileDestination(BatchDestination):
-    """State: {"path", "size": bytes confirmed, "owner"}. On `open` the file is cut back to `size`, so that after a
-    crash nothing is there twice and no line is torn. Without a state, what is in the file already is kept.
+    """State: {"path", "size": bytes confirmed, "owner", "crc": CRC-32 of up to 4 KiB before `size`}. On `open` the file
+    is cut back to `size`, so that after a crash nothing is there twice and no line is torn. Without a state, what is in
+    the file already is kept.
 
     A write is durable (fsync) when it returns. The disk being full is Unavailable, after cutting back. With
     `format: parquet` the state is that of `parquet_folder`.
@@ -76,7 +80,12 @@ class FileDestination(BatchDestination):
 
     @property
     def path(self) -> Path:
-        return Path(settings().path(self.settings["path"]))
+        """The file itself: by two names (a link) it is one, and belongs to one."""
+        return Path(os.path.realpath(settings().path(self.settings["path"])))
+
+    @property
+    def _me(self) -> str:
+        return f"{self.pipeline}/{self.connector}"
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Cuts the file back to `state`. Raises Unavailable (locked by another process, no room, no permission), and
@@ -86,8 +95,8 @@ class FileDestination(BatchDestination):
         if self.format == "parquet":
             from conduit_tasks.connectors.parquet_folder import ParquetFolder
 
-            owner = f"{self.pipeline}.{self.connector}" if self.pipeline else "part"
-            self._folder = ParquetFolder(path, owner, self._by, self.still_ours)
+            by = self._me if self.pipeline else "part"
+            self._folder = ParquetFolder(path, by, self._by, self.still_ours)
             self._folder.open(state)
             return
         try:
@@ -120,37 +129,44 @@ class FileDestination(BatchDestination):
         """The length that is confirmed; sets the owner."""
         ledger = file_ledger.read(path)
         theirs = None if state is None else state["owner"]
-        if ledger is not None and ledger.previous == theirs:
+        if ledger is not None and ledger.previous == theirs and (theirs or ledger.by in (None, self._me)):
             # Nothing of this owner was confirmed: whatever it wrote goes.
             if not size and ledger.start:
-                ledger = file_ledger.begin(path, theirs, 0)
+                ledger = file_ledger.begin(path, theirs, 0, self._me)
             if size < ledger.start:
-                raise self._harmed(size, ledger.start)
+                raise self._harmed(f"has {size} bytes, but {ledger.start} were there and confirmed")
             self._owner = ledger.owner
             return ledger.start
         if state is None:
-            self._owner = file_ledger.begin(path, None, size).owner
+            self._owner = file_ledger.begin(path, None, size, self._me).owner
             return size
-        if ledger is not None and ledger.owner != theirs:
-            raise ConfigError(
-                f"{path} was written by another destination since; give each destination a path of its own"
-            )
         confirmed = int(state["size"])
         if not size and confirmed:
             # Moved away whole, as log rotation does: what follows begins a new file.
-            self._owner = file_ledger.begin(path, theirs, 0).owner
+            self._owner = file_ledger.begin(path, theirs, 0, self._me).owner
             return 0
+        if ledger is not None and ledger.owner != theirs:
+            raise ConfigError(
+                f"{path} was written by another destination{f' ({ledger.by})' if ledger.by else ''} since; give each "
+                "destination a path of its own, then move the file away to begin a new one here"
+            )
         if size < confirmed:
-            raise self._harmed(size, confirmed)
+            raise self._harmed(f"has {size} bytes, but {confirmed} were written and confirmed")
+        if "crc" in state and state["crc"] != self._guard(confirmed):
+            raise self._harmed(f"does not hold the {confirmed} bytes that were written and confirmed")
         if ledger is not None:
             file_ledger.confirm(path, ledger)
         self._owner = state["owner"]
         return confirmed
 
-    def _harmed(self, size: int, confirmed: int) -> ConfigError:
+    def _guard(self, size: int) -> int:
+        """The checksum of what lies before the end of what is confirmed: another file is not cut for ours."""
+        assert self._fd is not None
+        return zlib.crc32(os.pread(self._fd, min(size, GUARD), max(0, size - GUARD)))
+
+    def _harmed(self, what: str) -> ConfigError:
         return ConfigError(
-            f"{self.path} has {size} bytes, but {confirmed} were written and confirmed: it was shortened or replaced. "
-            "Put it back, or move it away to begin a new one"
+            f"{self.path} {what}: it was shortened or replaced. Put it back, or move it away to begin a new one"
         )
 
     def write(self, rows: Rows) -> dict[str, Any]:
@@ -167,6 +183,7 @@ class FileDestination(BatchDestination):
             for data in lines(rows, self.format):
                 size += self._append(data, size)
             os.fsync(self._fd)
+            guard = self._guard(size)
         except OSError as e:
             self._cut_back()
             raise self._unavailable(e) from e
@@ -174,7 +191,12 @@ class FileDestination(BatchDestination):
             self._cut_back()
             raise
         self._size = size
-        return {"path": str(self.settings["path"]), "size": size, "owner": self._owner}
+        return {
+            "path": str(self.settings["path"]),
+            "size": size,
+            "owner": self._owner,
+            "crc": guard,
+        }
 
     def _append(self, data: memoryview, at: int) -> int:
         assert self._fd is not None

@@ -7,7 +7,7 @@ destination's lines from those of another that was given the same path.
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -21,11 +21,13 @@ CONFIRMED = ""
 @dataclass(frozen=True)
 class Ledger:
     """`owner`: in every state of this file's writer. `start`: length at which the owner began. `previous`: owner in
-    the state from before (None: no state); CONFIRMED once the owner's own state came back."""
+    the state from before (None: no state); CONFIRMED once the owner's own state came back. `by`: which destination
+    that is; without a state nothing else tells it from another one that has none (None: of an older version)."""
 
     owner: str
     previous: str | None
     start: int
+    by: str | None = None
 
 
 def path_of(file: Path) -> Path:
@@ -45,9 +47,9 @@ def read(file: Path) -> Ledger | None:
         ) from e
 
 
-def begin(file: Path, previous: str | None, start: int) -> Ledger:
+def begin(file: Path, previous: str | None, start: int, by: str) -> Ledger:
     """A new owner from length `start`; durable on return. Raises OSError."""
-    ledger = Ledger(secrets.token_hex(8), previous, start)
+    ledger = Ledger(secrets.token_hex(8), previous, start, by)
     replace_file(path_of(file), orjson.dumps(asdict(ledger)))
     return ledger
 
@@ -56,6 +58,6 @@ def confirm(file: Path, ledger: Ledger) -> Ledger:
     """The owner's state was confirmed: from now on only the state says where to cut. Raises OSError."""
     if ledger.previous == CONFIRMED:
         return ledger
-    ledger = Ledger(ledger.owner, CONFIRMED, ledger.start)
+    ledger = replace(ledger, previous=CONFIRMED)
     replace_file(path_of(file), orjson.dumps(asdict(ledger)))
     return ledger

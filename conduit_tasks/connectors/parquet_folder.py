@@ -1,7 +1,7 @@
 """A folder of Parquet files that goes back to exactly what was confirmed.
 
-Each write makes its files anew, one per partition: `[<field>=<value>/…]<owner>-<number of the write>.parquet`, and
-numbers only grow. What a write is about to make stands in a ledger (`.<owner>.conduit`) before the first of its files
+Each write makes its files anew, one per partition: `[<field>=<value>/…]<name>-<number of the write>.parquet`, and
+numbers only grow. What a write is about to make stands in a ledger (`.<name>.conduit`) before the first of its files
 does; `open` removes the files of a write that was not confirmed. Readers see whole files only: written to the side,
 fsynced, renamed.
 """
@@ -12,7 +12,9 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,18 +33,34 @@ PARTITIONS = 1_000
 """Files that one write may make."""
 
 
-class ParquetFolder:
-    """State: {"n": number of the last confirmed write}. One writer at a time, by a lock on the ledger.
+@dataclass(frozen=True)
+class Ledger:
+    """`n`, `files`: the last write that was begun. `owner`: in every state of who writes them, which began behind the
+    number `start`; `confirmed`: once such a state came back. `by`: which destination that is."""
 
-    `owner` names the files, so that several destinations can share a folder. `partition_by`: fields whose values
-    become folders, left out of the files as Hive does.
+    n: int
+    files: list[str]
+    owner: str | None = None
+    start: int = 0
+    confirmed: bool = False
+    by: str | None = None
+
+
+class ParquetFolder:
+    """State: {"n": number of the last confirmed write, "owner"}. One writer at a time, by a lock beside the ledger.
+    Without a state, what is there already is kept, but for what this destination wrote and never confirmed.
+
+    `by` (`<pipeline>.<destination>`) names the files, so that several destinations can share a folder. `partition_by`:
+    fields whose values become folders, left out of the files as Hive does.
     """
 
-    def __init__(self, folder: Path, owner: str, partition_by: Sequence[str], still_ours: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, by: str, partition_by: Sequence[str], still_ours: Callable[[], None]) -> None:
         self._folder, self._partition_by, self._still_ours = folder, tuple(partition_by), still_ours
-        self._owner = re.sub(r"[^A-Za-z0-9_.-]", "_", owner)
-        self._ledger = folder / f".{self._owner}.conduit"
+        self._by = by
+        self._name = re.sub(r"[^A-Za-z0-9_.-]", "_", by.replace("/", ".", 1))
+        self._path = folder / f".{self._name}.conduit"
         self._lock: int | None = None
+        self._ledger = Ledger(0, [])
         self._n = 0
 
     def open(self, state: dict[str, Any] | None) -> None:
@@ -50,11 +68,11 @@ class ParquetFolder:
         self.close()
         try:
             make_folders(self._folder)
-            self._lock = os.open(self._folder / f".{self._owner}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = os.open(self._folder / f".{self._name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Invariant 4: one that stood still until its successor was done must not take that one's files away.
             self._still_ours()
-            self._n = self._confirmed(0 if state is None else int(state["n"]))
+            self._n = self._confirmed(state)
         except BlockingIOError as error:
             self.close()
             raise Unavailable(f"{self._folder} is being written by another process; it must end first") from error
@@ -65,30 +83,62 @@ class ParquetFolder:
             self.close()
             raise
 
-    def _confirmed(self, n: int) -> int:
-        try:
-            told = orjson.loads(self._ledger.read_bytes())
-            written, files = int(told["n"]), list(told["files"])
-        except FileNotFoundError:
-            return n  # nothing was begun here, or the folder was moved away whole: numbers go on
-        except (ValueError, KeyError, TypeError):
+    def _confirmed(self, state: dict[str, Any] | None) -> int:
+        """The number that is confirmed; sets the ledger as the next write finds it, and removes what lies behind."""
+        told = self._told()
+        if told is None:
+            # Nothing was begun here, or the folder was moved away whole: numbers go on.
+            told = Ledger(0 if state is None else int(state["n"]), [], None if state is None else state.get("owner"))
+        theirs = None if state is None else state.get("owner")
+        if theirs and told.owner and theirs != told.owner:
             raise ConfigError(
-                f"{self._ledger} is damaged: which files of {self._folder} are confirmed cannot be told. Remove it to "
+                f"the files {self._name}-*.parquet of {self._folder} were written by {told.by or 'another one'} since; "
+                f"give each destination a folder of its own, then move the files and {self._path.name} away to begin "
+                "anew here"
+            )
+        if state is not None:
+            n = int(state["n"])
+            told = replace(told, owner=told.owner or theirs or secrets.token_hex(8), confirmed=True)
+        elif told.confirmed or told.by not in (None, self._by):
+            n = told.n
+            told = Ledger(n, [], secrets.token_hex(8), start=n)
+        else:
+            n = told.start
+            told = replace(told, owner=told.owner or secrets.token_hex(8))
+        self._take_away(told, n)
+        self._ledger = replace(told, by=self._by)
+        if self._ledger.owner != (before := self._told() or Ledger(0, [])).owner or told.confirmed != before.confirmed:
+            self._keep(self._ledger)
+        return n
+
+    def _told(self) -> Ledger | None:
+        try:
+            return Ledger(**orjson.loads(self._path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            raise ConfigError(
+                f"{self._path} is damaged: which files of {self._folder} are confirmed cannot be told. Remove it to "
                 "keep all that are there"
             ) from None
-        if written <= n:
-            return n
-        if written == n + 1:
-            for name in files:
+
+    def _keep(self, ledger: Ledger) -> None:
+        replace_file(self._path, orjson.dumps(asdict(ledger)))
+
+    def _take_away(self, ledger: Ledger, n: int) -> None:
+        """The files of what was written behind the number `n`."""
+        if ledger.n <= n:
+            return
+        if ledger.n == n + 1:
+            for name in ledger.files:
                 self._remove(self._folder / name)
                 self._remove(_aside(self._folder / name))
-            return n
+            return
         # The state is an older one (brought back after a loss of Redis): everything behind it comes again.
-        for path in self._folder.rglob(f"{self._owner}-*.parquet"):
-            found = re.fullmatch(r"-(\d{10})\.parquet", path.name.removeprefix(self._owner))
+        for path in self._folder.rglob(f"{self._name}-*.parquet"):
+            found = re.fullmatch(r"-(\d{10})\.parquet", path.name.removeprefix(self._name))
             if found and int(found[1]) > n:
                 self._remove(path)
-        return n
 
     def _remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -99,18 +149,16 @@ class ParquetFolder:
         """One file per partition, durable on return. Raises Refused, Unavailable."""
         n = self._n + 1
         parts = self._parts(table)
-        name = f"{self._owner}-{n:010d}.parquet"
+        name = f"{self._name}-{n:010d}.parquet"
         try:
             self._check_names([self._folder / folder / name for folder, _ in parts])
-            replace_file(
-                self._ledger, orjson.dumps({"n": n, "files": [str(Path(folder) / name) for folder, _ in parts]})
-            )
+            self._keep(replace(self._ledger, n=n, files=[str(Path(folder) / name) for folder, _ in parts]))
             for folder, rows in parts:
                 self._put(self._folder / folder, name, rows)
         except OSError as error:
             raise self._unavailable(error) from error
         self._n = n
-        return {"n": n}
+        return {"n": n, "owner": self._ledger.owner}
 
     def _put(self, folder: Path, name: str, rows: pa.Table) -> None:
         make_folders(folder)

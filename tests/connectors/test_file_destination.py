@@ -198,6 +198,71 @@ def test_two_destinations_never_cut_each_others_lines(home: Path) -> None:
     assert (home / "out/a.jsonl").read_bytes() == b"first\nsecond\n"
 
 
+def named(connector: str, path: Path | str = "out/a.jsonl") -> FileDestination:
+    out = destination(path)
+    out.pipeline, out.connector = "p", connector
+    return out
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("link", [False, True])
+def test_a_second_destination_cuts_nothing_the_first_one_wrote_before_it_ever_came_back(home: Path, link: bool) -> None:
+    # Given a destination that wrote once, and has not been opened since
+    first = named("first")
+    first.open(None)
+    state = first.write(rows(b"first"))
+    first.close()
+    # When another one, which never wrote, is given the same file, by its name or by a link
+    path = home / "out/a.jsonl"
+    if link:
+        (home / "out/b.jsonl").symlink_to("a.jsonl")
+    for _ in range(2):
+        second = named("second", "out/b.jsonl" if link else path)
+        second.open(None)
+        theirs = second.write(rows(b"second"))
+        second.close()
+    # Then every line is there, and the first one says who writes into its file, and what leads out
+    assert path.read_bytes() == b"first\nsecond\n"
+    with pytest.raises(ConfigError, match=r"another destination \(p/second\) since; .* then move the file away"):
+        first.open(state)
+    moved = path.rename(home / "out/moved.jsonl")
+    first.open(state)
+    again = first.write(rows(b"third"))
+    first.open(again)
+    first.close()
+    assert (path.read_bytes(), moved.read_bytes()) == (b"third\n", b"first\nsecond\n")
+    with pytest.raises(ConfigError, match="another destination"):
+        second.open(theirs)
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("length", [10, 10_000])
+def test_another_file_in_its_place_is_not_cut(home: Path, length: int) -> None:
+    path = home / "out/a.jsonl"
+    out = destination()
+    out.open(None)
+    state = out.write(rows(b"x" * 5_000))
+    out.open(state)
+    out.close()
+    theirs = b"somebody else's\n" * length
+    path.write_bytes(theirs)
+    with pytest.raises(ConfigError, match=r"a\.jsonl .* it was shortened or replaced\. Put it back, or move it away"):
+        out.open(state)
+    assert path.read_bytes() == theirs
+
+
+def test_a_state_of_an_older_version_is_believed(home: Path) -> None:
+    out = destination()
+    out.open(None)
+    state = {name: value for name, value in out.write(rows(b"one")).items() if name != "crc"}
+    ledger = home / "out/.a.jsonl.conduit"
+    ledger.write_text(json.dumps({k: v for k, v in json.loads(ledger.read_text()).items() if k != "by"}))
+    out.open(state)
+    out.write(rows(b"two"))
+    out.close()
+    assert (home / "out/a.jsonl").read_bytes() == b"one\ntwo\n"
+
+
 @pytest.mark.proves("C10", "T6")
 def test_a_full_disk_leaves_whole_lines_and_goes_on_when_there_is_room(home: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path) as disk:

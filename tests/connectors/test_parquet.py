@@ -220,6 +220,56 @@ def test_two_destinations_share_a_folder_and_two_writers_of_one_do_not(home: Pat
     assert sorted(row["n"] for row in written(home)) == [1, 2]
 
 
+@pytest.mark.proves("C10")
+def test_destinations_whose_names_are_one_name_never_take_each_others_files_away(home: Path) -> None:
+    """Given destination `b.c` of `a`, and `c` of `a.b`, which share a folder, then the second one keeps what the first
+    one wrote, and the first one stops instead of removing what the second one did."""
+    one, other = destination(), destination()
+    one.pipeline, one.connector = "a", "b.c"
+    other.pipeline, other.connector = "a.b", "c"
+    one.open(None)
+    state = one.write(rows({"n": 1}))
+    one.close()
+    other.open(None)
+    other.write(rows({"n": 2}))
+    other.close()
+    with pytest.raises(ConfigError, match=r"were written by a\.b/c since; give each destination a folder of its own"):
+        one.open(state)
+    assert sorted(row["n"] for row in written(home)) == [1, 2]
+
+
+@pytest.mark.proves("C10")
+def test_without_a_state_confirmed_files_stay_and_others_go(home: Path) -> None:
+    # Given a writer without a pipeline, which says at its end that all is well
+    out = destination()
+    for n in (1, 2):
+        out.open(None)
+        out.write(rows({"n": -n}))
+        # When an attempt fails, and the next one begins anew
+        out.open(None)
+        out.write(rows({"n": n}))
+        out.open(out.write(rows({"n": n + 10})))
+        out.close()
+    # Then what each of them confirmed is there, once
+    assert sorted(row["n"] for row in written(home)) == [1, 2, 11, 12]
+
+
+def test_a_ledger_and_a_state_of_an_older_version_are_believed(home: Path) -> None:
+    out = destination()
+    out.open(None)
+    out.write(rows({"n": 1}))
+    out.write(rows({"n": 2}))
+    out.close()
+    path = home / "out/.flights.tables.conduit"
+    told = orjson.loads(path.read_bytes())
+    path.write_bytes(orjson.dumps({"n": told["n"], "files": told["files"]}))
+    out.open({"n": 1})
+    state = out.write(rows({"n": 3}))
+    out.open(state)
+    out.close()
+    assert sorted(row["n"] for row in written(home)) == [1, 3]
+
+
 def test_whole_records_have_columns_of_fixed_types(home: Path) -> None:
     out = destination(rows="opencdc")
     out.open(None)
