@@ -63,6 +63,11 @@ class NotStopped(ConduitError):
     """What is asked for needs the pipeline to stand still, with nothing in flight."""
 
 
+class SparkLost(ConduitError):
+    """A Spark Connect server cannot be reached, ended, or does not know the session any more; the attempt ends, and the
+    next one begins a new session."""
+
+
 class SpoolError(ConduitError):
     """A spool file is missing, changed or cannot be written; the message names it."""
 

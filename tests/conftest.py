@@ -15,6 +15,7 @@ import pytest
 
 from conduit_tasks.settings import forget
 from conduit_tasks.stack.layout import socket_in
+from tests.connect_server import ConnectServer
 
 DATA = Path(__file__).parent / "data"
 SHARED = {"CONDUIT_CLASS_DATA": str(Path(__file__).parents[1] / ".conduit" / "cds")}
@@ -134,6 +135,15 @@ def spark() -> Iterator[Any]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """The one Spark Connect server of all tests that do not kill it."""
+    server = ConnectServer(tmp_path_factory.mktemp("connect"))
+    server.start()
+    yield server
+    server.stop()
 
 
 _LONGEST = ("tests/stack/", "tests/benchmarks/", "tests/verify/", "tests/faults/")

@@ -142,7 +142,8 @@ def test_executors_log_about_what_their_driver_does(as_json: Path) -> None:
     code = (
         "import logging\n"
         "from conduit_tasks import logs\n"
-        "from conduit_tasks.spark.session import context, run_all\n"
+        "from conduit_tasks.spark.plain import context\n"
+        "from conduit_tasks.spark.session import run_all\n"
         "def work(n):\n"
         "    logging.getLogger('conduit_tasks.x').info('piece %d', n)\n"
         "    return n\n"

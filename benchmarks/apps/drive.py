@@ -26,7 +26,7 @@ from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.pipeline.load import get_pipeline
-from conduit_tasks.spark.session import context as spark_context
+from conduit_tasks.spark.plain import context as spark_context
 from conduit_tasks.spark.session import run_all
 
 WAIT = 20.0

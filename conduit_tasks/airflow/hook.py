@@ -1,5 +1,8 @@
 """The provider's submit hook, started our way and read line by line.
 
+A connection of type `spark_connect` (the provider's own, as `SparkConnectHook` reads it) names a Spark Connect server:
+the same application runs there, as by `spark-submit --remote`, without a JVM that would only start it.
+
 Spark applications of this project write lines `conduit {json}` to stderr; here they become lines of the task's log, and
 the last ones tell the operator why the application ended as it did.
 """
@@ -8,15 +11,19 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from conduit_tasks.errors import SparkLost
 from conduit_tasks.logs import parse
-from conduit_tasks.spark.submit import launch
+from conduit_tasks.spark.remote import Address
+from conduit_tasks.spark.submit import DEFAULTS_FILE, launch, read_defaults
 
 PREFIX = "conduit {"
 KILL_GRACE = 3.0
@@ -24,8 +31,10 @@ KILL_GRACE = 3.0
 
 
 class ConduitSubmitHook(SparkSubmitHook):
-    """Submits with the configuration, environment and command line of `conduit_tasks.spark.submit`.
+    """Submits with the configuration, environment and command line of `conduit_tasks.spark.submit`, or runs the
+    application on the connection's Connect server.
 
+    Raises SparkLost where that cannot be reached and the connection's extra `submit` is false. ConfigError.
     `events`: the structured lines seen so far, oldest first, at most one per kind of event (the latest).
     """
 
@@ -39,12 +48,44 @@ class ConduitSubmitHook(SparkSubmitHook):
         application_args: list[str],
         quick_jit: bool,
     ) -> None:
+        self.remote: Address | None = None
         super().__init__(conn_id=conn_id, conf=dict(conf), name=name, application_args=application_args)
+        self.events: dict[str, dict[str, Any]] = {}
+        if self.remote is not None:
+            given = {**read_defaults(home / DEFAULTS_FILE), **conf}
+            self._command: tuple[str, ...] | None = (sys.executable,)
+            self._conf, self._env = {}, {**self.remote.environment(), **session_settings(given)}
+            return
         start = launch(home, self._connection["master"], self._connection["deploy_mode"], conf, quick_jit=quick_jit)
         self._conf, self._env_vars = start.conf, start.env
         own_binary = self._connection["spark_binary"] != "spark-submit"
         self._command = None if own_binary else start.command
-        self.events: dict[str, dict[str, Any]] = {}
+
+    def _resolve_connection(self) -> dict[str, Any]:
+        connection = self.get_connection(self._conn_id)
+        address = connect_address(connection)
+        if address is None:
+            return super()._resolve_connection()
+        extra = connection.extra_dejson
+        if address.listens():
+            self.remote = address
+        elif str(extra.get("submit", True)).lower() == "false":
+            raise SparkLost(
+                f"the Spark Connect server at {address} cannot be reached, and the connection {self._conn_id!r} says "
+                "submit: false; look whether it runs"
+            )
+        else:
+            self.log.warning("the Spark Connect server at %s cannot be reached: this task submits by itself", address)
+        return {
+            "master": extra.get("master") or "local[*]",
+            "queue": extra.get("queue"),
+            "deploy_mode": extra.get("deploy-mode"),
+            "spark_binary": "spark-submit",
+            "namespace": extra.get("namespace"),
+            "principal": None,
+            "keytab": None,
+            "rest_endpoint": None,
+        }
 
     @property
     def exit_code(self) -> int | None:
@@ -63,6 +104,9 @@ class ConduitSubmitHook(SparkSubmitHook):
         return list(self._command) if self._command else super()._get_spark_binary_path()
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
+        if self.remote is not None:
+            self.log.info("at %s: %s", self.remote, " ".join(self._application_args or []))
+            return [*self._get_spark_binary_path(), application, *(self._application_args or [])]
         # The whole line is four pages of JVM options; what a reader wants from it is said here.
         command = self._get_spark_binary_path() + self._build_spark_common_args() + [application]
         self.log.info(
@@ -98,6 +142,12 @@ class ConduitSubmitHook(SparkSubmitHook):
         Workers are in a process group of their own, so the signal that Airflow sends to the task's group misses them.
         """
         below = self._descendants()
+        if self.remote is not None and self._submit_sp is not None:
+            # The driver itself: asked to end, it interrupts its job at the server.
+            own = [psutil.Process(self._submit_sp.pid)] if self._submit_sp.poll() is None else []
+            for process in own:
+                _signal(process, force=False)
+            psutil.wait_procs(own, timeout=KILL_GRACE)
         super().on_kill()
         for process in below:
             _signal(process, force=False)
@@ -111,6 +161,30 @@ class ConduitSubmitHook(SparkSubmitHook):
             return psutil.Process(self._submit_sp.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+
+def connect_address(connection: Any) -> Address | None:
+    """The Connect server that an Airflow connection names; None where it names none: type `spark_connect` as the
+    provider writes it, or a `spark` one whose host begins with `sc://`. Raises ConfigError."""
+    host = str(connection.host or "")
+    if connection.conn_type != "spark_connect" and not host.startswith("sc://"):
+        return None
+    where = host if "://" in host else f"sc://{host}"
+    if connection.port:
+        where, slash, rest = where.partition("/;")
+        where = f"{where.rstrip('/')}:{connection.port}{slash}{rest}"
+    address = Address.parse(where)
+    params = {**address.params, **({"user_id": connection.login} if connection.login else {})}
+    if (ssl := connection.extra_dejson.get("use_ssl")) is not None:
+        params["use_ssl"] = str(ssl).lower()
+    return replace(address, params=params, token=connection.password or address.token)
+
+
+def session_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """The `spark.sql.*` among the settings, in the environment that Spark's client applies to its session; the rest is
+    the server's own."""
+    own = {name: value for name, value in conf.items() if name.startswith("spark.sql.")}
+    return {"PYSPARK_REMOTE_INIT_CONF_LEN": "1", "PYSPARK_REMOTE_INIT_CONF_0": json.dumps(own)} if own else {}
 
 
 def _pass_on(record: dict[str, Any]) -> None:

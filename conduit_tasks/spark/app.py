@@ -1,4 +1,5 @@
-"""The Spark application of every node: `spark-submit app.py --pipeline P --node N --run R`.
+"""The Spark application of every node: `spark-submit app.py --pipeline P --node N --run R`, or plain Python where the
+environment names a Spark Connect server (`SPARK_REMOTE`).
 
 Reads, processes or delivers; arguments are ids only, everything else comes from the pipeline file and the broker.
 
@@ -42,12 +43,14 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks.micro_batch.halting import halting
     from conduit_tasks.micro_batch.recovery import counting
     from conduit_tasks.spark.ended import ENDED, ending_in_order
+    from conduit_tasks.spark.session import work_for
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
     kind, _, name = options.node.partition(".")
     destination = name if kind == "destinations" else None
     logs.configure()
+    work_for(options.pipeline, options.node)
 
     def halt(why: str) -> None:
         event("stopped", reason=why, **where)

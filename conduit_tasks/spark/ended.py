@@ -36,7 +36,8 @@ class _Halting:
         self.thread.start()
 
     def _run(self) -> None:
-        self.halted = halt(HALT)
+        session = sys.modules.get("conduit_tasks.spark.session")
+        self.halted = session is None or session.halt(HALT)
         if self.in_job and not self.halted:
             time.sleep(1.0)  # a JVM that is gone is noticed by who waits for it
             os._exit(ENDED)
@@ -81,22 +82,3 @@ def job() -> Iterator[None]:
     finally:
         _halting.in_job = False
     _halting.end()
-
-
-def halt(seconds: float) -> bool:
-    """Cancels what Spark does for this process; whether nothing is at work any more, after so many seconds at most."""
-    pyspark = sys.modules.get("pyspark")
-    context = pyspark.SparkContext._active_spark_context if pyspark else None
-    if context is None:
-        return True
-    deadline = time.monotonic() + seconds
-    try:
-        context.cancelAllJobs()
-        tracker = context._jsc.sc().statusTracker()
-        while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-    except Exception:  # noqa: BLE001 - the JVM is gone: nobody knows what its executors do
-        return False
-    return True

@@ -1,63 +1,83 @@
-"""The Spark context of an application: the one place that creates it.
+"""Where jobs run: the one door to Spark of an application.
 
-A plain `SparkContext` is enough for Arrow passes in executors; the SQL session is built only where a frame
-processor or a Spark-format connector needs it (it costs about two CPU seconds).
+Two implementations of one small port: a Spark context of this process's own (`plain`), or a Spark Connect server that
+runs already (`connect`), where the environment names one as Spark itself reads it (`SPARK_REMOTE=sc://host:port`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from conduit_tasks import logs
 from conduit_tasks.settings import Settings, settings
 from conduit_tasks.spark.ended import job
+from conduit_tasks.spark.remote import REMOTE
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
-_shipped: str | None = None
-"""The application whose executors have the user's code."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def context() -> SparkContext:
-    """The running SparkContext, created on first use from what spark-submit passed; then `include` is shipped."""
-    from pyspark import SparkConf, SparkContext
+class Executors(Protocol):
+    """What an application asks of Spark."""
 
-    from conduit_tasks.spark.shipping import ship
+    def run_all(self, function: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
+        """`function` over every piece, one Spark task each, answers in order. Both are picklable; never empty."""
 
-    global _shipped  # noqa: PLW0603 - one context per process
-    # Only the JVM knows what spark-submit passed: a SparkConf made before there is one would hide its master.
-    SparkContext._ensure_initialized()
-    sc = SparkContext.getOrCreate(SparkConf().setIfMissing("spark.master", "local[*]"))
-    sc.setLogLevel("WARN")
-    if _shipped != sc.applicationId:
-        ship(sc, settings().home)
-        _shipped = sc.applicationId
-    return sc
+    def session(self) -> SparkSession:
+        """The SQL session of this node: its views and settings are nobody else's."""
+
+    def halt(self, seconds: float) -> bool:
+        """Cancels what runs; whether nothing is at work any more, after so many seconds at most. Any thread."""
+
+
+_executors: Executors | None = None
+_about: tuple[str, str] = ("", "")
+
+
+def work_for(pipeline: str, node: str) -> None:
+    """Says whose jobs those of this process are, before the first one."""
+    global _about  # noqa: PLW0603 - one node per process
+    _about = (pipeline, node)
+
+
+def executors() -> Executors:
+    """Those of this process, made on first use."""
+    global _executors  # noqa: PLW0603 - one context per process
+    if _executors is None:
+        if os.environ.get(REMOTE):
+            from conduit_tasks.spark.connect import ConnectExecutors
+
+            _executors = ConnectExecutors(os.environ[REMOTE], *_about)
+        else:
+            from conduit_tasks.spark.plain import PlainExecutors
+
+            _executors = PlainExecutors()
+    return _executors
 
 
 def session() -> SparkSession:
-    """The SQL session over the same context."""
-    from pyspark.sql import SparkSession
-
-    context()
-    return SparkSession.builder.getOrCreate()
+    """The SQL session. A plain one costs about two CPU seconds beside the context, so it is made where it is needed."""
+    return executors().session()
 
 
 def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
     """`function` over every piece, one Spark task each, answers in order; [] for no pieces (no job is started)."""
     if not pieces:
         return []
-    items: list[Any] = list(pieces)
-    work = context().parallelize(items, len(items)).map(_InExecutor(settings(), function, logs.fields()))
+    work = _InExecutor(settings(), function, logs.fields())
     with job():
-        return work.collect()
+        return executors().run_all(work, list(pieces))
+
+
+def halt(seconds: float) -> bool:
+    """Cancels what Spark does for this process; whether nothing is at work any more, after so many seconds at most."""
+    return _executors is None or _executors.halt(seconds)
 
 
 @dataclass(frozen=True)

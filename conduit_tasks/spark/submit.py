@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,20 +41,28 @@ class Launch:
 
 
 def launch(
-    home: Path, master: str, deploy_mode: str | None, conf: Mapping[str, str] | None = None, *, quick_jit: bool = True
+    home: Path,
+    master: str,
+    deploy_mode: str | None,
+    conf: Mapping[str, str] | None = None,
+    *,
+    quick_jit: bool = True,
+    own: Mapping[str, str] | None = None,
+    jvm: Sequence[str] = (),
 ) -> Launch:
-    """How to start a driver for this master. `conf` wins over the user's file, and both over ours.
+    """How to start a driver for this master. `conf` wins over the user's file, and both over ours and over `own`.
 
     `quick_jit`: compile with C1 only; right where rows pass through Python workers, wrong for long SQL in the JVM.
+    `jvm`: further options of it.
 
     Raises ConfigError where the user's `spark-defaults.conf` cannot be read.
     """
-    given = {**read_defaults(home / DEFAULTS_FILE), **(conf or {})}
+    given = {**(own or {}), **read_defaults(home / DEFAULTS_FILE), **(conf or {})}
     local = master.split("[", maxsplit=1)[0] == "local"
     if deploy_mode == "cluster" or not (local or master.startswith("spark://")):
         return Launch(given, _remote_environment())
     merged = {**_own_conf(home, local), **given}
-    options = [f"-Dlog4j2.configurationFile={LOG4J}", *_jvm_options(quick_jit)]
+    options = [f"-Dlog4j2.configurationFile={LOG4J}", *_jvm_options(quick_jit), *jvm]
     archive = cds.find(home)
     if archive is not None:
         options += [f"-XX:SharedArchiveFile={archive.path}", *cds.QUIET]

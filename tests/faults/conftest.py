@@ -63,8 +63,8 @@ def applications(tmp_path: Path) -> Iterator[Callable[..., Application]]:
     """Starts Spark applications."""
     started: list[Application] = []
 
-    def start(pipeline: str, node: str, run: str = "app") -> Application:
-        application = Application(tmp_path, pipeline, node, run)
+    def start(pipeline: str, node: str, run: str = "app", environment: dict[str, str] | None = None) -> Application:
+        application = Application(tmp_path, pipeline, node, run, environment or {})
         started.append(application)
         return application.start()
 

@@ -100,6 +100,7 @@ class Application:
     pipeline: str
     node: str
     run: str = "app"
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] = field(init=False)
 
     def start(self) -> Application:
@@ -109,6 +110,7 @@ class Application:
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONPATH": str(ROOT),
+            **self.environment,
         }
         command = [sys.executable, conduit_tasks.spark.app.__file__]
         command += ["--pipeline", self.pipeline, "--node", self.node, "--run", self.run]

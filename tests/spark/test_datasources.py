@@ -17,7 +17,7 @@ from conduit_tasks.connectors.generator import GeneratorSource
 from conduit_tasks.connectors.s3 import S3Source
 from conduit_tasks.settings import settings
 from conduit_tasks.spark.datasources import SliceStream, as_settings, register
-from conduit_tasks.spark.session import context
+from conduit_tasks.spark.plain import context
 
 
 class _Taking(BaseHTTPRequestHandler):

@@ -1,0 +1,254 @@
+"""Jobs on a Spark Connect server that runs already: no JVM is started, and its Python workers are warm.
+
+Sessions are found again, not stored: their ids are made of the installation, the pipeline, the user's code and a number
+that is counted up where the server has closed a session (an hour idle by default). Each session has Python workers of
+its own, so a pipeline's nodes share one; whatever uses SQL has one of its node's own, because a session has one set of
+views and settings. New code is a new session, or warm workers would go on with the old one.
+
+A job bears its node's name as a tag. A driver that was killed leaves its job running at the server: the first job of
+the next one, which has the lease by then, interrupts it. What it did meanwhile is fenced as ever (invariant 4).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from conduit_tasks.errors import ConfigError, InvariantBroken, SparkLost
+from conduit_tasks.settings import settings
+from conduit_tasks.spark.remote import TOKEN, Address
+from conduit_tasks.spark.shipping import NAME, zipped
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+USER = "conduit"
+NAMESPACE = uuid.UUID("6f0e4d0e-6d0c-5d9c-8f57-0a4d5b8f7c11")
+RETRIES = {"max_retries": 6, "initial_backoff": 100, "backoff_multiplier": 2.0, "max_backoff": 1600}
+"""Of a call to a server that does not answer: 4.7 s in all (by default 614 s); then the attempt ends."""
+CLOSED = ("SESSION_CLOSED", "SESSION_NOT_FOUND", "SESSION_CHANGED")
+LOST = (*CLOSED, "OPERATION_NOT_FOUND", "OPERATION_ABANDONED", "RESPONSE_ALREADY_RECEIVED")
+"""What a server says that has forgotten what it was doing."""
+
+
+class ConnectExecutors:
+    """See `session.Executors`. Raises SparkLost where the server is gone or has forgotten the session."""
+
+    def __init__(self, url: str, pipeline: str, node: str) -> None:
+        self.address, self.pipeline, self.node = Address.parse(url), pipeline, node or "unnamed"
+        self._sessions: dict[str, Any] = {}
+        self._lock: Path | None = None
+        self._cleared: set[str] = set()
+
+    def run_all(self, function: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
+        with self._speaking():
+            spark = self._session("")
+            self._begin(spark)
+            work = _Pieces(function, pieces, str(self._lock) if self._lock else None)
+            ids = spark.range(0, len(pieces), 1, len(pieces))
+            table = ids.mapInArrow(work, "piece bigint, answer binary").toArrow()
+        return _answers(table, len(pieces))
+
+    def session(self) -> SparkSession:
+        with self._speaking():
+            spark = self._session(self.node)
+            self._begin(spark)
+        return spark
+
+    def halt(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        try:
+            for spark in list(self._sessions.values()):
+                spark.interruptTag(self.node)
+        except Exception:  # noqa: BLE001 - the server is gone, and with it the workers: nobody knows since when
+            return False
+        # A job of SQL has no worker of ours that could be watched, and workers elsewhere cannot be.
+        if self._lock is None or len(self._sessions) > 1:
+            return False
+        while not _nobody_at(self._lock):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def _begin(self, spark: Any) -> None:
+        """Interrupts what a predecessor left, once per session, and marks this thread's jobs as this node's."""
+        if spark.session_id not in self._cleared:
+            spark.interruptTag(self.node)
+            self._cleared.add(spark.session_id)
+        spark.addTag(self.node)
+
+    def _session(self, part: str) -> Any:
+        if part not in self._sessions:
+            self._sessions[part] = self._open(part)
+        return self._sessions[part]
+
+    def _open(self, part: str) -> Any:
+        with tempfile.TemporaryDirectory(prefix="conduit-include-") as side:
+            code = zipped(settings().home, Path(side) / NAME)
+            digest = hashlib.sha256(code.read_bytes()).hexdigest() if code else ""
+            names = "\0".join((_installation(), self.pipeline, part, digest))
+            spark = first_open(lambda number: self._connect(names, number))
+            here = self.address.loopback and str(spark.conf.get("spark.master")).startswith("local")
+            if here:
+                self._lock = _at_work(self.pipeline, self.node)
+            elif code is not None:
+                # The same file again changes nothing at the server.
+                spark.addArtifacts(str(code), pyfile=True)
+        # What spark-submit would be given as spark.sql.* (PYSPARK_REMOTE_INIT_CONF_0), as Spark's own builder does.
+        type(spark).builder._apply_options(spark)
+        # The server's cores are shared fairly between pipelines (spark.scheduler.mode=FAIR).
+        spark.conf.set("spark.scheduler.pool", self.pipeline or "conduit")
+        return spark
+
+    def _connect(self, names: str, number: int) -> Any:
+        """A session that lives, or None where the server has closed it."""
+        # PySpark's functions look here for which of their two sides is meant.
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        from pyspark.errors import PySparkException
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+        from pyspark.sql.connect.session import SparkSession
+
+        own = str(uuid.uuid5(NAMESPACE, f"{names}\0{number}"))
+        spark = SparkSession(connection=self.address.channel(USER, own))
+        spark.client.set_retry_policies([DefaultPolicy(**RETRIES)])  # type: ignore[arg-type]
+        try:
+            spark.conf.get("spark.master")
+        except PySparkException as error:
+            if any(word in str(error) for word in CLOSED):
+                spark.client.close()
+                return None
+            raise
+        SparkSession._set_default_and_active_session(spark)
+        return spark
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Tells what becomes of the server apart from what becomes of the work."""
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except PySparkException as error:
+            if _refused(error):
+                raise ConfigError(
+                    f"the Spark Connect server at {self.address} does not take the token: give it as the password of "
+                    f"the Airflow connection, or as {TOKEN}"
+                ) from error
+            if _gone(error):
+                said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+                raise SparkLost(
+                    f"the Spark Connect server at {self.address} ended, cannot be reached or has forgotten the session "
+                    f"({said}); nothing is lost, the next attempt begins a new session. Its log says why"
+                ) from error
+            raise
+
+
+def first_open(connect: Callable[[int], Any]) -> Any:
+    """What `connect` gives for the lowest number that it gives something for, where closed ones precede open ones:
+    looked for in steps that double, then by halving."""
+    if (found := connect(0)) is not None:
+        return found
+    low, high = 0, 1
+    while (found := connect(high)) is None:
+        low, high = high, high * 2
+        if high > 1 << 40:
+            raise SparkLost("the Spark Connect server takes no session; look at its log")
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (other := connect(middle)) is None:
+            low = middle
+        else:
+            found, high = other, middle
+    return found
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """What a Python worker does for one task: its pieces, each answered with a pickle; picklable."""
+
+    function: Callable[[Any], Any]
+    pieces: list[Any]
+    lock: str | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import cloudpickle
+
+        with _at(self.lock):
+            for batch in batches:
+                for piece in batch.column(0).to_pylist():
+                    answer = cloudpickle.dumps(self.function(self.pieces[piece]))
+                    yield pa.record_batch([pa.array([piece]), pa.array([answer], pa.binary())], ["piece", "answer"])
+
+
+def _answers(table: pa.Table, count: int) -> list[Any]:
+    """In the order of the pieces. Raises InvariantBroken where they are not each there once."""
+    from pyspark import cloudpickle
+
+    answers = dict(zip(table.column("piece").to_pylist(), table.column("answer").to_pylist()))
+    if sorted(answers) != list(range(count)) or table.num_rows != count:
+        raise InvariantBroken(f"invariant 10: {count} tasks were started, and {table.num_rows} answered")
+    return [cloudpickle.loads(answers[piece]) for piece in range(count)]
+
+
+@contextmanager
+def _at(lock: str | None) -> Iterator[None]:
+    """Shows that somebody is at work, for as long as this process lives (its children hold it, too)."""
+    if lock is None:
+        yield
+        return
+    number = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(number)
+
+
+def _at_work(pipeline: str, node: str) -> Path:
+    """The file that this node's workers on this machine have a lock on."""
+    folder = settings().home.resolve() / ".conduit" / "at-work"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / hashlib.sha256(f"{pipeline}\0{node}".encode()).hexdigest()[:32]
+
+
+def _nobody_at(lock: Path) -> bool:
+    number = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(number)
+
+
+def _installation() -> str:
+    """Tells installations apart that share a server; no login is in it."""
+    own = settings()
+    where = urlsplit(own.redis_url)
+    broker = f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
+    return "\0".join((str(own.home.resolve()), broker, own.path(own.spool)))
+
+
+def _gone(error: Any) -> bool:
+    """Whether this is about the server, not about the work."""
+    code = error.getGrpcStatusCode() if hasattr(error, "getGrpcStatusCode") else None
+    return getattr(code, "name", "") == "UNAVAILABLE" or any(word in str(error) for word in LOST)
+
+
+def _refused(error: Any) -> bool:
+    code = error.getGrpcStatusCode() if hasattr(error, "getGrpcStatusCode") else None
+    return getattr(code, "name", "") == "UNAUTHENTICATED"

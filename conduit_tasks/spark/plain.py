@@ -1,0 +1,68 @@
+"""Jobs in a Spark context of this process's own: the one place that creates it.
+
+A plain `SparkContext` is enough for Arrow passes in executors; the SQL session is built only where a frame
+processor or a Spark-format connector needs it (it costs about two CPU seconds).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_shipped: str | None = None
+"""The application whose executors have the user's code."""
+
+
+def context() -> SparkContext:
+    """The running SparkContext, created on first use from what spark-submit passed; then `include` is shipped."""
+    from pyspark import SparkConf, SparkContext
+
+    from conduit_tasks.spark.shipping import ship
+
+    global _shipped  # noqa: PLW0603 - one context per process
+    # Only the JVM knows what spark-submit passed: a SparkConf made before there is one would hide its master.
+    SparkContext._ensure_initialized()
+    sc = SparkContext.getOrCreate(SparkConf().setIfMissing("spark.master", "local[*]"))
+    sc.setLogLevel("WARN")
+    if _shipped != sc.applicationId:
+        ship(sc, settings().home)
+        _shipped = sc.applicationId
+    return sc
+
+
+class PlainExecutors:
+    """See `session.Executors`."""
+
+    def run_all(self, function: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
+        return list(context().parallelize(pieces, len(pieces)).map(function).collect())
+
+    def session(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        context()
+        return SparkSession.builder.getOrCreate()
+
+    def halt(self, seconds: float) -> bool:
+        pyspark = sys.modules.get("pyspark")
+        sc = pyspark.SparkContext._active_spark_context if pyspark else None
+        if sc is None:
+            return True
+        deadline = time.monotonic() + seconds
+        try:
+            sc.cancelAllJobs()
+            tracker = sc._jsc.sc().statusTracker()
+            while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.05)
+        except Exception:  # noqa: BLE001 - the JVM is gone: nobody knows what its executors do
+            return False
+        return True

@@ -1,0 +1,128 @@
+"""A Spark Connect server of one's own: `python -m conduit_tasks.spark.server --port 15002`.
+
+Started by Spark's own submit, with the class-data archive where there is one, on loopback unless told otherwise; its
+token comes by the environment. It is started again when it ends, at the same address, with growing pauses. SIGTERM ends
+both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from conduit_tasks import logs
+from conduit_tasks.settings import settings
+from conduit_tasks.spark.remote import PORT, TOKEN
+from conduit_tasks.spark.submit import launch
+
+log = logging.getLogger(__name__)
+
+CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+MEMORY_VARIABLE = "CONDUIT_SPARK_CONNECT_MEMORY"
+MEMORY = "1g"
+"""Of the JVM's heap. Rows pass through Python workers, which have memory of their own."""
+PAUSES = (0.0, 1.0, 2.0, 5.0, 10.0)
+"""Seconds before it is started again; the first again once it lived for LIVED."""
+LIVED = 60.0
+GRACE = 10.0
+"""Seconds from SIGTERM to SIGKILL."""
+
+CONF = {
+    # Pipelines share the cores, each has a pool of its own.
+    "spark.scheduler.mode": "FAIR",
+    # An idle session costs little, and a new one seconds.
+    "spark.connect.session.manager.defaultSessionTimeout": "24h",
+    # A job whose driver was killed: the next attempt interrupts it, this is for those that have none.
+    "spark.connect.execute.manager.detachedTimeout": "60s",
+    # It lives for months: what is kept of jobs that are done is bounded.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.connect.ui.retainedStatements": "20",
+    "spark.sql.connect.ui.retainedSessions": "20",
+}
+
+
+def command(home: Path, host: str, port: int, master: str) -> tuple[list[str], dict[str, str]]:
+    """The server's argv and what is added to its environment. `include/spark-defaults.conf` wins over CONF.
+
+    Raises ConfigError where that file cannot be read.
+    """
+    memory = os.environ.get(MEMORY_VARIABLE) or MEMORY
+    own = {**CONF, "spark.driver.memory": memory}
+    fixed = {"spark.connect.grpc.binding.address": host, "spark.connect.grpc.binding.port": str(port)}
+    start = launch(home, master, None, fixed, own=own, jvm=["-XX:+ExitOnOutOfMemoryError"], quick_jit=False)
+    argv = [*(start.command or ["spark-submit"]), "--master", master]
+    for name, value in start.conf.items():
+        argv += ["--conf", f"{name}={value}"]
+    return [*argv, "--class", CLASS, "spark-internal"], start.env
+
+
+def serve(host: str, port: int, master: str) -> int:
+    """Runs a server, and another one where it ends, until SIGTERM."""
+    home = settings().home.resolve()
+    argv, environment = command(home, host, port, master)
+    child: subprocess.Popen[bytes] | None = None
+    ending = False
+
+    def end(*_: Any) -> None:
+        nonlocal ending
+        ending = True
+        if child is not None:
+            child.terminate()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    deaths = 0
+    while not ending:
+        started = time.monotonic()
+        child = subprocess.Popen(argv, env={**os.environ, **environment}, cwd=home)  # noqa: S603  Spark's own
+        if ending:
+            child.terminate()
+        code = _wait(child, lambda: ending)
+        if ending:
+            break
+        deaths = 1 if time.monotonic() - started > LIVED else deaths + 1
+        pause = PAUSES[min(deaths, len(PAUSES)) - 1]
+        log.warning("the Spark Connect server ended with %s; starting it again in %g s", code, pause)
+        deadline = time.monotonic() + pause
+        while not ending and time.monotonic() < deadline:
+            time.sleep(0.1)
+    return 0
+
+
+def _wait(child: subprocess.Popen[bytes], ending: Any) -> int:
+    """Its exit code; once it was asked to end, GRACE seconds are all it has."""
+    deadline = None
+    while True:
+        try:
+            return child.wait(1.0)
+        except subprocess.TimeoutExpired:
+            if ending():
+                deadline = deadline or time.monotonic() + GRACE
+                if time.monotonic() > deadline:
+                    child.kill()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="conduit-spark-connect", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
+    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--master", default=os.environ.get("CONDUIT_SPARK_CONNECT_MASTER", "local[*]"))
+    options = parser.parse_args(argv)
+    logs.configure()
+    if not os.environ.get(TOKEN):
+        parser.error(f"{TOKEN} is not set: whoever reaches the port could run code. Set it, here and for the clients")
+    return serve(options.host, options.port, options.master)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

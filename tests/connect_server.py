@@ -1,0 +1,78 @@
+"""A real Spark Connect server, started as the stack starts its own; it can be killed, and starts again by itself."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from conduit_tasks.spark.remote import TOKEN, Address
+from conduit_tasks.spark.server import CLASS
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass
+class ConnectServer:
+    folder: Path
+    port: int = 0
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> Address:
+        return Address("localhost", self.port)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of applications that are to work there."""
+        return {**self.address.environment(), TOKEN: self.token}
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "connect.log"
+
+    def start(self) -> None:
+        if not self.port:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = int(probe.getsockname()[1])
+        environment = {**os.environ, TOKEN: self.token, "CONDUIT_HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "conduit_tasks.spark.server", "--port", str(self.port), "--master", "local[2]"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
+        self.await_it()
+
+    def await_it(self, seconds: float = 120.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not self.address.listens():
+            assert self.process is not None
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < deadline, f"no server after {seconds:g} s: {self.log.read_text()[-3000:]}"
+            time.sleep(0.05)
+
+    def jvm(self) -> psutil.Process:
+        assert self.process is not None
+        [found] = [p for p in psutil.Process(self.process.pid).children() if CLASS in p.cmdline()]
+        return found
+
+    def workers(self) -> list[psutil.Process]:
+        """Python daemons and workers of all sessions."""
+        return [p for p in self.jvm().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+    def kill(self) -> None:
+        """SIGKILL to the server itself; what watches it starts another one."""
+        self.jvm().send_signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(30)

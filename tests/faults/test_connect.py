@@ -1,0 +1,107 @@
+"""Applications on a Spark Connect server, which ends, forgets, or is left with the jobs of killed drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.pipeline.topology import UNTOLD
+from conduit_tasks.settings import forget
+from tests.conftest import ConnectServer
+from tests.faults.parts import Application, Receiver, account, drive, events, until
+from tests.faults.test_deadly_record import PIPELINE as DEADLY
+from tests.faults.test_deadly_record import check, given
+from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_sealed
+from tests.micro_batch.harness import payloads, write_pipeline
+
+Start = Callable[..., Application]
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[ConnectServer]:
+    """A server of the test's own, to be killed."""
+    server = ConnectServer(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+def delivering(home: Path, receiver: Receiver, start: Start, server: ConnectServer) -> tuple[list[Any], Application]:
+    """An application in the middle of a delivery over HTTP."""
+    rows = events(home / "data", COUNT)
+    write_pipeline(home, "p", pipeline(receiver.url, slow="destinations.web"))
+    assert plan_run("p", "before").micro_batch == 1
+    until_sealed()
+    application = start("p", "destinations.web", "one", server.environment)
+    until(lambda: receiver.accepted() >= 200 or application.process.poll() is not None, "the middle", 60)
+    assert application.process.poll() is None, application.log.read_text()[-3000:]
+    return rows, application
+
+
+def arrived(home: Path, receiver: Receiver, rows: list[Any], most: int) -> None:
+    """Everything is everywhere, in order, at most so many requests twice."""
+    drive()
+    assert payloads(home / "out/file.jsonl") == rows
+    seen = receiver.summary()
+    assert (seen["accepted"], seen["out_of_order"]) == (COUNT, 0)
+    assert seen["duplicates"] <= most
+    account()
+
+
+@pytest.mark.proves("C9", "C10", "I4")
+def test_what_a_killed_driver_left_running_at_the_server_is_interrupted_by_the_next(
+    home: Path, receiver: Receiver, applications: Start, connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "2")
+    forget()
+    # Given a driver that is killed, whose job the server goes on with
+    rows, first = delivering(home, receiver, applications, connect_server)
+    first.kill()
+    # When the next attempt begins
+    second = applications("p", "destinations.web", "two", connect_server.environment)
+    # Then it delivers the rest
+    assert second.wait(120) == 0, second.log.read_text()[-3000:]
+    arrived(home, receiver, rows, IN_FLIGHT + UNTOLD)
+
+
+@pytest.mark.proves("C9", "C10", "C11")
+def test_a_server_that_is_killed_ends_the_attempt_within_ten_seconds_and_the_next_one_goes_on(
+    home: Path, receiver: Receiver, applications: Start, mortal: ConnectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "2")
+    forget()
+    rows, application = delivering(home, receiver, applications, mortal)
+    # When the server dies
+    workers = mortal.workers()
+    mortal.kill()
+    # Then the attempt ends soon, says why, and no worker of it is left
+    assert application.wait(10) == 1
+    [failed] = [e for e in application.events() if e["event"] == "failed"]
+    assert failed["error"] == "SparkLost"
+    assert "nothing is lost" in failed["reason"]
+    until(lambda: not psutil.wait_procs(workers, 0)[1], "the workers to end", 10)
+    # And the server is there again by itself, and the next attempt goes on
+    until(mortal.address.listens, "another server", 60)
+    again = applications("p", "destinations.web", "two", mortal.environment)
+    assert again.wait(120) == 0, again.log.read_text()[-3000:]
+    arrived(home, receiver, rows, IN_FLIGHT + UNTOLD)
+
+
+@pytest.mark.proves("C10", "C14")
+def test_a_worker_killed_by_a_record_fails_its_attempt_and_the_next_one_finds_the_record(
+    home: Path, applications: Start, connect_server: ConnectServer
+) -> None:
+    node = "destinations.file"
+    rows = given(home, node, DEADLY.replace("max-redeliveries: 3", "max-redeliveries: 1"))
+    plan_run("p", "r")
+    read = applications("p", "sources.in", "r", connect_server.environment)
+    assert read.wait() == 0, read.log.read_text()[-3000:]
+    codes = [applications("p", node, run, connect_server.environment).wait() for run in ("first", "second")]
+    assert codes == [1, 0]
+    drive()
+    check(home, node, rows)
