@@ -20,6 +20,9 @@ ERROR = "conduit.error"
 FORMS = ("payload", "opencdc")
 """What a row is: the payload's fields, or the whole record in columns of fixed types."""
 
+LEVELS = 90
+"""Of a column. Readers of Parquet refuse a whole file whose schema has more, Arrow at 100: every row of it."""
+
 OPENCDC = pa.schema(
     [
         pa.field("id", pa.string()),
@@ -52,7 +55,21 @@ def table_of(records: Sequence[Record], form: str) -> pa.Table:
             columns[name] = pa.array([row.get(name) for row in rows])
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             raise Refused(f"field '{name}' has values of types that do not go together: {error}") from None
+        if _levels(columns[name].type) > LEVELS:
+            raise Refused(f"field '{name}' is nested too deeply for a column; write `rows: opencdc` to keep it as JSON")
     return pa.table(columns) if columns else pa.table({"_": pa.nulls(len(rows))})
+
+
+def _levels(type_: pa.DataType) -> int:
+    """Levels of Parquet's schema below a column, one at a time: types are nested as deeply as data."""
+    deepest, todo = 0, [(type_, 1)]
+    while todo:
+        each, level = todo.pop()
+        deepest = max(deepest, level)
+        # A list is a group of elements within a group.
+        below = 2 if pa.types.is_list(each) else 1
+        todo += [(each.field(n).type, level + below) for n in range(each.num_fields)]
+    return deepest
 
 
 def written_rows(rows: Rows, form: str) -> pa.Table:

@@ -38,6 +38,12 @@ class Option:
     choices: tuple[str, ...] = ()
     conduit: str = ""
     """What Conduit's own connector calls it, which is taken as well."""
+    example: str = "x"
+    """A value that is right: where that of a required option is wrong, the others are checked beside it."""
+
+    @property
+    def stand_in(self) -> str:
+        return self.choices[0] if self.choices else self.example
 
 
 @dataclass(frozen=True)

@@ -103,9 +103,14 @@ class DeltaDestination(BatchDestination):
         import pyarrow as pa
 
         known = {} if self._table is None else {f.name: f.type for f in pa.schema(self._table.schema().to_arrow())}
-        columns = {}
+        columns: dict[str, Any] = {}
+        names = {name.casefold(): name for name in known}
         for name in table.column_names:
             column = table.column(name)
+            if not pa.types.is_null(column.type) and (same := names.setdefault(name.casefold(), name)) != name:
+                raise Refused(
+                    f"fields '{same}' and '{name}' differ in case only, which columns of a Delta table cannot"
+                )
             if name in known:
                 try:
                     column = column.cast(known[name])

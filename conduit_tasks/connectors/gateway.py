@@ -37,6 +37,7 @@ class GatewaySource(Source):
                 "where the tokens are that a producer may show: comma-separated env:NAME, connection:ID (an Airflow "
                 "connection's password), variable:KEY (an Airflow variable); or none",
                 required=True,
+                example="none",
             ),
             Option("max-request-size", "a larger body is answered with 413", default="1MiB"),
             Option("max-attributes-size", "an event with larger attributes is answered with 400", default="64KiB"),

@@ -39,7 +39,12 @@ class HttpDestination(RecordDestination):
         "http",
         "One HTTP request per record, with an idempotency header",
         (
-            Option("url", "where to send; http or https, no user or password in it", required=True),
+            Option(
+                "url",
+                "where to send; http or https, no user or password in it",
+                required=True,
+                example="http://localhost/",
+            ),
             Option("method", "the request's method", default="POST", choices=METHODS),
             Option("headers.*", "a header of every request", secret=True),
             Option(

@@ -44,7 +44,12 @@ class HttpSource(Source):
         "http",
         "Polls a URL for pages of JSON records.",
         (
-            Option("url", "what to ask; http or https, no user or password in it", required=True),
+            Option(
+                "url",
+                "what to ask; http or https, no user or password in it",
+                required=True,
+                example="http://localhost/",
+            ),
             Option("headers.*", "a header of every request", secret=True),
             Option("records", "where the records stand in the answer, such as data.items; default: it is an array"),
             Option("cursor.param", "the query parameter that carries the cursor"),
@@ -53,6 +58,7 @@ class HttpSource(Source):
                 "where the next cursor is: json:PATH of the answer, record:FIELD of its last record, header:NAME, "
                 "link (rel=next), or etag: an answer as a whole, asked for again when it changed",
                 required=True,
+                example="link",
             ),
             Option("cursor.first", "the cursor of the first request; default: none"),
             Option("id", "field that names a record; its position, so that it keeps its id wherever it comes"),

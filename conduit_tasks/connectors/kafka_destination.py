@@ -104,7 +104,7 @@ class KafkaDestination(BatchDestination):
         """Raises Refused (a message is too large, a topic is not there), Unavailable, Fenced, ConfigError."""
         assert self._messages is not None
         messages = self._messages.of(rows)
-        self._broken = True
+        self._broken = rows.numbers is not None
         if rows.numbers is None:
             self._write(rows, messages)
         else:
@@ -156,27 +156,33 @@ class KafkaDestination(BatchDestination):
                     raise reports.error()
 
     def _send(self, producer: Any, reports: Reports) -> None:
-        for topic in reports.topics() - self._topics:
-            self._look_at(producer, topic)
+        self._look_at(producer, reports.topics() - self._topics)
+        self._broken = True
         reports.send(producer, self._delivery + self._timeout)
 
-    def _look_at(self, producer: Any, topic: str) -> None:
-        """Raises Refused where there is no such topic and the brokers do not make one by themselves. A broker that has
-        just begun, or a topic that was just made, is unknown for a moment: one that is missing is looked for again."""
+    def _look_at(self, producer: Any, topics: set[str]) -> None:
+        """Raises Refused where one of the topics is not there and the brokers do not make it by themselves. A broker
+        that has just begun, or a topic that was just made, is unknown for a moment: those that are missing are looked
+        for again, together and only once, because a micro-batch may name many."""
+        give_up = time.monotonic() + min(PROPAGATION, self._timeout)
+        while refused := {topic: why for topic in topics - self._missing if (why := self._refusal(producer, topic))}:
+            if time.monotonic() > give_up:
+                self._missing |= refused.keys()
+                break
+            time.sleep(0.1)
+        for topic in sorted(topics & self._missing):
+            if why := self._refusal(producer, topic):
+                raise Refused(f"kafka: topic {topic}: {why}")
+
+    def _refusal(self, producer: Any, topic: str) -> str:
+        """Why nothing can be sent to a topic; empty where it can."""
         from conduit_tasks.connectors.kafka_reports import REFUSALS
 
-        give_up = time.monotonic() + (0.0 if topic in self._missing else min(PROPAGATION, self._timeout))
-        while True:
-            with client.reaching(f"looking for topic {topic}"):
-                error = producer.list_topics(topic, timeout=self._timeout).topics[topic].error
-            if error is None:
-                self._topics.add(topic)
-            if error is None or error.code() not in REFUSALS:
-                return
-            if time.monotonic() > give_up:
-                self._missing.add(topic)
-                raise Refused(f"kafka: topic {topic}: {error.str()}")
-            time.sleep(0.1)
+        with client.reaching(f"looking for topic {topic}"):
+            error = producer.list_topics(topic, timeout=self._timeout).topics[topic].error
+        if error is None:
+            self._topics.add(topic)
+        return "" if error is None or error.code() not in REFUSALS else str(error.str())
 
     def _connected(self, config: Mapping[str, Any]) -> Any:
         """A producer."""

@@ -47,6 +47,7 @@ class PostgresSource(Source):
                 "database: postgresql://user:password@host:5432/name?sslmode=verify-full",
                 secret=True,
                 required=True,
+                example="postgresql://localhost/x",
             ),
             Option("tables", "tables, optionally with their schema before a dot, comma-separated; * for all of public"),
             Option("table", "the same, as Conduit called it once"),

@@ -56,7 +56,10 @@ class Apply:
         if self._append:
             if record.operation == "delete":
                 raise Refused("a delete cannot be appended; write `mode: upsert`, or filter it")
-            pending.added.append(_cells(_fields(record), table))
+            cells = _cells(_fields(record), table)
+            if not cells:
+                raise Refused(f"the record has no field that table {name} has a column for")
+            pending.added.append(cells)
         else:
             pending.changes.append(_delete(record, pending) if record.operation == "delete" else _put(record, pending))
 

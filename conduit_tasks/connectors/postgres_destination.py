@@ -34,6 +34,7 @@ class PostgresDestination(BatchDestination):
                 "url",
                 "database: postgresql://user:password@host:5432/name?sslmode=verify-full",
                 required=True,
+                example="postgresql://localhost/x",
                 secret=True,
             ),
             Option(

@@ -19,6 +19,7 @@ URL = Option(
     "redis://, rediss:// (TLS), unix://, redis+sentinel://…/service or redis+cluster://…, with user and password",
     required=True,
     secret=True,
+    example="redis://localhost",
 )
 
 

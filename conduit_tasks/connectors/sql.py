@@ -57,6 +57,7 @@ class SqlDestination(BatchDestination):
                 "url",
                 "database, as SQLAlchemy writes it: sqlite:///path or postgresql://user@host/name",
                 required=True,
+                example="sqlite:///x",
                 secret=True,
             ),
             Option("table", "table, optionally with its schema before a dot", required=True),

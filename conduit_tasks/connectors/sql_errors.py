@@ -41,6 +41,8 @@ def translated(where: str) -> Iterator[None]:
 
 _BEYOND = "56789IJKLMNOPQRSTUVWXYZ"
 """What classes of SQLSTATE begin with that the standard leaves to servers and users."""
+_TYPES = ("42804", "42846")
+"""SQLSTATE: a value of another type than its column, or one that cannot be made to fit."""
 _SERVERS = ("53", "55", "57", "58", "72", "XX")
 """Classes of SQLSTATE beyond the standard's that are the server's trouble, not the rows'."""
 
@@ -51,7 +53,8 @@ def of_the_rows(error: object) -> bool:
 
     Of the standard's classes: cardinality, data, constraints, what routines raise, views' check options. Of the others
     all that are not the server's: limits (54), `RAISE` (P0), codes that a routine made up. A policy of row-level
-    security has the code of a missing right; where it was raised tells it apart, in any language.
+    security has the code of a missing right; where it was raised tells it apart, in any language. A value of a type
+    that its column cannot take has one of a wrong statement, which is the same for all rows but for their values.
     """
     if getattr(getattr(error, "diag", None), "source_function", None) == "ExecWithCheckOptions":
         return True
@@ -59,6 +62,8 @@ def of_the_rows(error: object) -> bool:
     if not isinstance(state, str) or len(state) != 5:
         return False
     class_ = state[:2]
+    if state in _TYPES:
+        return True
     return class_ in ("21", "22", "23", "27", "38", "39", "44") or (class_[0] in _BEYOND and class_ not in _SERVERS)
 
 

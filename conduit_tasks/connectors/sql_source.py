@@ -52,6 +52,7 @@ class SqlSource(Source):
                 "url",
                 "database, as SQLAlchemy writes it: sqlite:///path, postgresql://user@host/name, mysql+pymysql://…",
                 required=True,
+                example="sqlite:///x",
                 secret=True,
             ),
             Option("table", "what to read, optionally with its schema before a dot; or query"),

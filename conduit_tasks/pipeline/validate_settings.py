@@ -23,13 +23,14 @@ def check_settings(
     what: str = "",
 ) -> None:
     """Reports all that `spec` says of the settings, then what `make`, the constructor, says of the rest: one after the
-    other, each time without what was wrong. What may come of its absence is not reported. `what`: whose they are, in
-    front of a message of the specification."""
+    other, each time without what was wrong, and with a right value where it is required. What may come of that is not
+    reported. `what`: whose they are, in front of a message of the specification."""
     from conduit_tasks.connectors.options import problems
 
     if report.wrong((*path, "settings")):
         return
     rest, gone = dict(settings), set[str]()
+    stand_ins = {o.name: o.stand_in for o in spec.options if o.required} if spec else {}
     written = {o.name: o.conduit for o in spec.options if o.conduit in settings} if spec else {}
 
     def add(message: str, names: Iterable[str]) -> None:
@@ -38,28 +39,28 @@ def check_settings(
         gone.update(names)
         for name in spelled:
             rest.pop(name, None)
+        rest.update({name: stand_ins[name] for name in gone if name in stand_ins})
 
     for name, problem in problems(spec, settings) if spec else ():
         add(f"{what}{problem}", [name])
-    if spec and any(option.required and option.name in gone for option in spec.options):
-        return
     while True:
         try:
             make(rest)
             return
         except ConfigError as error:
             said = str(error)
-        if any(_names(said, name) for name in gone):
+        named = sorted(_named(said, [*rest, *written, *gone]), key=len, reverse=True)
+        if gone.intersection(named) or (not named and gone & stand_ins.keys()):
             return
-        known = [*rest, *written]
-        named = sorted((name for name in known if _names(said, name)), key=len, reverse=True)
         add(said, named[:1])
         if not named:
             return
 
 
-def _names(message: str, setting: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(setting)}(?![\w.])", message) is not None
+def _named(message: str, settings: Iterable[str]) -> list[str]:
+    """Which of the settings a message names: in quotes, as most do, or else as words."""
+    quoted = [name for name in settings if f"'{name}'" in message or f"`{name}`" in message]
+    return quoted or [n for n in settings if re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", message)]
 
 
 def _place(names: Iterable[str], report: Report, path: Path) -> Path:

@@ -102,7 +102,7 @@ class ConvertField(RecordProcessor):
         "field.convert",
         "Converts a field into another type.",
         (
-            Option("field", "the field, under .Key or .Payload", required=True),
+            Option("field", "the field, under .Key or .Payload", required=True, example=".Payload.After.x"),
             Option("type", "string, int, float, bool or time", required=True, choices=tuple(_CONVERT)),
             Option("null-values", "comma-separated texts that become null, for example ',NA' (empty and NA)"),
         ),

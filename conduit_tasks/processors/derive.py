@@ -17,7 +17,7 @@ class Clone(RecordProcessor):
     spec = Spec(
         "clone",
         "Clones records.",
-        (Option("count", "how many clones beside the record itself, above 0", required=True),),
+        (Option("count", "how many clones beside the record itself, above 0", required=True, example="1"),),
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -41,7 +41,7 @@ class Split(RecordProcessor):
     spec = Spec(
         "split",
         "Splits records by an array.",
-        (Option("field", "an array under .Key or .Payload", required=True),),
+        (Option("field", "an array under .Key or .Payload", required=True, example=".Payload.After.x"),),
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -49,7 +49,7 @@ class DecodeJson(_FieldProcessor):
     spec = Spec(
         "json.decode",
         "Decodes a field from JSON into structured data.",
-        (Option("field", "the field, under .Key or .Payload", required=True),),
+        (Option("field", "the field, under .Key or .Payload", required=True, example=".Payload.After.x"),),
     )
 
     def _change(self, value: Any) -> Any:
@@ -71,7 +71,7 @@ class EncodeJson(_FieldProcessor):
     spec = Spec(
         "json.encode",
         "Encodes a field as JSON.",
-        (Option("field", "the field, under .Key or .Payload", required=True),),
+        (Option("field", "the field, under .Key or .Payload", required=True, example=".Payload.After.x"),),
     )
 
     def _change(self, value: Any) -> Any:
@@ -86,7 +86,7 @@ class DecodeBase64(_FieldProcessor):
     spec = Spec(
         "base64.decode",
         "Decodes a field from base64.",
-        (Option("field", "the field; not .Position", required=True),),
+        (Option("field", "the field; not .Position", required=True, example=".Payload.After.x"),),
     )
 
     def _change(self, value: Any) -> Any:
@@ -106,7 +106,7 @@ class EncodeBase64(_FieldProcessor):
     spec = Spec(
         "base64.encode",
         "Encodes a field as base64.",
-        (Option("field", "the field; not .Position", required=True),),
+        (Option("field", "the field; not .Position", required=True, example=".Payload.After.x"),),
     )
 
     def _change(self, value: Any) -> Any:

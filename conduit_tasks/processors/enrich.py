@@ -34,7 +34,12 @@ class Enrich(RecordProcessor):
         "enrich",
         "Adds columns of a table or file to records by a key.",
         (
-            Option("on", "the record's field that holds the key, for example .Payload.After.carrier", required=True),
+            Option(
+                "on",
+                "the record's field that holds the key, for example .Payload.After.carrier",
+                required=True,
+                example=".Payload.After.x",
+            ),
             Option("key", "the table's column that holds it", required=True),
             Option("columns", "comma-separated columns to add; default: all but the key"),
             Option("into", "where they go, a structured field", default=".Payload.After"),

@@ -35,7 +35,12 @@ class SetField(RecordProcessor):
         "field.set",
         "Sets a field to the text of a template.",
         (
-            Option("field", "the field to set, for example .Payload.After.carrier; not .Position", required=True),
+            Option(
+                "field",
+                "the field to set, for example .Payload.After.carrier; not .Position",
+                required=True,
+                example=".Payload.After.x",
+            ),
             Option("value", "Go template over the record, for example {{ .Metadata.kind }}", required=True),
         ),
     )
@@ -69,6 +74,7 @@ class RenameFields(RecordProcessor):
                 "mapping",
                 "field:new name, comma-separated, for example .Metadata.key:id,.Payload.After.foo:bar",
                 required=True,
+                example=".Payload.After.x:y",
             ),
         ),
     )
@@ -103,6 +109,7 @@ class ExcludeFields(RecordProcessor):
                 "fields",
                 "comma-separated, for example .Metadata.key,.Payload.After.foo; not .Position or .Operation",
                 required=True,
+                example=".Payload.After.x",
             ),
         ),
     )

@@ -28,7 +28,12 @@ class Mask(RecordProcessor):
         "mask",
         "Hashes or redacts fields.",
         (
-            Option("fields", "comma-separated, under .Metadata, .Key or .Payload", required=True),
+            Option(
+                "fields",
+                "comma-separated, under .Metadata, .Key or .Payload",
+                required=True,
+                example=".Payload.After.x",
+            ),
             Option("method", "redact: a fixed text; hash: HMAC-SHA-256", default="redact", choices=("redact", "hash")),
             Option("replacement", "the text of redact", default="***"),
             Option("salt.env", "environment variable that holds the salt of hash", default="CONDUIT_MASK_SALT"),

@@ -26,7 +26,12 @@ class Ollama(ModelProcessor):
         "ollama",
         "Changes records as a prompt says, through an Ollama server.",
         (
-            Option("url", "where the server is, for example http://localhost:11434", required=True),
+            Option(
+                "url",
+                "where the server is, for example http://localhost:11434",
+                required=True,
+                example="http://localhost/",
+            ),
             Option("model", "name of the model", default="llama3.2"),
             Option("prompt", "what is to be done with each record", default=""),
             *BACKOFF,

@@ -24,7 +24,7 @@ SPEC = Spec(
     "python",
     "Calls a Python function per record, or once with a DataFrame.",
     (
-        Option("call", "module:function, for example include.enrich:add_region", required=True),
+        Option("call", "module:function, for example include.enrich:add_region", required=True, example="json:loads"),
         Option("mode", "record: f(record); frame: f(spark, df)", default="record", choices=("record", "frame")),
     ),
 )

@@ -30,7 +30,7 @@ class Webhook(HttpProcessor):
         "webhook.http",
         "Makes an HTTP request for every record.",
         (
-            Option("request.url", "Go template of the URL", required=True),
+            Option("request.url", "Go template of the URL", required=True, example="http://localhost/"),
             Option("request.method", "the request's method", default="GET"),
             Option("request.body", "Go template of the body; {{ toJson . }} is the whole record"),
             Option("request.contentType", "deprecated: use headers.Content-Type"),
