@@ -28,6 +28,7 @@ def verify(  # noqa: PLR0917 - options, not arguments
     events: Annotated[int, typer.Option(min=1, max=100_000, help="Events of a seed, about.")] = 16,
     jobs: Annotated[int | None, typer.Option(min=1, help="Seeds at a time; one per processor.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="With --json: every operation of each seed.")] = False,
 ) -> None:
     """Break a pipeline of its own in every way a seed draws, restart it, and check what must hold.
 
@@ -46,7 +47,8 @@ def verify(  # noqa: PLR0917 - options, not arguments
         _print("seed", COLUMNS)
     results = []
     with cleaned_up():
-        for result in _progress(live(range(first, first + count), events, jobs or os.cpu_count() or 1), count, json):
+        lived = live(range(first, first + count), events, jobs or os.cpu_count() or 1, trace=trace)
+        for result in _progress(lived, count, json):
             results.append(result)
         for result in kill_processes(range(first, first + processes), max(events, 200)):
             _tell(result, json)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import chain as chained
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +167,7 @@ def source_origins(
     """
     connector = source_connector(pipeline, source.id)
     shared = {
-        "opencdc.readAt": str(int(datetime.now(UTC).timestamp() * 1e9)),
+        "opencdc.readAt": str(time.time_ns()),
         "conduit.source.connector.id": source.id,
         "conduit.source.plugin.name": source.plugin,
     }

@@ -11,6 +11,7 @@ import selectors
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -22,6 +23,7 @@ import redis
 
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faulty_files import Patch, files
+from conduit_tasks.verify.machine import Orders, machine
 from conduit_tasks.verify.world import Stuck, World
 
 CLOCK = "conduit-verify:clock"
@@ -36,10 +38,12 @@ _HARMLESS = frozenset({"INFO", "CONFIG", "PING", "CLIENT"})
 @contextmanager
 def faulty(world: World, disk: Disk) -> Iterator[None]:
     """The product works in the world meanwhile. Everything of this process is concerned: run it in one of its own."""
+    orders = Orders(world.seed)
     with ExitStack() as stack:
         for target, name, replacement in [
             *_clocks(world),
-            *_redis(world),
+            *machine(world, disk, orders),
+            *_redis(world, orders),
             *files(world, disk),
             *_loops(world),
             *_processes(world),
@@ -71,6 +75,7 @@ def _clocks(world: World) -> list[Patch]:
     return [
         (time, "monotonic", lambda: world.now),
         (time, "time", lambda: world.wall),
+        (time, "time_ns", lambda: int(world.wall * 1e6) * 1_000),
         (time, "sleep", sleep),
     ]
 
@@ -78,7 +83,7 @@ def _clocks(world: World) -> list[Patch]:
 # -- Redis ------------------------------------------------------------------------------------------------------
 
 
-def _redis(world: World) -> list[Patch]:
+def _redis(world: World, orders: Orders) -> list[Patch]:
     from redis.client import Pipeline
 
     from conduit_tasks.broker import scripts
@@ -119,7 +124,7 @@ def _redis(world: World) -> list[Patch]:
 
         what = names.get(str(args[1]), "a script") if script else " ".join(map(str, args[:2]))
         # The client sends a command again whose answer was lost (invariant 5).
-        return world.call(what, operation, changes=script or word not in _READS, repeatable=script)
+        return orders.fields(world.call(what, operation, changes=script or word not in _READS, repeatable=script))
 
     def execute_pipeline(self: Any, *args: Any, **options: Any) -> Any:
         if world.actor is None:
@@ -129,7 +134,7 @@ def _redis(world: World) -> list[Patch]:
         changes = any(str(command[0]).upper() not in _READS for command in commands)
         answers = world.call("commands", lambda: run(self, *args, **options), changes=changes)
         now = world.redis_time
-        return [now if command[0] == "TIME" else answer for command, answer in zip(commands, answers)]
+        return [now if command[0] == "TIME" else orders.fields(answer) for command, answer in zip(commands, answers)]
 
     return [*patches, (redis.Redis, "execute_command", execute_command), (Pipeline, "execute", execute_pipeline)]
 
@@ -161,11 +166,16 @@ def _loops(world: World) -> list[Patch]:
             return super().select(0)
 
     class Loop(asyncio.SelectorEventLoop):
-        """What it would run in a thread runs at once."""
+        """What it would run in a thread runs at once. Its tasks are kept in the order in which they were made."""
 
         def __init__(self) -> None:
             super().__init__(Selector())
+            self.made: list[weakref.ref[asyncio.Task[Any]]] = []
             self.set_exception_handler(lambda loop, context: None)
+
+        def create_task(self, *args: Any, **options: Any) -> asyncio.Task[Any]:
+            self.made.append(weakref.ref(task := super().create_task(*args, **options)))
+            return task
 
         def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
             future = self.create_future()
@@ -178,12 +188,20 @@ def _loops(world: World) -> list[Patch]:
         async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
             """There is none."""
 
-    real = asyncio.new_event_loop
+    def all_tasks(loop: Any = None) -> Any:
+        loop = loop or asyncio.get_running_loop()
+        if not isinstance(loop, Loop):
+            return every(loop)
+        return [task for ref in loop.made if (task := ref()) is not None and not task.done()]
+
+    real, every = asyncio.new_event_loop, asyncio.all_tasks
 
     def new_event_loop() -> asyncio.AbstractEventLoop:
         return real() if world.actor is None else Loop()
 
     patches: list[Patch] = [
+        (asyncio, "all_tasks", all_tasks),
+        (asyncio.tasks, "all_tasks", all_tasks),
         (asyncio, "new_event_loop", new_event_loop),
         (asyncio.events, "new_event_loop", new_event_loop),
     ]

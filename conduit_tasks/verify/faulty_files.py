@@ -44,7 +44,7 @@ def files(world: World, disk: Disk) -> list[Patch]:  # noqa: PLR0915 - one small
         return text if disk.holds(text) else None
 
     def name(path: str) -> str:
-        return path.removeprefix(disk.root + "/")
+        return path.removeprefix(disk.root).removeprefix("/") or "."
 
     def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
         path = ours(file) if isinstance(file, str | os.PathLike) and set(mode) & set("wxa+") else None

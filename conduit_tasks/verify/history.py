@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import random
+import shutil
 import sys
 import time
 import traceback
@@ -32,6 +32,7 @@ from conduit_tasks.verify.checks import Outside, account
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.executors import Executors
 from conduit_tasks.verify.faults import everywhere, faulty
+from conduit_tasks.verify.machine import PATIENCE
 from conduit_tasks.verify.operator import Operator
 from conduit_tasks.verify.queues import Queues
 from conduit_tasks.verify.result import Found, Result
@@ -51,8 +52,8 @@ LONGEST = 1_500.0
 """Seconds that this may take, in the world's time."""
 
 
-def live(seed: int, events: int, folder: Path, url: str) -> Result:
-    """Lives one seed in `folder` on the Redis at `url`, which is emptied."""
+def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False) -> Result:
+    """Lives one seed in `folder` on the Redis at `url`, which is emptied. `trace`: keeps all of its history."""
     began = time.perf_counter()
     scenario = draw(seed, events)
     home = folder / f"seed-{seed}"
@@ -67,7 +68,7 @@ def live(seed: int, events: int, folder: Path, url: str) -> Result:
     client.script_flush()
     Settings(home=home, redis_url=url, lease_ttl=5.0, lease_grace=0.5, batch_bytes=scenario.chunk).use()
     try:
-        history = History(scenario, home, client)
+        history = History(scenario, home, client, trace)
         with history.set_up():
             history.trouble()
             history.peace()
@@ -75,6 +76,7 @@ def live(seed: int, events: int, folder: Path, url: str) -> Result:
     finally:
         forget()
         client.close()
+        shutil.rmtree(home)
     world = history.world
     return Result(
         seed=seed,
@@ -86,16 +88,17 @@ def live(seed: int, events: int, folder: Path, url: str) -> Result:
         found=history.found,
         seconds=round(time.perf_counter() - began, 2),
         odd=history.odd,
-        history=[] if not history.found.violations else list(world.history),
+        history=list(world.history) if trace or history.found.violations else [],
+        digest=world.digest.hexdigest(),
     )
 
 
 class History:
     """Plays Airflow, the operator and the producers, from the world's own generator."""
 
-    def __init__(self, scenario: Scenario, home: Path, client: Any) -> None:
+    def __init__(self, scenario: Scenario, home: Path, client: Any, trace: bool) -> None:
         self.scenario, self.home, self.client = scenario, home, client
-        self.world = World(scenario.seed, scenario.rates, scenario.budget, scenario.aims)
+        self.world = World(scenario.seed, scenario.rates, scenario.budget, scenario.aims, trace=trace)
         self.random = self.world.random
         self.disk = Disk(home)
         self.found = Found()
@@ -113,7 +116,6 @@ class History:
     @contextmanager
     def set_up(self) -> Iterator[None]:
         """The product in the world, looked at."""
-        from conduit_tasks.broker.connection import check_durability, connect
         from conduit_tasks.delivery import record_wise
         from conduit_tasks.pipeline.load import get_pipeline
 
@@ -141,15 +143,7 @@ class History:
             random.seed(scenario.seed)
             stack.enter_context(patch.object(record_wise, "UNTOLD", scenario.untold))
             stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
-            for module, name in everywhere(check_durability):
-                # Asked once is enough for a server of our own.
-                stack.enter_context(patch.object(module, name, lambda *_: None))
-            # One connection for all, as one moves at a time: to open one takes longer than most of what it is for.
-            shared = connect(settings())
-            stack.callback(shared.close)
-            stack.enter_context(patch.object(shared, "close", lambda: None))
-            for module, name in everywhere(connect):
-                stack.enter_context(patch.object(module, name, lambda _: shared))
+            self._connected(stack)
             for module, name in everywhere(get_pipeline):
                 # Read once: the file does not change, and parsing it is what takes longest.
                 stack.enter_context(patch.object(module, name, lambda id: self.pipeline))
@@ -166,12 +160,27 @@ class History:
             stack.enter_context(
                 Watch(world, scenario, self.outside, self.found, self.client, self.operator.raw).looking()
             )
+            stack.enter_context(world.tidy())
             try:
                 yield
             finally:
                 world.end()
                 self._tasks.clear()
-                gc.collect()
+
+    def _connected(self, stack: ExitStack) -> None:
+        """One connection for all, as one moves at a time: to open one takes longer than most of what it is for."""
+        from conduit_tasks.broker import connection
+        from conduit_tasks.broker.connection import check_durability, connect, options
+
+        for module, name in everywhere(check_durability):
+            # Asked once is enough for a server of our own.
+            stack.enter_context(patch.object(module, name, lambda *_: None))
+        with patch.object(connection, "options", lambda **of: options(**of) | {"socket_timeout": PATIENCE}):
+            shared = connect(settings())
+        stack.callback(shared.close)
+        stack.enter_context(patch.object(shared, "close", lambda: None))
+        for module, name in everywhere(connect):
+            stack.enter_context(patch.object(module, name, lambda _: shared))
 
     def _queue_point(self, what: str) -> None:
         if self.world.actor is not None:
@@ -321,8 +330,8 @@ class History:
             self.stopped, self.interrupted = self.stopped + stopped, self.interrupted + (not stopped)
         if error is None or isinstance(error, Crash):
             return
-        said = f"{actor.name}: {type(error).__name__}: {error}"
-        self.world.history.append(f"!!! {said}")
+        said = f"{actor.name}: {type(error).__name__}: {error}".replace(f"{self.home}/", "")
+        self.world.lived(f"!!! {said}")
         unexpected = not isinstance(error, BrokerFull) and (
             not isinstance(error, ConduitError) or isinstance(error, BrokerUnavailable | InvariantBroken)
         )

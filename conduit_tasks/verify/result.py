@@ -34,8 +34,8 @@ class Found:
 @dataclass
 class Result:
     """One seed. `faults`: what was done to whom, and when (seconds); `odd`: errors that the next attempt mended;
-    `history`: the last operations, where something did not hold. `processes`: real ones, so not to the same point
-    again."""
+    `history`: the last operations, where something did not hold; `digest`: of all of them. `processes`: real ones, so
+    not to the same point again."""
 
     seed: int
     events: int
@@ -47,6 +47,7 @@ class Result:
     seconds: float
     odd: list[str] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
+    digest: str = ""
     processes: bool = False
     befell: int = 0
     """How many faults there were, where they are not listed."""
@@ -86,6 +87,7 @@ class Result:
             },
             "violations": violations,
             "seconds": self.seconds,
+            "digest": self.digest,
             "again": self.again,
             "faults": self.faults,
             "odd": self.odd,

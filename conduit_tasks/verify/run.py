@@ -17,11 +17,11 @@ LOOK = 5.0
 """Seconds after which a worker that says nothing is looked at."""
 
 
-def verify(seeds: Sequence[int], events: int, jobs: int) -> Iterator[Result]:
-    """Lives every seed, `jobs` at a time, and hands each out as it ends. One job: in this process."""
+def verify(seeds: Sequence[int], events: int, jobs: int, *, trace: bool = False) -> Iterator[Result]:
+    """Lives every seed, `jobs` at a time, and hands each out as it ends. One job: in this process; `trace`: `live`."""
     jobs = min(jobs, len(seeds))
     if jobs <= 1:
-        yield from _share(list(seeds), events)
+        yield from _share(list(seeds), events, trace)
         return
     spawn = multiprocessing.get_context("spawn")
     todo, done = spawn.Queue(), spawn.Queue()
@@ -34,7 +34,7 @@ def verify(seeds: Sequence[int], events: int, jobs: int) -> Iterator[Result]:
     try:
         for _ in range(jobs):
             todo.put(None)
-            workers.append(spawn.Process(target=_work, args=(todo, done, events), daemon=True))
+            workers.append(spawn.Process(target=_work, args=(todo, done, events, trace), daemon=True))
             workers[-1].start()
     finally:
         if held is None:
@@ -67,21 +67,22 @@ def _ended(done: Any, workers: list[Any]) -> Iterator[Result]:
             raise answer
 
 
-def _work(todo: Any, done: Any, events: int) -> None:
+def _work(todo: Any, done: Any, events: int, trace: bool) -> None:
     try:
         with cleaned_up():
-            for result in _share(iter(todo.get, None), events):
+            for result in _share(iter(todo.get, None), events, trace):
                 done.put(result)
         done.put(None)
     except Exception as error:  # noqa: BLE001 - raised again in the parent
         done.put(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
-def _share(seeds: Any, events: int) -> Iterator[Result]:
+def _share(seeds: Any, events: int, trace: bool) -> Iterator[Result]:
     with scratch_folder() as folder, own_redis(folder) as url:
         try:
+            gc.freeze()
             for seed in seeds:
-                yield live(seed, events, folder, url)
+                yield live(seed, events, folder, url, trace=trace)
                 # What outlives a seed are modules: the next collection, which closes files of the dead, spares them.
                 gc.freeze()
         finally:

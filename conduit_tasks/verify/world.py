@@ -8,8 +8,12 @@ do is what a SIGKILL would have prevented.
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import random
 import threading
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +31,8 @@ LONG = (8.0, 12.0)
 """Seconds: longer than any lease, and not so long that everything is over."""
 POINTS = 200_000
 """More than any history takes: one that goes on longer hangs."""
+SWEEP = 5_000
+"""Points between two collections of garbage."""
 
 
 FATES = frozenset(
@@ -93,9 +99,11 @@ class Actor:
 
 
 class World:
-    """The clock, the actors and the faults. `faults` says what was done to whom, in order."""
+    """The clock, the actors and the faults. `faults`: what was done to whom, in order; `history`: the last operations,
+    or all of them (`trace`); `digest`: of all of them."""
 
-    def __init__(self, seed: int, rates: Rates, budget: int, aims: Sequence[Aim] = ()) -> None:
+    def __init__(self, seed: int, rates: Rates, budget: int, aims: Sequence[Aim] = (), *, trace: bool = False) -> None:
+        self.seed = seed
         self.random = random.Random(seed)
         self.rates, self.budget, self._aims = rates, budget, aims
         # Half of it is for what comes last: otherwise most histories would be over before anything was delivered.
@@ -106,7 +114,8 @@ class World:
         self.redis_full = False
         self.points = 0
         self.faults: list[str] = []
-        self.history: list[str] = []
+        self.history: deque[str] = deque(maxlen=POINTS if trace else HISTORY)
+        self.digest = hashlib.blake2b(digest_size=8)
         self.actors: list[Actor] = []
         self.calm = False
         self.lost_power = False
@@ -116,6 +125,8 @@ class World:
         self.on_mishap: Callable[[str], None] = lambda name: None
         self._here = threading.local()
         self._scheduler = threading.Semaphore(0)
+        self._sweep = SWEEP
+        self._ghost = Actor("a dead process", lambda: None, dead=True)
 
     @property
     def wall(self) -> float:
@@ -168,8 +179,7 @@ class World:
         if self.points > POINTS:
             raise Stuck(f"{what} is point {POINTS:,}: this history does not end")
         self.now += TICK
-        self.history.append(f"{actor.name}: {what}")
-        del self.history[:-HISTORY]
+        self.lived(f"{actor.name}: {what}")
         fate = self._aimed(actor, what) or self._fate(actor, changes, repeatable)
         if fate in {"switch", "pause", "short pause"}:
             most = {"switch": (0.0, 0.0), "pause": (1.0, 40.0), "short pause": (1.5, 3.0)}
@@ -279,7 +289,13 @@ class World:
 
     def _note(self, text: str) -> None:
         self.faults.append(f"{self.now - 1_000.0:8.3f}  {text}")
-        self.history.append(f"*** {text}")
+        self.lived(f"*** {text}")
+
+    def lived(self, text: str) -> None:
+        """Keeps a line of the history; all of them go into its digest."""
+        line = f"{self.now - 1_000.0:8.3f}  {text}"
+        self.digest.update(line.encode())
+        self.history.append(line)
 
     # -- seen from the scheduler --------------------------------------------------------------------------------
 
@@ -297,7 +313,9 @@ class World:
             self.check()
             actor.answer = actor.function()
         except BaseException as error:  # noqa: BLE001 - kept for whoever looks at the actor
-            actor.error = error
+            # What it held is let go here and now, in its own name, as by any process that ends.
+            traceback.clear_frames(error.__traceback__)
+            actor.error = Crash(actor.name) if actor.dead else error
         finally:
             actor.ended = True
             self._scheduler.release()
@@ -319,7 +337,31 @@ class World:
             self.actors = []
             self.now += 5.0
             self.on_power()
+        if self.points >= self._sweep:
+            self._sweep = self.points + SWEEP
+            self.sweep()
         return True
+
+    @contextmanager
+    def tidy(self) -> Iterator[None]:
+        """Garbage is cleared away by `sweep` alone meanwhile, and at the end: the interpreter would do it at any
+        moment, and in the name of whoever moves then."""
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            self.sweep()
+            if enabled:
+                gc.enable()
+
+    def sweep(self) -> None:
+        """Clears garbage away in the name of a dead process: its files and coroutines do nothing any more."""
+        self._here.actor = self._ghost
+        try:
+            gc.collect()
+        finally:
+            self._here.actor = None
 
     def end(self) -> None:
         """Ends every actor that is left."""

@@ -1,0 +1,102 @@
+"""The world alone: what a process leaves behind does nothing in another's name, and no order is one to lean on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import secrets
+import shutil
+import sys
+import uuid
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.verify.disk import Disk
+from conduit_tasks.verify.faults import faulty
+from conduit_tasks.verify.world import Crash, Rates, World
+
+NOTHING = Rates(0, 0, 0, 0, 0, 0)
+
+
+class Left:
+    """Writes when it is cleared away, as a file's buffer does."""
+
+    def __init__(self, world: World, written: list[str]) -> None:
+        self.world, self.written = world, written
+
+    def __del__(self) -> None:
+        self.world.call("what was left is written", lambda: self.written.append("it"))
+
+
+@pytest.mark.parametrize("cyclic", [True, False], ids=["garbage", "in a frame"])
+def test_what_a_dead_process_left_is_not_written_by_those_that_live(
+    cyclic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    world, written, cleared = World(1, NOTHING, 0, trace=True), list[str](), list[Any]()
+    held = list[weakref.ref[Left]]()
+
+    def dies() -> None:
+        left = Left(world, written)
+        held.append(weakref.ref(left))
+        if cyclic:
+            vars(left)["me"] = left
+        world.die("here")
+
+    def lives() -> None:
+        for _ in range(50):
+            world.call("an operation", lambda: [[] for _ in range(20)])
+            world.sleep(0.01)
+
+    def clearing(phase: str, _: dict[str, int]) -> None:
+        cleared.append(world.actor)
+
+    # Given one process that dies, one that goes on, and an interpreter that would clear garbage away all the time
+    often = gc.get_threshold()
+    gc.set_threshold(10, 2, 2)
+    try:
+        with world.tidy():
+            gc.callbacks.append(clearing)
+            actors = [world.start("dead", dies), world.start("alive", lives)]
+            while world.step():
+                pass
+            gc.callbacks.remove(clearing)
+            # What needs no clearing away was gone with its process: a lock on a file would be free
+            assert (held[0]() is None) is not cyclic
+    finally:
+        gc.set_threshold(*often)
+    # Then nobody has written what was left, nor cleared it away who could
+    assert not written
+    assert not [actor for actor in cleared if actor is None or not actor.dead]
+    assert [line.split("  ")[-1] for line in world.history] == ["*** dead dies here"] + ["alive: an operation"] * 50
+    # And the one that went on ended well
+    assert isinstance(actors[0].error, Crash)
+    assert actors[1].error is None
+
+
+def test_names_and_orders_come_from_the_seed_alone(tmp_path: Path) -> None:
+    def lived(seed: int) -> list[Any]:
+        world, seen = World(seed, NOTHING, 0, trace=True), list[Any]()
+
+        def look() -> None:
+            folder = tmp_path / "many"
+            for n in range(6):
+                (folder / str(n)).mkdir(parents=True)
+            seen.extend([os.listdir(folder), [e.name for e in os.scandir(folder)], os.getpid()])
+            seen.extend([uuid.uuid4(), secrets.token_hex(4)])
+            shutil.rmtree(folder)
+
+        with faulty(world, Disk(tmp_path)):
+            actor = world.start("looks", look)
+            while world.step():
+                pass
+        if actor.error is not None:
+            raise actor.error
+        return [*seen, *world.history]
+
+    assert lived(1) == lived(1)
+    assert lived(1)[0] != lived(2)[0]
+    assert sorted(lived(1)[0]) == ["0", "1", "2", "3", "4", "5"]
