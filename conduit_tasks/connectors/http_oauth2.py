@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from conduit_tasks.connectors.base import Option
 from conduit_tasks.connectors.link_local import check_host
 from conduit_tasks.errors import ConfigError, Unavailable
@@ -90,8 +92,9 @@ class ClientCredentials:
         try:
             transport = async_transport(guarded=self._guarded, verify=self._verify)
             async with httpx.AsyncClient(timeout=self._timeout, transport=transport, trust_env=False) as client:
+                accept = {"Accept": "application/json"}
                 answer = await ask_async(
-                    client, "POST", s["token-url"], data=form, auth=auth, headers={"Accept": "application/json"}
+                    client, "POST", s["token-url"], within=self._timeout, data=form, auth=auth, headers=accept
                 )
         except httpx.HTTPError as error:
             raise Unavailable(f"{where}: {type(error).__name__}: {error}") from None
@@ -100,21 +103,30 @@ class ClientCredentials:
             raise Unavailable(f"{where} answers {answer.status_code}: no token at present")
         if not answer.is_success or not isinstance(told.get("access_token"), str):
             # `error` is a code of RFC 6749, 5.2; what else the answer holds may quote what was sent.
+            code = told.get("error")
             raise ConfigError(
-                f"{where} gives no token ({answer.status_code} {str(told.get('error', ''))[:60]}): check client-id, "
-                "client-secret and scope"
+                f"{where} gives no token ({answer.status_code}{f' {code[:60]!r}' if isinstance(code, str) else ''}): "
+                "check client-id, client-secret and scope"
             )
         token = told["access_token"]
         if not token.isascii() or not token.isprintable():
             raise ConfigError(f"{where} gives a token that is no header's value")
-        life = told.get("expires_in")
-        life = float(life) if isinstance(life, int | float | str) and str(life).isdecimal() else LIFE
+        life = _seconds(told.get("expires_in"))
         self._token, self._until = token, began + life - min(MARGIN, life / 10)
 
 
 def _json(answer: Any) -> dict[str, Any]:
     try:
-        told = answer.json()
-    except ValueError:
+        told = orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
         return {}
     return told if isinstance(told, dict) else {}
+
+
+def _seconds(said: Any) -> float:
+    """How long a token lives by `expires_in`, which some servers write as text."""
+    if isinstance(said, str) and said.isdecimal():
+        said = float(said[:20])
+    if isinstance(said, bool) or not isinstance(said, int | float) or said < 0:
+        return LIFE
+    return float(said)

@@ -63,7 +63,7 @@ class HttpSource(Source):
             Option("cursor.first", "the cursor of the first request; default: none"),
             Option("id", "field that names a record; its position, so that it keeps its id wherever it comes"),
             Option("key", "field whose value is the record's key"),
-            Option("timeout", "of one request", default="30s"),
+            Option("timeout", "of one request, its answer included", default="30s"),
             Option("attempts", "how often a request is made that gets no answer, 408, 429 or 5xx", default="4"),
             *PEER,
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
@@ -97,18 +97,22 @@ class HttpSource(Source):
         start = position.get("")
         for skipped, page in enumerate(self._pages(start)):
             if page.records or skipped == SKIPPED:
-                return [Slice("", "", start, None, hint=limit.records, open=True)]
+                return [Slice("", "", start, None, hint=[limit.records, limit.bytes], open=True)]
         return []
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
-        self._ended, count, skipped = slice.start, 0, 0
+        # One that an older version planned has the limit of records alone.
+        records, size = slice.hint if isinstance(slice.hint, list) else (slice.hint, None)
+        self._ended, count, used, skipped = slice.start, 0, 0, 0
         for page in self._pages(slice.start):
             if page.records:
                 yield self._batch(page)
             self._ended = page.next
             count += len(page.records)
+            used += page.size
             skipped = 0 if page.records else skipped + 1
-            if (slice.hint is not None and count >= slice.hint) or skipped > SKIPPED:
+            full = (records is not None and count >= records) or (size is not None and used >= size)
+            if full or skipped > SKIPPED:
                 break
 
     def _pages(self, token: Token) -> Iterator[_Page]:
@@ -129,7 +133,7 @@ class HttpSource(Source):
         at = {name: value for name, value in (token or {}).items() if name != "seen"}
         answer = self._ask(at)
         if answer.status_code == 304:
-            return _Page(at, seen, [], token)
+            return _Page(at, seen, [], token, 0)
         try:
             found: Any = jsons.exact(answer.content) if answer.content.strip() else []
             whole = found
@@ -159,7 +163,7 @@ class HttpSource(Source):
             following = {**at, "seen": len(found)} if found else token
         # A server that does not answer 304 is told by its tag.
         same = self._next == "etag" and following == at
-        return _Page(at, seen, [] if same else found[seen:], following)
+        return _Page(at, seen, [] if same else found[seen:], following, len(answer.content))
 
     def _following(self, whole: Any, records: list[Any], answer: httpx.Response) -> Token:
         """The token behind this page; None where the page says that there is none yet."""
@@ -178,13 +182,34 @@ class HttpSource(Source):
         elif self._next == "link":
             following = answer.links.get("next", {}).get("url")
             if following is not None:
-                return self._without_ours(self._same_origin(urljoin(str(answer.url), following)))
+                return self._linked(str(answer.url), following)
         else:
-            tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+            # Byte for byte, as it is to be sent back.
+            sent = {name.lower(): value.decode("latin-1") for name, value in answer.headers.raw}
+            tag = sent.get(b"etag") or sent.get(b"last-modified")
             if tag is None:
                 raise SourceError(f"http: {self._shown()} sends neither ETag nor Last-Modified, which 'etag' needs")
-            return {"etag": tag, "since": "ETag" not in answer.headers}
-        return None if cursor is None or cursor == "" else {"cursor": str(cursor)}
+            return {"etag": tag, "since": not sent.get(b"etag")}
+        if cursor is None or cursor is False or cursor == "":
+            return None
+        if isinstance(cursor, bool | dict | list):
+            raise SourceError(
+                f"http: the next cursor of {self._shown()} is {type(cursor).__name__}, no text or number; correct "
+                "'cursor.next'"
+            )
+        return {"cursor": str(cursor)}
+
+    def _linked(self, page: str, following: str) -> Token:
+        """The token of the page that a page's link leads to. Raises SourceError where it is elsewhere, for our
+        credentials would go there, or nowhere."""
+        try:
+            text = urljoin(page, following)
+            origin = URL(text).origin()
+            if origin == self._url.origin():
+                return self._without_ours(text)
+        except ValueError as error:
+            raise SourceError(f"http: the next page of {self._shown()} is at no URL: {error}") from None
+        raise SourceError(f"http: the next page of {self._shown()} is at another origin, {origin}")
 
     def _without_ours(self, text: str) -> Token:
         """The next page's URL as state may hold it: what it repeats of our own query is put back when it is asked."""
@@ -194,12 +219,6 @@ class HttpSource(Source):
             return {"url": text}
         return {"url": str(url.without_query_params(*same)), "with": sorted(same)}
 
-    def _same_origin(self, url: str) -> str:
-        """Raises SourceError where the next page is elsewhere: our credentials would go there."""
-        if URL(url).origin() != self._url.origin():
-            raise SourceError(f"http: the next page of {self._shown()} is at another origin, {URL(url).origin()}")
-        return url
-
     def _ask(self, token: Token) -> httpx.Response:
         import httpx
         from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
@@ -207,18 +226,22 @@ class HttpSource(Source):
         retrying = Retrying(
             stop=stop_after_attempt(self._attempts),
             wait=_wait,
-            retry=retry_if_exception_type((Unavailable, httpx.TransportError)),
+            retry=retry_if_exception_type((Unavailable, httpx.RequestError)),
             reraise=True,
         )
         try:
             return retrying(self._once, token)
-        except (httpx.TransportError, OSError) as error:
+        except (httpx.RequestError, OSError) as error:
             raise SourceError(f"http: {self._shown()} does not answer: {type(error).__name__}: {error}") from None
+        except httpx.InvalidURL as error:
+            raise SourceError(f"http: the next page of {self._shown()} is at no URL: {error}") from None
         except Unavailable as error:
             raise SourceError(str(error)) from None
 
     def _once(self, token: Token) -> httpx.Response:
-        url, extra = str(self._url), {}
+        from conduit_tasks.connectors.http_guard import ask
+
+        url, extra = str(self._url), dict[str, str | bytes]()
         token = token or {}
         if "url" in token:
             ours = {name: value for name, value in self._url.query.items() if name in token.get("with", ())}
@@ -227,19 +250,13 @@ class HttpSource(Source):
         if cursor is not None and "cursor.param" in self.settings:
             url = str(self._url.update_query({self.settings["cursor.param"]: cursor}))
         if "etag" in token:
-            extra["If-Modified-Since" if token["since"] else "If-None-Match"] = token["etag"]
+            extra["If-Modified-Since" if token["since"] else "If-None-Match"] = token["etag"].encode(
+                "latin-1", "replace"
+            )
         for again in (True, False):
             bearer = self._token()
             sent = {**extra, "Authorization": f"Bearer {bearer}"} if bearer else extra
-            with self._opened().stream("GET", url, headers=sent) as answer:
-                body = b""
-                for chunk in answer.iter_bytes():
-                    body += chunk
-                    if len(body) > PAGE:
-                        raise SourceError(
-                            f"http: a page of {self._shown()} is larger than {PAGE >> 20} MiB; ask for less"
-                        )
-            answer._content = body  # what `read` would have set
+            answer = ask(self._opened(), "GET", url, within=self._timeout, most=PAGE, headers=sent)
             if answer.status_code != 401 or not bearer or not again:
                 break
             assert self._tokens is not None
@@ -313,12 +330,13 @@ class HttpSource(Source):
 
 @dataclass(frozen=True)
 class _Page:
-    """`records`: those behind the first `seen`; `next`: the token behind them."""
+    """`records`: those behind the first `seen`; `next`: the token behind them; `size`: bytes of the whole page."""
 
     at: Token
     seen: int
     records: list[Any]
     next: Token
+    size: int = 0
 
 
 def _wait(state: Any) -> float:

@@ -189,7 +189,7 @@ class ConfluentRegistry:
         content = orjson.dumps(body) if body is not None else None
         headers = {"Content-Type": CONTENT} if body is not None else {}
         try:
-            answer = ask(self._client, method, path, content=content, headers=headers)
+            answer = ask(self._client, method, path, within=_PATIENCE, content=content, headers=headers)
         except httpx.HTTPError as error:
             raise Unavailable(f"the schema registry does not answer: {type(error).__name__}: {error}") from None
         if answer.status_code == 404:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -119,6 +120,33 @@ def test_an_answer_as_a_whole_is_read_again_when_it_changed() -> None:
         assert len({r.position for r in records}) == 8
 
 
+def test_a_tag_is_sent_back_byte_for_byte() -> None:
+    tag = b'"caf\xe9\xff"'.decode("latin-1")
+
+    def reply(asked: Asked) -> Reply:
+        return (304, b"") if asked.headers.get("if-none-match") == tag else (200, [{"n": 1}], {"ETag": tag})
+
+    with answering(reply) as server:
+        records, position = drain(lambda: source(server, "etag"), {})
+        assert numbers(records) == [1]
+        assert drain(lambda: source(server, "etag"), position)[0] == []
+        assert server.asked[-1].headers["if-none-match"] == tag
+
+
+@pytest.mark.proves("C13")
+def test_a_micro_batch_takes_no_more_bytes_than_its_limit_and_a_page() -> None:
+    def reply(asked: Asked) -> Reply:
+        at = int(parse_qs(urlsplit(asked.path).query).get("at", ["0"])[0])
+        return 200, {"items": [{"n": at, "p": "x" * 10_000}], "next": at + 1}
+
+    with answering(reply) as server, closing(source(server, "json", records="items")) as endless:
+        [slice] = endless.plan({}, Limit(records=1_000, bytes=45_000))
+        assert sum(batch.num_rows for batch in endless.read(slice)) == 5
+        assert endless.reached(slice) == {"cursor": "5"}
+        # As an older version planned it
+        assert sum(batch.num_rows for batch in endless.read(replace(slice, hint=3))) == 3
+
+
 def test_a_server_that_fails_for_a_moment_is_asked_again() -> None:
     shop = Shop()
     with answering(shop) as server:
@@ -142,12 +170,19 @@ def test_a_server_that_fails_for_a_moment_is_asked_again() -> None:
         ((200, b"<html>"), "no records"),
         ((200, {"items": {}}), "array"),
         ((200, [{"x": 1}]), "has no 'n'"),
+        ((200, [{"n": {"a": 1}}]), "next cursor of .* is dict"),
+        ((200, [{"n": True}]), "next cursor of .* is bool"),
+        ((200, [1], {"Link": '<http://[zz]/>; rel="next"'}), "is at no URL"),
         ((200, [1], {"Link": '<http://elsewhere.example/>; rel="next"'}), "another origin"),
     ],
 )
 def test_an_answer_that_is_no_page_is_named_without_the_query(reply: Reply, said: str) -> None:
     with answering(lambda _: reply) as server:
-        settings = {"cursor.next": "link"} if "origin" in said else {"cursor.next": "record:n", "cursor.param": "c"}
+        settings = (
+            {"cursor.next": "link"}
+            if len(reply) == 3 and "Link" in reply[2]
+            else {"cursor.next": "record:n", "cursor.param": "c"}
+        )
         made = HttpSource({"url": f"{server.url}/x?token=s3cret", **settings})
         with pytest.raises(SourceError, match=said) as raised:
             made.plan({}, Limit())
