@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from conduit_tasks.connectors.base import BatchDestination, RecordDestination
@@ -9,7 +10,7 @@ from conduit_tasks.delivery import batch_wise, record_wise
 from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.delivery.work import Report, Work
-from conduit_tasks.errors import ConfigError
+from conduit_tasks.errors import BrokerUnavailable, ConfigError, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.settings import settings
 
@@ -41,10 +42,17 @@ def deliver(
     """
     teller = Teller(work, port, dlq, changes=changes, tally=tally)
     renew_every = min(settings().lease_ttl / 3, HEARTBEAT)
-    if isinstance(destination, RecordDestination):
-        return record_wise.deliver(destination, options, teller, renew_every)
-    if isinstance(destination, BatchDestination):
-        return batch_wise.deliver(destination, options, teller, renew_every)
+    try:
+        if isinstance(destination, RecordDestination):
+            return record_wise.deliver(destination, options, teller, renew_every)
+        if isinstance(destination, BatchDestination):
+            return batch_wise.deliver(destination, options, teller, renew_every)
+    except Unavailable:
+        # Invariant 4: whoever stood still finds its sends timed out before it hears that it is fenced; whether the
+        # destination is down is its successor's to say.
+        with suppress(BrokerUnavailable):
+            port.renew()
+        raise
     raise ConfigError(
         f"{work.node}: {type(destination).__name__} is neither a RecordDestination nor a BatchDestination"
     )

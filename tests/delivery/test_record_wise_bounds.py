@@ -11,9 +11,9 @@ from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery import record_wise
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.lanes import KEY_LANES
-from conduit_tasks.errors import ConfigError, Fenced, Unavailable
+from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, Unavailable
 from conduit_tasks.pipeline.topology import UNTOLD, Delivery
-from tests.delivery.fakes import FakePort, Target, work_of
+from tests.delivery.fakes import FakePort, Tape, Target, work_of
 
 BUSY = Outcome("failed", "503 Service Unavailable", 503)
 
@@ -104,6 +104,21 @@ def test_a_lease_lost_between_flushes_is_noticed_by_the_renewal(monkeypatch: pyt
     # Then the send under way is given up
     assert time.monotonic() - began < 30
     assert target.in_flight == 0
+
+
+@pytest.mark.proves("I4", "T6")
+@pytest.mark.parametrize("target", [Target(lambda *_: BUSY), Tape(lambda _: Unavailable("gone"))], ids=["one", "many"])
+def test_who_was_fenced_meanwhile_does_not_say_that_the_destination_is_down(target: Any) -> None:
+    # Given a delivery that stood still: its sends have timed out before it hears that another one has its lease
+    port = FakePort(10, list(range(10)))
+    port.fail_at = lambda name: Fenced("a newer token exists") if name == "renew" else None
+    # Then its word is that it is fenced
+    with pytest.raises(Fenced):
+        deliver(work_of(port), target, port, Delivery())
+    # And where the broker cannot be asked, it says what it knows
+    port.fail_at = lambda name: BrokerUnavailable("no connection") if name == "renew" else None
+    with pytest.raises(Unavailable, match="503|gone"):
+        deliver(work_of(port), target, port, Delivery())
 
 
 @pytest.mark.proves("I4")
