@@ -54,6 +54,9 @@ class LeaseHeld(ConduitError):
         super().__init__(f"the lease of {node} is held by {owner} until {until}")
         self.node, self.owner, self.until = node, owner, until
 
+    def __reduce__(self) -> tuple[type[LeaseHeld], tuple[str, str, int]]:
+        return type(self), (self.node, self.owner, self.until)
+
 
 class PipelineStopped(ConduitError):
     """The pipeline is stopped or degraded; the first error is in the message."""

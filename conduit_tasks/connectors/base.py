@@ -315,6 +315,9 @@ class BatchDestination(Listener):
     """Whether it writes through the driver's Spark session; it then runs there, not in an executor."""
     keeps_index: ClassVar[bool] = False
     """Whether it stores the last of `Rows.numbers` with the rows in one transaction, and leaves out what it has."""
+    forks: ClassVar[bool] = True
+    """Whether it works in a fork of a process that it has worked in; otherwise a record that may kill its worker is
+    delivered in a new process."""
     chunk: ClassVar[int] = 50_000
     """Rows per write."""
 

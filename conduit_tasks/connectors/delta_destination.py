@@ -22,6 +22,8 @@ class DeltaDestination(BatchDestination):
 
     effectively_once = True
     keeps_index = True
+    forks = False
+    """The library's threads are not there in a fork, and it refuses to go on."""
 
     spec = Spec(
         "delta",

@@ -1,6 +1,6 @@
 """The careful way of delivering, for a micro-batch whose attempts died without progress (SEMANTICS C10, B7).
 
-A range of seqs is delivered in a forked child. Where the child dies, what it confirmed is asked from the broker, and
+A range of seqs is delivered in a child process. Where the child dies, what it confirmed is asked from the broker, and
 the rest is halved, until one record is left that kills its worker alone: that one is dead-lettered unseen, with the
 class `killed its worker`. A single record is given a second chance, because a process also dies of others' faults.
 
@@ -25,12 +25,14 @@ def deliver_carefully(
     deliver: Callable[[Span, Sequence[int]], Report],
     confirmed: Callable[[], Sequence[Span]],
     span: Span,
+    *,
+    forks: bool = True,
 ) -> Report:
     """Delivers `span` (both ends inside), the lower half always before the upper one (C9).
 
     `deliver(span, culprits)` runs in a child: it delivers what of the span is not confirmed, and dead-letters
-    `culprits` without looking at them; what it raises is raised here. `confirmed()` asks the broker.
-    The report counts what was confirmed by children that lived.
+    `culprits` without looking at them; what it raises is raised here. `forks`: see `in_child`.
+    `confirmed()` asks the broker. The report counts what was confirmed by children that lived.
     """
     report = Report()
     todo: list[Span] = [span]
@@ -42,7 +44,7 @@ def deliver_carefully(
             continue
         first, last = open_ranges.ranges[0][0], open_ranges.ranges[-1][1]
         try:
-            report = _sum(report, in_child(deliver, (first, last), ()))
+            report = _sum(report, in_child(deliver, (first, last), (), forks=forks))
             continue
         except ChildDied as died:
             log.warning("delivering records %d to %d ended the worker process: %s", first, last, died.how)
@@ -50,7 +52,7 @@ def deliver_carefully(
         if left.count > 1:
             todo += _halves(left)
         elif left and suspect == left.ranges[0][0]:
-            report = _sum(report, in_child(deliver, left.ranges[0], (suspect,)))
+            report = _sum(report, in_child(deliver, left.ranges[0], (suspect,), forks=forks))
         elif left:
             suspect = left.ranges[0][0]
             todo.append(left.ranges[0])

@@ -212,14 +212,14 @@ class _Run:
 
     def _deliver(self, lease: Lease, epoch: int, items: Sequence[Item], *, alone: bool) -> None:
         """Through the engine; a record that may kill its worker alone in a process of its own."""
-        deliver = partial(deliver_items, self.context, self.destination, lease.token, epoch, items, by=self.by)
+        deliver = partial(deliver_items, self.context.pipeline, self.destination, lease.token, epoch, items, by=self.by)
         if not alone:
             done = deliver()
         else:
-            from conduit_tasks.micro_batch.isolated import ChildDied, in_child
+            from conduit_tasks.micro_batch.isolated import ChildDied, in_child, survives_forks
 
             try:
-                done = in_child(deliver)
+                done = in_child(deliver, forks=survives_forks(self.destination))
             except ChildDied as died:
                 log.warning("redriving record %s ended its process: %s", items[0].letter.record.id, died.how)
                 done = deliver(culprits=range(len(items)))

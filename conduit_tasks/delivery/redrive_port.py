@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.delivery.handlers import StateChange
     from conduit_tasks.micro_batch.context import Context
-    from conduit_tasks.pipeline.topology import Destination
+    from conduit_tasks.pipeline.topology import Destination, Pipeline
 
 
 NONE = range(0)
@@ -66,7 +66,7 @@ class Item:
 
 
 def deliver_items(
-    context: Context,
+    pipeline: Pipeline,
     destination: Destination,
     token: int,
     epoch: int,
@@ -78,8 +78,8 @@ def deliver_items(
     """Delivers items in order; those that need the destination's processors and those that have passed them in turns.
 
     `by`: who asked for it, for the ledger. `culprits`: places of those that are not sent, because they killed their
-    worker. Opens a connection of its own, so
-    that it may run in a forked child. Raises what `delivery.deliver` raises.
+    worker. Opens a connection of its own, so that it may run in another
+    process. Raises what `delivery.deliver` raises.
     """
     from conduit_tasks.delivery.deliver import deliver
     from conduit_tasks.delivery.numbering import watched
@@ -88,13 +88,11 @@ def deliver_items(
     from conduit_tasks.micro_batch.numbering import numbering_anew
     from conduit_tasks.processors.chain import Chain
 
-    with opened(context.pipeline, "redrive") as own:
+    with opened(pipeline, "redrive") as own:
         book = Entries(own.pipeline.digest(), destination.id, f"{token}-{secrets.token_hex(4)}", by, epoch)
         port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items, book)
         batch, origins = _batch(items)
-        numbering = numbering_anew(
-            context.pipeline.id, destination, connect(context.pipeline.id, destination), origins, token
-        )
+        numbering = numbering_anew(pipeline.id, destination, connect(pipeline.id, destination), origins, token)
         options = destination.delivery
         if options.guarantee == "at-most-once":
             # A dead letter goes again because somebody asks for it; its marks would overwrite those of live deliveries.
@@ -104,7 +102,7 @@ def deliver_items(
                 span = list(group)
                 chain = None if processed or not destination.processors else Chain(destination.processors)
                 work = Work(
-                    pipeline=context.pipeline.id,
+                    pipeline=pipeline.id,
                     destination=destination.id,
                     micro_batch=0,
                     total=len(items),
@@ -121,7 +119,7 @@ def deliver_items(
                     numbering=numbering,
                 )
                 try:
-                    deliver(work, connect(context.pipeline.id, destination), port, options)
+                    deliver(work, connect(pipeline.id, destination), port, options)
                 finally:
                     if chain is not None:
                         chain.close()

@@ -32,6 +32,7 @@ from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.holding import holding
+from conduit_tasks.micro_batch.isolated import survives_forks
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
 from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
@@ -196,7 +197,12 @@ class DeliverTask:
                 pa.array([0])
                 # Children must not share a connection: each opens its own.
                 context.broker.close()
-                return deliver_carefully(partial(self._in_child, attempt.token), self._confirmed, (0, total - 1))
+                return deliver_carefully(
+                    partial(self._in_child, attempt.token),
+                    self._confirmed,
+                    (0, total - 1),
+                    forks=survives_forks(context.pipeline.destination(self.destination)),
+                )
         except ConduitError as error:
             return error
 

@@ -1,52 +1,137 @@
-"""Runs a function in a forked child, so that a record that kills its process kills only the child (C10)."""
+"""Runs a function in a process of its own, so that a record that kills its process kills only the child (C10)."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
+import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from conduit_tasks.pipeline.topology import Destination
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+_ANEW = (
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
+    "from conduit_tasks.micro_batch.isolated import anew; anew(*map(int, sys.argv[1:]))"
+)
+_DYING = b"exit code 1, "
+
 
 class ChildDied(Exception):
-    """The child ended without an answer; `how` says by which signal or exit code."""
+    """The child ended without an answer; `how` says by which signal, exit code or error."""
 
     def __init__(self, how: str) -> None:
         super().__init__(how)
         self.how = how
 
 
-def in_child(function: Callable[..., R], *args: Any) -> R:
-    """`function(*args)` in a forked child; its exception is raised here. Raises ChildDied."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(read_end)
-        code = 1
-        try:
-            try:
-                answer: tuple[bool, Any] = (True, function(*args))
-            except Exception as error:  # noqa: BLE001 - handed to the parent, which raises it
-                answer = (False, error)
-            with os.fdopen(write_end, "wb") as pipe:
-                pickle.dump(answer, pipe, protocol=pickle.HIGHEST_PROTOCOL)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        data = pipe.read()
-    _, status = os.waitpid(pid, 0)
+class ChildFailed(Exception):
+    """The child lived, but what it raised or answered cannot be handed over as it is; the message has its traceback."""
+
+
+def in_child(function: Callable[..., R], *args: Any, forks: bool = True) -> R:
+    """`function(*args)` in a forked child; its exception is raised here. `forks` False: in a new process, to which both
+    are pickled, because libraries with threads of their own may have been used here, and would stand still in a fork.
+
+    Raises ChildDied, and ChildFailed in place of an exception, or for an answer, that does not stand pickling.
+    """
+    data, status = (_forked if forks else _started)(function, args)
     if status != 0 or not data:
-        signal = os.WIFSIGNALED(status)
-        raise ChildDied(f"signal {os.WTERMSIG(status)}" if signal else f"exit code {os.waitstatus_to_exitcode(status)}")
+        said = f"signal {-status}" if status < 0 else f"exit code {status}"
+        raise ChildDied(data.decode() if data.startswith(_DYING) else said)
     ok, value = pickle.loads(data)  # noqa: S301 - written by our own child
     if not ok:
         raise value
     return value
+
+
+def survives_forks(destination: Destination) -> bool:
+    """Whether a process may fork to deliver to it, or to its dead-letter queue, where it did so before itself."""
+    from conduit_tasks.connectors.registry import destination_class
+
+    plugins = {destination.plugin, destination.dead_letters.plugin or destination.plugin}
+    return all(getattr(destination_class(plugin), "forks", True) for plugin in plugins)
+
+
+def _forked(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, int]:
+    """What it wrote, and how it ended: an exit code, or less than 0 for a signal."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_end)
+        _tell(write_end, function, args)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        data = pipe.read()
+    return data, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _started(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, int]:
+    """As `_forked`, in a new process."""
+    work = pickle.dumps(sys.path) + pickle.dumps((function, args), protocol=pickle.HIGHEST_PROTOCOL)
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as pipe:
+        try:
+            command = [sys.executable, "-c", _ANEW, str(write_end)]
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[write_end])  # noqa: S603 - this Python
+        finally:
+            os.close(write_end)
+        with suppress(BrokenPipeError):
+            assert child.stdin is not None
+            with child.stdin:
+                child.stdin.write(work)
+        data = pipe.read()
+    return data, child.wait()
+
+
+def anew(write_end: int) -> None:
+    """In the new process: what it was started for."""
+    function, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent
+    _tell(write_end, function, args)
+
+
+def _tell(write_end: int, function: Callable[..., Any], args: Sequence[Any]) -> NoReturn:
+    """Writes the answer, and ends this process. What is no error, and ends it before, is told with exit code 1."""
+    code = 1
+    try:
+        with os.fdopen(write_end, "wb") as pipe:
+            try:
+                pipe.write(_answer(function, args))
+                code = 0
+            except BaseException as error:
+                pipe.write(_DYING + f"{type(error).__name__}: {error}".encode())
+                raise
+    finally:
+        os._exit(code)
+
+
+def _answer(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
+    """Whether it ended well, and its result or exception; pickled, and seen to be the same when it is read again."""
+    try:
+        answer: tuple[bool, Any] = (True, function(*args))
+        try:
+            return _pickled(answer)
+        except Exception as error:
+            raise ChildFailed(f"its answer cannot be handed over: {error!r}") from error
+    except Exception as error:  # noqa: BLE001 - handed to the parent, which raises it
+        try:
+            return _pickled((False, error))
+        except Exception:  # noqa: BLE001 - an exception of any library; a child that lived has killed nothing
+            return _pickled((False, ChildFailed("".join(traceback.format_exception(error)))))
+
+
+def _pickled(answer: tuple[bool, Any]) -> bytes:
+    data = pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+    if not answer[0]:
+        pickle.loads(data)  # noqa: S301 - an exception with arguments of its own may not come back
+    return data
 
 
 def bisected(function: Callable[[Sequence[T]], list[R]], items: Sequence[T], culprit: Callable[[T, str], R]) -> list[R]:

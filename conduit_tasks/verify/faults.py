@@ -227,7 +227,7 @@ def _processes(world: World) -> list[Patch]:
     def nothing(*_: Any) -> Iterator[None]:
         yield
 
-    def child(function: Callable[..., Any], *args: Any) -> Any:
+    def child(function: Callable[..., Any], *args: Any, forks: bool = True) -> Any:
         try:
             return function(*args)
         except Killed:

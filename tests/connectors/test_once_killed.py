@@ -17,6 +17,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors import registry
 from conduit_tasks.micro_batch.isolated import ChildDied, in_child
 from conduit_tasks.settings import forget
+from tests.conftest import RedisServer
 from tests.connectors.test_sql import execute
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
@@ -51,7 +52,7 @@ def in_parquet(home: Path, server: Any) -> list[int]:
 def in_delta(home: Path, server: Any) -> list[int]:
     import pyarrow.parquet as pq
 
-    # By hand: a process that deltalake was used in cannot fork.
+    # By hand: a process that deltalake was used in cannot be forked for it any more.
     lines = [line for path in sorted((home / "t/_delta_log").glob("*.json")) for line in path.read_text().splitlines()]
     logs = [json.loads(line) for line in lines]
     added = [log["add"]["path"] for log in logs if "add" in log]
@@ -105,21 +106,18 @@ def run_and_die(plugin: str, at: int) -> None:
         run_once("p", f"killed-{number}")
 
 
-@pytest.mark.proves("B8", "C10", "C9")
-@pytest.mark.parametrize("target", list(TARGETS))
-def test_a_kill_at_any_step_leaves_every_record_once_and_in_order(
-    home: Path, redis_server: Any, monkeypatch: pytest.MonkeyPatch, target: str
-) -> None:
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.1")
-    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.02")
+def killed_at_each_step(target: str, home: Path, redis_folder: Path) -> None:
+    """Where nothing of the target was used before: what runs and dies is a fork."""
+    os.environ |= {"CONDUIT_LEASE_TTL": "0.1", "CONDUIT_LEASE_GRACE": "0.02"}
     plugin, settings, there = TARGETS[target]
+    redis_server = RedisServer(redis_folder)
     number = 0
     while True:
         number += 1
         redis_server.flush()
         this = home / str(number)
         (this / "include/pipelines").mkdir(parents=True)
-        monkeypatch.setenv("CONDUIT_HOME", str(this))
+        os.environ["CONDUIT_HOME"] = str(this)
         forget()
         text = PIPELINE.replace("PLUGIN", plugin).replace("SETTINGS", settings.replace("URL", redis_server.url))
         write_pipeline(this, "p", text)
@@ -127,7 +125,18 @@ def test_a_kill_at_any_step_leaves_every_record_once_and_in_order(
         try:
             in_child(run_and_die, plugin, number)
             break
-        except ChildDied:
+        except ChildDied as died:
+            assert died.how == "signal 9"  # noqa: PT017 - or it has ended
             in_child(run_until_quiet, "p")
             assert there(this, redis_server) == list(range(RECORDS)), f"operation {number}"
     assert number > 4, "the kills cover the whole life of a micro-batch"
+
+
+@pytest.mark.proves("B8", "C10", "C9")
+@pytest.mark.parametrize("target", list(TARGETS))
+def test_a_kill_at_any_step_leaves_every_record_once_and_in_order(
+    home: Path, redis_server: RedisServer, target: str
+) -> None:
+    # A test before this one may have used a library that no fork survives.
+    forks = registry.destination_class(TARGETS[target][0]).forks
+    in_child(killed_at_each_step, target, home, redis_server.folder, forks=forks)

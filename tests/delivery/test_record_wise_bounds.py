@@ -117,7 +117,7 @@ def test_who_was_fenced_meanwhile_does_not_say_that_the_destination_is_down(targ
         deliver(work_of(port), target, port, Delivery())
     # And where the broker cannot be asked, it says what it knows
     port.fail_at = lambda name: BrokerUnavailable("no connection") if name == "renew" else None
-    with pytest.raises(Unavailable, match="503|gone"):
+    with pytest.raises(Unavailable, match=r"503|gone"):
         deliver(work_of(port), target, port, Delivery())
 
 

@@ -1,0 +1,124 @@
+"""A function in a process of its own: what is handed over, and what counts as its death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.errors import LeaseHeld, Unavailable
+from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.deliver import DeliverTask
+from conduit_tasks.micro_batch.isolated import ChildDied, ChildFailed, in_child
+from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.pipeline.load import get_pipeline
+from tests.micro_batch.harness import here, run_until_quiet, state, write_pipeline
+from tests.micro_batch.test_whole import events
+
+ways = pytest.mark.parametrize("forks", [True, False], ids=["fork", "new process"])
+
+
+def double(n: int) -> int:
+    return 2 * n
+
+
+def raising(error: BaseException) -> None:
+    raise error
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Particular(Exception):
+    """Does not come back from a pickle: it is not made from its arguments."""
+
+    def __init__(self, what: str, *, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+
+
+def particular() -> None:
+    raise Particular("it", why="broken")
+
+
+def a_library_s() -> None:
+    raise type("Panic", (Exception,), {"__module__": "_somewhere"})("the table is not there")
+
+
+def lambda_() -> Any:
+    return lambda: 1
+
+
+@ways
+def test_an_answer_and_an_error_are_handed_over(forks: bool) -> None:
+    assert in_child(double, 21, forks=forks) == 42
+    with pytest.raises(Unavailable, match="down") as raised:
+        in_child(raising, Unavailable("down", status=503), forks=forks)
+    assert raised.value.status == 503
+    with pytest.raises(LeaseHeld) as held:
+        in_child(raising, LeaseHeld("seal", "me", 7), forks=forks)
+    assert (held.value.node, held.value.owner, held.value.until) == ("seal", "me", 7)
+
+
+@pytest.mark.proves("C10")
+@ways
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [(particular, "Particular: it: broken"), (a_library_s, "Panic: the table is not there"), (lambda_, "handed over")],
+)
+def test_what_cannot_be_pickled_is_no_death_and_its_error_is_shown(forks: bool, function: Any, said: str) -> None:
+    with pytest.raises(ChildFailed, match=said) as raised:
+        in_child(function, forks=forks)
+    assert "Traceback" in str(raised.value) or function is lambda_
+
+
+@pytest.mark.proves("C10")
+@ways
+@pytest.mark.parametrize(
+    ("function", "args", "how"),
+    [(killed, (), "signal 9"), (sys.exit, (3,), "exit code 1, SystemExit: 3"), (os._exit, (5,), "exit code 5")],
+)
+def test_a_death_says_how(forks: bool, function: Any, args: tuple[Any, ...], how: str) -> None:
+    with pytest.raises(ChildDied) as raised:
+        in_child(function, *args, forks=forks)
+    assert raised.value.how == how
+
+
+DELTA = """
+version: "2.2"
+pipelines:
+  - id: p
+    micro-batch: {max-records: 10}
+    connectors:
+      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s}}
+      - {id: out, type: destination, plugin: delta, settings: {path: t}}
+"""
+
+
+@pytest.mark.proves("C10")
+def test_a_library_that_does_not_survive_a_fork_costs_no_record_in_the_careful_way(home: Path) -> None:
+    # Given a process that has delivered to a Delta table, as an executor that serves one pipeline after another
+    import deltalake
+
+    write_pipeline(home, "p", DELTA)
+    events(home / "data", "a.jsonl", 0, 10)
+    run_until_quiet("p")
+    # When it delivers the next micro-batch in the careful way
+    events(home / "data", "a.jsonl", 10, 10)
+    plan_run("p", "run")
+    with opened("p", "run") as context:
+        read_source(context, "in", here, 5.0)
+        with context.broker.acquire("destinations.out", "driver", ttl=60.0) as lease, keeping(lease):
+            report = DeliverTask(get_pipeline("p"), "out", 2, lease.token, "run", careful=True)(0)
+    # Then none of its records is blamed
+    assert getattr(report, "counts", report).delivered == 10
+    assert sorted(deltalake.DeltaTable(home / "t").to_pyarrow_table()["n"].to_pylist()) == list(range(20))
+    broker = state("p")
+    assert not list(broker.dead_letters("out"))
+    broker.close()
