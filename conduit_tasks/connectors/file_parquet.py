@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from conduit_tasks.connectors.arrow_rows import batch_of
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.file_open import GUARD, SourceFile, path_of
 from conduit_tasks.connectors.file_plan import Room
+from conduit_tasks.delivery.outcome import clip
 from conduit_tasks.record.batches import batches_of
 from conduit_tasks.settings import settings
 
@@ -69,7 +71,7 @@ def read_slice(slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
     with SourceFile(slice.part) as file:
         file.life = slice.end.get("life", 0)
         check(file, slice.end)
-        with _opened(file) as parquet:
+        with _opened(file) as parquet, sound(file):
             for row, batch in rows_between(parquet, begin, end):
                 yield batch_of(batch, file.place, row, key)
 
@@ -93,10 +95,18 @@ def rows_between(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tupl
 
 
 def _opened(file: SourceFile) -> pq.ParquetFile:
-    try:
+    with sound(file):
         return pq.ParquetFile(path_of(file.part))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise file.error(f"cannot be read as Parquet: {error}; correct 'format', or take the file away") from None
+
+
+@contextmanager
+def sound(file: SourceFile) -> Iterator[None]:
+    """Raises SourceError where what is read inside is no Parquet, or is damaged."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        said = clip(str(error))
+        raise file.error(f"cannot be read as Parquet: {said}; correct 'format', or take the file away") from None
 
 
 def _guard(file: SourceFile) -> int:

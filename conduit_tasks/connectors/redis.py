@@ -5,6 +5,7 @@ This module is light: the client is imported when there is something to ask.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -47,7 +48,7 @@ class RedisSource(Source):
             Option("group", "the consumer group; made where it is not there; default: conduit.PIPELINE.CONNECTOR"),
             Option("start", "where a new group begins: 0, at the first entry; $, behind the last", default="0"),
             Option("min-idle", "how long another consumer may hold an entry before it is taken over", default="5m"),
-            Option("data", "the field that holds the payload; default: all fields, as an object of strings"),
+            Option("data", "the field that holds the payload; default: all fields, as an object of strings (UTF-8)"),
             Option("format", "of `data`: text, raw; json, an object", default="text", choices=("text", "json")),
             Option("key", "the field whose value is the record's key"),
             Option("delete", "delete entries from the stream once they are acked", default="false"),
@@ -270,7 +271,7 @@ class RedisSource(Source):
 def _payload(fields: dict[bytes, bytes], data: bytes | None, as_json: bool) -> tuple[bytes, str]:
     """The payload, and why it is none of the kind it should be (it is raw then)."""
     if data is None:
-        return json.dumps({_text(k): v.decode(errors="replace") for k, v in fields.items()}).encode(), ""
+        return _all(fields)
     if data not in fields:
         return b"", f"there is no field '{_text(data)}'"
     if not as_json:
@@ -281,6 +282,15 @@ def _payload(fields: dict[bytes, bytes], data: bytes | None, as_json: bool) -> t
     except jsons.JSONDecodeError as error:
         return fields[data], f"'{_text(data)}' is not JSON: {error}"
     return fields[data], f"'{_text(data)}' is no JSON object"
+
+
+def _all(fields: dict[bytes, bytes]) -> tuple[bytes, str]:
+    try:
+        return json.dumps({k.decode(): v.decode() for k, v in fields.items()}).encode(), ""
+    except UnicodeDecodeError:
+        packed = {k.decode(errors="backslashreplace"): base64.b64encode(v).decode() for k, v in fields.items()}
+        error = "a field is not UTF-8 (all are in base64 here); name the one that holds the payload in 'data'"
+        return json.dumps(packed).encode(), error
 
 
 def _size(entries: list[Entry]) -> int:

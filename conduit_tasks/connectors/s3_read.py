@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from conduit_tasks.connectors.arrow_rows import batch_of
 from conduit_tasks.connectors.file_open import SourceFile
-from conduit_tasks.connectors.file_parquet import rows_between
+from conduit_tasks.connectors.file_parquet import rows_between, sound
 from conduit_tasks.errors import SourceError
 
 _GZIP = b"\x1f\x8b"
@@ -33,12 +33,9 @@ class S3Object(SourceFile):
 
 def rows_of(part: str, data: bytes, key: str | None) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file. Raises SourceError."""
-    try:
-        with pq.ParquetFile(io.BytesIO(data)) as parquet:
-            for row, batch in rows_between(parquet, 0, parquet.metadata.num_rows):
-                yield batch_of(batch, part, row, key)
-    except pa.ArrowInvalid as error:
-        raise SourceError(f"s3: {part} is no Parquet file: {error}; correct 'format' or 'suffix'") from None
+    with sound(S3Object(f"s3: {part}", data)), pq.ParquetFile(io.BytesIO(data)) as parquet:
+        for row, batch in rows_between(parquet, 0, parquet.metadata.num_rows):
+            yield batch_of(batch, part, row, key)
 
 
 def unpacked(where: str, data: bytes, most: int) -> bytes:

@@ -197,6 +197,8 @@ class SqlSource(Source):
         if self._engine is None:
             # One connection, closed with the source: nothing is pooled between tasks.
             self._engine = sa.create_engine(self._url, poolclass=sa.pool.NullPool)
+            if self._url.get_backend_name() == "sqlite":
+                sa.event.listen(self._engine, "connect", _any_text)
         return self._engine
 
     def _named(self) -> str:
@@ -206,6 +208,18 @@ class SqlSource(Source):
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
+
+
+def _any_text(connection: Any, _: Any) -> None:
+    """SQLite's text may be anything: one that is not UTF-8 is bytes, and keeps no other row from being read."""
+
+    def read(raw: bytes) -> str | bytes:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return raw
+
+    connection.text_factory = read
 
 
 class _Asking:

@@ -34,7 +34,7 @@ _SYSTEM = {
 
 def batch_of(messages: Sequence[dict[str, Any]], *, json: bool, key: str | None) -> pa.RecordBatch:
     """The messages as READ_SCHEMA; with `json`, one whose body is no JSON object is raw, with the reason beside it."""
-    bodies = [message["Body"].encode() for message in messages]
+    bodies = [jsons.clean(message["Body"]).encode() for message in messages]
     metadata = [_metadata(message) for message in messages]
     shapes = []
     for body, of in zip(bodies, metadata, strict=True):
@@ -44,7 +44,7 @@ def batch_of(messages: Sequence[dict[str, Any]], *, json: bool, key: str | None)
             of["conduit.error"] = error
     none = pa.nulls(len(messages), pa.binary())
     columns = [
-        pa.array([message["MessageId"].encode() for message in messages], pa.binary()),
+        pa.array([jsons.clean(message["MessageId"]).encode() for message in messages], pa.binary()),
         pa.array([0] * len(messages), pa.int8()),
         pa.array([list(of.items()) for of in metadata], READ_SCHEMA.field("metadata").type),
         pa.array([_key(of, key) for of in metadata], pa.binary()),
@@ -58,14 +58,15 @@ def batch_of(messages: Sequence[dict[str, Any]], *, json: bool, key: str | None)
 def _metadata(message: dict[str, Any]) -> dict[str, str]:
     system = message.get("Attributes", {})
     out = {ours: system[theirs] for theirs, ours in _SYSTEM.items() if theirs in system}
-    if "SentTimestamp" in system:
-        out["opencdc.createdAt"] = str(int(system["SentTimestamp"]) * 1_000_000)
+    if (sent := system.get("SentTimestamp", "")).isascii() and sent.isdecimal():
+        out["opencdc.createdAt"] = f"{sent}000000"
     for name, value in message.get("MessageAttributes", {}).items():
         if "BinaryValue" in value:
             out[f"{ATTRIBUTE}{name}"] = base64.b64encode(value["BinaryValue"]).decode()
         elif "StringValue" in value:
             out[f"{ATTRIBUTE}{name}"] = value["StringValue"]
-    return out
+    # JSON may hold halves of surrogate pairs, which are no text.
+    return {jsons.clean(name): jsons.clean(value) for name, value in out.items()}
 
 
 def _key(metadata: dict[str, str], attribute: str | None) -> bytes | None:
