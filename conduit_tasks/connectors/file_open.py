@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
@@ -37,13 +38,13 @@ def path_of(part: str) -> str:
 def parts_of(pattern: str) -> list[str]:
     """The files of a glob, in name order, as part names: relative to home where they lie below it, with `/`.
 
-    A path without wildcards is its own only match, whether it is there or not.
+    A path without wildcards is its own only match, whether it is there or not. A file that is matched by several names,
+    because of links to it or to folders above it, is the one that is no link.
     """
     home = _home(settings().home)
     full = settings().path(pattern)
-    found = [p for p in glob.glob(full, recursive=True) if os.path.isfile(p)] if glob.has_magic(full) else [full]
     names = []
-    for name in found:
+    for name in _files(glob.glob(full, recursive=True)) if glob.has_magic(full) else [full]:
         part = name[len(home) :] if name.startswith(home) else name
         try:
             part.encode()
@@ -51,6 +52,27 @@ def parts_of(pattern: str) -> list[str]:
             raise SourceError(f"the name of {part!a} is not UTF-8; rename the file") from None
         names.append(part)
     return sorted(names)
+
+
+def _files(found: list[str]) -> list[str]:
+    seen: dict[tuple[int, int], list[str]] = {}
+    for name in found:
+        try:
+            status = os.stat(name)
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            seen.setdefault((status.st_dev, status.st_ino), []).append(name)
+    return [name for names in seen.values() for name in (names if len(names) == 1 else _unlinked(names))]
+
+
+def _unlinked(names: list[str]) -> list[str]:
+    """Of names of one file those that are no links; of links to one alone the shortest, for in a folder that links to
+    itself all others contain it."""
+    by_file: dict[str, str] = {}
+    for name in sorted(names, key=lambda n: (os.path.realpath(n) != n, len(n), n)):
+        by_file.setdefault(os.path.realpath(name), name)
+    return list(by_file.values())
 
 
 def grown(part: str, token: Any | None) -> bool:
@@ -75,14 +97,19 @@ class SourceFile:
     def __init__(self, part: str) -> None:
         self.part = part
         try:
-            self.fd = os.open(path_of(part), os.O_RDONLY | os.O_CLOEXEC)
+            # Without waiting for somebody to write, as a named pipe would.
+            self.fd = os.open(path_of(part), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             raise self.missing("was removed") from None
         except OSError as e:
             raise self.error(f"cannot be opened: {e.strerror}; make it readable, or correct 'path'") from e
-        stat = os.fstat(self.fd)
-        self.size, self.modified = stat.st_size, stat.st_mtime
-        self.inode, self.changed = stat.st_ino, stat.st_mtime_ns
+        status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self.fd)
+            hint = "; for the files in it write a glob" if stat.S_ISDIR(status.st_mode) else ""
+            raise self.error(f"is no regular file, to which a position could point; correct 'path'{hint}")
+        self.size, self.modified = status.st_size, status.st_mtime
+        self.inode, self.changed = status.st_ino, status.st_mtime_ns
 
     def __enter__(self) -> Self:
         return self
@@ -161,6 +188,6 @@ class SourceFile:
         if length >= MAX_RECORD:
             raise self.error(
                 f"has no end of a record within {MAX_RECORD >> 20} MiB from byte {start}; "
-                "is a quote not closed there, or is the file not what 'format' says?"
+                "is a quote not closed there, or is the file not what 'format' says? Correct it, or take the file away"
             )
         return min(2 * length, MAX_RECORD)

@@ -17,6 +17,7 @@ from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import READ_SCHEMA, to_records
+from tests.fuzz.hostile import ending
 
 ALL = Limit()
 
@@ -356,3 +357,34 @@ def test_large_files_pass_in_batches_whatever_falls_on_their_borders(
         monkeypatch.setattr(file_read, "ROWS", 3)
         assert payloads(source("a.jsonl", format="jsonl")) == rows
         assert payloads(source("a.csv", format="csv")) == rows
+
+
+@pytest.mark.proves("C9")
+def test_a_file_that_has_several_names_by_links_is_read_once(home: Path) -> None:
+    """Given a link to a file beside it, a folder that links to itself, a link into nowhere, and two files that are one
+    on disk, then each file is read once, under the name that is no link; a second hard name is a file of its own."""
+    (home / "d/e").mkdir(parents=True)
+    for name in ("a", "e/b"):
+        (home / f"d/{name}.txt").write_text(f"{name}\n")
+    (home / "d/0latest.txt").symlink_to("a.txt")
+    (home / "d/gone.txt").symlink_to("nowhere")
+    (home / "d/loop").symlink_to(".")
+    (home / "d/also").symlink_to("e")
+    (home / "d/hard.txt").hardlink_to(home / "d/a.txt")
+    assert [(r.position, r.after) for r in everything(source("d/**/*.txt"))] == [
+        (b"d/a.txt:0", b"a"),
+        (b"d/e/b.txt:0", b"e/b"),
+        (b"d/hard.txt:0", b"a"),
+    ]
+    # A link alone is read as what it leads to
+    assert payloads(source("d/0*.txt")) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("pipe", "no regular file"), ("folder", "for the files in it write a glob")]
+)
+def test_what_is_no_file_is_named_at_once(home: Path, kind: str, said: str) -> None:
+    os.mkfifo(home / "x") if kind == "pipe" else (home / "x").mkdir()
+    made = source("x")
+    with ending(), pytest.raises(SourceError, match=said):
+        made.plan({}, ALL)
