@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 INDEX_PIPES = frozenset({"monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"})
@@ -195,6 +196,10 @@ class Pipeline:
 
     def digest(self) -> str:
         """12 hex digits over everything that shapes delivery: the version named in micro-batches and the ledger."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         import hashlib
         import json
         from dataclasses import asdict

@@ -179,6 +179,11 @@ class History:
             shared = connect(settings())
         stack.callback(shared.close)
         stack.enter_context(patch.object(shared, "close", lambda: None))
+        for client in (shared, self.operator.raw, self.client):
+            pool: Any = client.connection_pool  # type: ignore[union-attr]  # no cluster
+            stack.callback(pool.release, held := pool.get_connection())
+            stack.enter_context(patch.object(pool, "get_connection", lambda *_, held=held, **__: held))
+            stack.enter_context(patch.object(pool, "release", lambda _: None))
         for module, name in everywhere(connect):
             stack.enter_context(patch.object(module, name, lambda _: shared))
 

@@ -43,7 +43,7 @@ class Orders:
 def machine(world: World, disk: Disk, orders: Orders) -> list[Patch]:
     """Names, numbers and orders."""
     names = Random(f"names {world.seed}")
-    real_listdir, real_scandir, getpid = os.listdir, os.scandir, os.getpid
+    real_listdir, real_scandir = os.listdir, os.scandir
 
     def ours(path: Any) -> bool:
         path = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.path.abspath(os.fspath(path))
@@ -60,7 +60,7 @@ def machine(world: World, disk: Disk, orders: Orders) -> list[Patch]:
         (uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),
         (secrets, "token_hex", lambda count=32: names.randbytes(count).hex()),
         # As of machines that share nothing but a folder: the same number everywhere.
-        (os, "getpid", lambda: 1 if world.actor is not None else getpid()),
+        (os, "getpid", lambda: 1),
         (socket, "gethostname", lambda: "machine"),
         (os, "listdir", listdir),
         (os, "scandir", scandir),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
+from conduit_tasks.broker.broker import Broker
 from conduit_tasks.verify import deadly
 from conduit_tasks.verify.scenario import PIPELINE, Scenario
 
@@ -27,6 +28,7 @@ class Operator:
     def __init__(self, world: World, scenario: Scenario, pipeline: Pipeline, disk: Disk, client: Any) -> None:
         self.world, self.scenario, self.pipeline, self.disk, self.client = world, scenario, pipeline, disk, client
         self.raw = redis.Redis.from_url(url_of(client))
+        self.broker = Broker(PIPELINE, client)
         self.rolled_back = 0
         self._remembered: tuple[float, State, int] = (0.0, {}, 0)
         self._copy: tuple[State, int] = ({}, 0)
@@ -53,46 +55,35 @@ class Operator:
 
     def operate(self, random: Random) -> None:
         """Now and then somebody stops the pipeline, or starts it again."""
-        broker = self._broker()
-        try:
-            status = broker.status().status
-            if status in ("stopped", "degraded"):
-                self.mend()
-            elif status == "stopping" and random.random() < 0.5:
-                broker.start()
-            elif random.random() < 0.3:
-                force = random.random() < 0.4
-                self.world.faults.append(f"{'':8}  the operator stops the pipeline{' by force' if force else ''}")
-                broker.force_stop() if force else broker.stop(60.0)
-        finally:
-            broker.close()
+        status = self.broker.status().status
+        if status in ("stopped", "degraded"):
+            self.mend()
+        elif status == "stopping" and random.random() < 0.5:
+            self.broker.start()
+        elif random.random() < 0.3:
+            force = random.random() < 0.4
+            self.world.faults.append(f"{'':8}  the operator stops the pipeline{' by force' if force else ''}")
+            self.broker.force_stop() if force else self.broker.stop(60.0)
 
     def mend(self) -> None:
         """Mends what stopped the pipeline, and starts it."""
-        broker = self._broker()
-        try:
-            self._rebuild_lost(broker)
-            if not self.client.exists(broker.keys.pipeline):
-                return
-            status = broker.status().status
-            stopped = any(
-                self.client.hget(broker.keys.destination(d), "status") == "stopped" for d in self.scenario.destinations
-            )
-            if status in ("stopped", "stopping", "degraded") or stopped:
-                self.world.faults.append(f"{'':8}  the operator starts the pipeline, which was {status}")
-                if self.scenario.strict:
-                    self._mend_cause(broker)
-                broker.start()
-        finally:
-            broker.close()
+        broker = self.broker
+        self._rebuild_lost()
+        if not self.client.exists(broker.keys.pipeline):
+            return
+        status = broker.status().status
+        stopped = any(
+            self.client.hget(broker.keys.destination(d), "status") == "stopped" for d in self.scenario.destinations
+        )
+        if status in ("stopped", "stopping", "degraded") or stopped:
+            self.world.faults.append(f"{'':8}  the operator starts the pipeline, which was {status}")
+            if self.scenario.strict:
+                self._mend_cause()
+            broker.start()
 
     def attach(self, node: str, token: int) -> None:
         """Renews a lease, as its driver does. Raises Fenced."""
-        broker = self._broker()
-        try:
-            broker.attach(node, token)
-        finally:
-            broker.close()
+        self.broker.attach(node, token)
 
     def _mishap(self, name: str) -> None:
         """What a theme has happen to the world."""
@@ -100,37 +91,30 @@ class Operator:
         self._mishaps[name]()
 
     def _restart(self) -> None:
-        broker = self._broker()
-        broker.force_stop()
-        broker.start()
-        broker.close()
+        self.broker.force_stop()
+        self.broker.start()
 
-    def _mend_cause(self, broker: Any) -> None:
+    def _mend_cause(self) -> None:
         """Of the first error: records that a processor fails, or that the receiver refuses."""
-        error = broker.status().error
+        error = self.broker.status().error
         if error is not None and error.node.startswith("sources."):
             deadly.stubborn = False
         else:
             self.scenario.memory.refused = frozenset()
 
-    def _rebuild_lost(self, broker: Any) -> None:
+    def _rebuild_lost(self) -> None:
         """Where Redis forgot everything, the operator does what the runs' error says (X7)."""
         from conduit_tasks.broker import rebuild
         from conduit_tasks.micro_batch.context import open_spool
 
-        if rebuild.holds_state(broker):
+        if rebuild.holds_state(self.broker):
             return
         spool = open_spool(self.pipeline)
-        rebuilt = rebuild.from_spool(self.pipeline, spool, broker)
+        rebuilt = rebuild.from_spool(self.pipeline, spool, self.broker)
         if rebuilt.sealed:
             self.world.faults.append(f"{'':8}  the operator rebuilds the state from the spool")
             self.rolled_back += len(self.scenario.memory.taken)
-            rebuild.apply(broker, rebuilt, replace=False)
-
-    def _broker(self) -> Any:
-        from conduit_tasks.broker.broker import Broker
-
-        return Broker(PIPELINE, redis.Redis.from_url(url_of(self.client), decode_responses=True))
+            rebuild.apply(self.broker, rebuilt, replace=False)
 
     def fill(self) -> None:
         """Redis has reached its maxmemory."""
@@ -146,15 +130,12 @@ class Operator:
 
     def drained(self) -> str:
         """What is not delivered and acked of all that was opened, in words; empty where there is nothing."""
-        broker = self._broker()
-        try:
-            if (unsealed := broker.unsealed()) is not None:
-                return f"micro-batch {unsealed.number} is not sealed"
-            sealed, *cursors = broker.cursors(self.scenario.destinations)
-            acked = [int(broker.hash(broker.keys.ack(s)).get("m", 0)) for s in self.scenario.sources]
-            return "" if min([*cursors, *acked]) == sealed else f"of {sealed} micro-batches {cursors}, {acked} are done"
-        finally:
-            broker.close()
+        broker = self.broker
+        if (unsealed := broker.unsealed()) is not None:
+            return f"micro-batch {unsealed.number} is not sealed"
+        sealed, *cursors = broker.cursors(self.scenario.destinations)
+        acked = [int(broker.hash(broker.keys.ack(s)).get("m", 0)) for s in self.scenario.sources]
+        return "" if min([*cursors, *acked]) == sealed else f"of {sealed} micro-batches {cursors}, {acked} are done"
 
     def _jump(self, *, redis: float = 0.0, machine: float = 0.0) -> None:
         self.world.redis_ahead += redis

@@ -121,7 +121,7 @@ class World:
         self.lost_power = False
         self.on_power: Callable[[], None] = lambda: None
         self.on_forget: Callable[[], None] = lambda: None
-        self.on_tick: Callable[[], None] = lambda: None
+        self.on_tick: Callable[[], None] | None = None
         self.on_mishap: Callable[[str], None] = lambda name: None
         self._here = threading.local()
         self._scheduler = threading.Semaphore(0)
@@ -205,8 +205,9 @@ class World:
         elif fate not in FATES:
             with self.watching():
                 self.on_mishap(fate)
-        with self.watching():
-            self.on_tick()
+        if self.on_tick is not None:
+            with self.watching():
+                self.on_tick()
         return answer
 
     def sleep(self, seconds: float) -> None:
