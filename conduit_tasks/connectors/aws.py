@@ -30,6 +30,9 @@ CONNECT_TIMEOUT, READ_TIMEOUT = 5, 60
 RETRIES = 4
 """Attempts of one call at throttling and lost connections, by the client itself, seconds apart."""
 
+CALL = RETRIES * (CONNECT_TIMEOUT + READ_TIMEOUT) + 20.0
+"""Seconds that one call takes at most, its attempts and their pauses together."""
+
 _LOCK = threading.Lock()
 _TRANSIENT = frozenset(
     {"RequestTimeout", "Throttling", "ThrottlingException", "RequestThrottled", "SlowDown", "ServiceUnavailable"}

@@ -323,6 +323,9 @@ class BatchDestination(Listener):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
+        self.limit = 600.0
+        """Seconds that one write may take (`delivery.timeout`), set by the engine: a destination has its client give
+        up before, as its process is ended then."""
         self.still_ours: Callable[[], None] = _nobody_asks
         """Set by the engine; raises Fenced where the lease was lost. A destination that goes back to its state asks
         once nobody else can write and before it changes anything: the state may be an old one by then (invariant 4)."""

@@ -11,10 +11,22 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from conduit_tasks.connectors.base import Outcome
+from conduit_tasks.errors import Unavailable
 from conduit_tasks.record.record import Record
 
 Exchange = Callable[[list[Record]], Awaitable[Outcome | list[Outcome]]]
 """One request: what became of all of it, or of each record."""
+
+
+Batch = list[tuple[Record, "asyncio.Future[Outcome]"]]
+ENDING = 5.0
+"""Seconds that requests have to end in when they are given up."""
+
+
+def _failed(batch: Batch, error: Exception) -> None:
+    for _, answer in batch:
+        if not answer.done():
+            answer.set_exception(error)
 
 
 class Batcher:
@@ -22,7 +34,7 @@ class Batcher:
 
     def __init__(self, exchange: Exchange, most: int, delay: float) -> None:
         self._exchange, self._most, self._delay = exchange, most, delay
-        self._waiting: list[tuple[Record, asyncio.Future[Outcome]]] = []
+        self._waiting: Batch = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -38,13 +50,15 @@ class Batcher:
         return await answer
 
     async def close(self) -> None:
-        """Gives up what is on its way."""
+        """Gives up what is on its way: its senders are told at once."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._waiting.clear()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=ENDING)
+        waiting, self._waiting = self._waiting, []
+        _failed(waiting, Unavailable("closed before it was sent"))
 
     def _go(self) -> None:
         if self._timer is not None:
@@ -53,11 +67,21 @@ class Batcher:
         # Whoever was given up by its sender in the meantime is not sent: nobody would hear of it.
         batch, self._waiting = [each for each in self._waiting if not each[1].done()], []
         if batch:
-            task = asyncio.create_task(self._bring(batch))
+            task = asyncio.create_task(self._answered(batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _bring(self, batch: list[tuple[Record, asyncio.Future[Outcome]]]) -> None:
+    async def _answered(self, batch: Batch) -> None:
+        """Every sender of the batch hears: what became of its record, or what went wrong."""
+        try:
+            await self._bring(batch)
+        except asyncio.CancelledError:
+            _failed(batch, Unavailable("closed while it was sent"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs to judge
+            _failed(batch, error)
+
+    async def _bring(self, batch: Batch) -> None:
         outcome = await self._exchange([record for record, _ in batch])
         if isinstance(outcome, list):
             for (_, answer), each in zip(batch, outcome, strict=True):

@@ -95,7 +95,9 @@ class Group:
                 self._admin = AdminClient(client.configuration(self._settings))
             asked = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout)
             try:
-                return {(tp.topic, tp.partition): future.result().offset for tp, future in asked.items()}
+                return {
+                    (tp.topic, tp.partition): future.result(self._timeout + 1.0).offset for tp, future in asked.items()
+                }
             except KafkaException as error:
                 if made or client.error_of(error).code() != KafkaError._UNKNOWN_PARTITION:
                     raise

@@ -89,6 +89,7 @@ class PostgresSource(Source):
                 "taken from Conduit's files; rows are fetched in pieces of fixed size",
                 default="50000",
             ),
+            Option("timeout", "how long one statement may take", default="1h"),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
     )
@@ -103,6 +104,7 @@ class PostgresSource(Source):
             options.boolean(self.settings, name)
         if "lag" in self.settings:
             options.duration(self.settings, "lag")
+        self._timeout = options.duration(self.settings, "timeout")
         self._slot = Slot(self.settings["logrepl.slotName"], self.settings["logrepl.publicationName"])
         self._cdc = self.settings["mode"] == "cdc"
         self._rows = self._incremental() if self.settings["mode"] == "incremental" else None
@@ -114,14 +116,14 @@ class PostgresSource(Source):
 
         if len(self._tables) != 1 or self._tables == ["*"] or not self.settings.get("column"):
             raise ConfigError("postgres: mode incremental reads one table of 'tables', in the order of option 'column'")
-        more = {name: self.settings[name] for name in ("lag",) if name in self.settings}
+        more: dict[str, str] = {name: self.settings[name] for name in ("lag", "timeout") if name in self.settings}
         url = {"url": self.settings["url"], "table": self._tables[0], "column": self.settings["column"]}
         return SqlSource({**url, **more})
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         if self._rows is not None:
             return self._rows.plan(position, limit)
-        with connected(self._url, SourceError) as connection:
+        with connected(self._url, SourceError, self._timeout) as connection:
             token = position.get("")
             if token is None:
                 token = self._begin(connection)
@@ -170,7 +172,7 @@ class PostgresSource(Source):
         if self._rows is not None:
             yield from self._rows.read(slice)
             return
-        with connected(self._url, SourceError) as connection:
+        with connected(self._url, SourceError, self._timeout) as connection:
             if not slice.open:
                 yield from batches(changes(connection, self._slot, slice))
                 return
@@ -197,14 +199,14 @@ class PostgresSource(Source):
                 f"postgres: option 'logrepl.autoCleanup' is false, so slot {self.settings['logrepl.slotName']} stays; "
                 "set it to true, or drop the slot by hand"
             )
-        with connected(self._url, Unavailable) as connection:
+        with connected(self._url, Unavailable, self._timeout) as connection:
             return self._slot.drop(connection, Unavailable)
 
     def ack(self, position: Position) -> None:
         """Moves the slot: what lies before is gone for good. Raises Unavailable, SourceError."""
         token = position.get("")
         if self._cdc and token:
-            with connected(self._url, Unavailable) as connection:
+            with connected(self._url, Unavailable, self._timeout) as connection:
                 self._slot.advance(connection, token["lsn"], Unavailable)
 
 

@@ -12,6 +12,10 @@ from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.urls import check_readable
 
 EXTRA = "postgres: psycopg2 is not installed; pip install 'conduit-tasks[postgres]'"
+CONNECT = 10
+"""Seconds to connect to a server."""
+KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""libpq finds out within a minute that a server's machine is gone."""
 _URL = re.compile(r"postgres(ql)?(\+\w+)?://")
 
 
@@ -39,9 +43,15 @@ def checked_url(text: str) -> str:
     return _URL.sub("postgresql://", text, count=1)
 
 
+def connect(url: str) -> Any:
+    """A connection that finds out if its server's machine is gone."""
+    return library().connect(url, connect_timeout=CONNECT, application_name="conduit", **KEEPALIVE)
+
+
 @contextmanager
-def connected(url: str, failed: type[ConduitError]) -> Iterator[Any]:
-    """A connection that is closed at the end, values in the form of `postgres_values`, each statement on its own.
+def connected(url: str, failed: type[ConduitError], timeout: float) -> Iterator[Any]:
+    """A connection that is closed at the end, values in the form of `postgres_values`, each statement on its own and
+    for `timeout` seconds at most.
 
     Raises `failed` where the server does not answer, goes away or will not do what is asked; ConfigError where the URL
     cannot be read.
@@ -50,9 +60,7 @@ def connected(url: str, failed: type[ConduitError]) -> Iterator[Any]:
     from conduit_tasks.connectors.postgres_values import SETTINGS
 
     try:
-        connection = psycopg2.connect(
-            url, connect_timeout=10, application_name="conduit", keepalives_idle=30, keepalives_interval=10
-        )
+        connection = connect(url)
     except psycopg2.OperationalError as error:
         raise failed(f"postgres: no connection: {said(error)}") from None
     except psycopg2.ProgrammingError:
@@ -62,7 +70,7 @@ def connected(url: str, failed: type[ConduitError]) -> Iterator[Any]:
     try:
         connection.autocommit = True
         with connection.cursor() as cursor:
-            cursor.execute(SETTINGS)
+            cursor.execute(f"{SETTINGS}; SET statement_timeout = {int(timeout * 1000)}")
         yield connection
     except psycopg2.Error as error:
         raise failed(f"postgres: {said(error)}") from None

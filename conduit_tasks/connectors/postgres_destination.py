@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
-from conduit_tasks.connectors.postgres_client import checked_url, library, said
+from conduit_tasks.connectors.postgres_client import checked_url, connect, library, said
 from conduit_tasks.connectors.sql_options import TRANSACTIONS, index_table
 from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record
@@ -130,9 +130,11 @@ class PostgresDestination(BatchDestination):
     def _connect(self) -> Any:
         from conduit_tasks.connectors.postgres_values import SETTINGS
 
-        connection = library().connect(self._url, connect_timeout=10, application_name="conduit")
+        connection = connect(self._url)
         with connection.cursor() as cursor:
-            cursor.execute(f"{SETTINGS}; SET lock_timeout = {self._lock_timeout}")
+            # Before the process is ended because its write takes too long.
+            limit = int(900 * self.limit)
+            cursor.execute(f"{SETTINGS}; SET lock_timeout = {self._lock_timeout}; SET statement_timeout = {limit}")
         connection.commit()
         return connection
 

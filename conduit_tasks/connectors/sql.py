@@ -36,7 +36,7 @@ from conduit_tasks.connectors.sql_errors import translated
 from conduit_tasks.connectors.sql_index import SqlIndex
 from conduit_tasks.connectors.sql_options import TRANSACTIONS, index_table
 from conduit_tasks.connectors.sql_source import SqlSource
-from conduit_tasks.connectors.sql_url import address
+from conduit_tasks.connectors.sql_url import address, limits
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.spool.durable import make_folders
 
@@ -148,13 +148,11 @@ class SqlDestination(BatchDestination):
             self._engine = None
 
     def _connect(self) -> sa.Engine:
-        timeout = self._lock_timeout
-        if self._dialect == "sqlite":
-            if self._url.database and self._url.database != ":memory:":
-                make_folders(Path(self._url.database).parent)
-            return sa.create_engine(self._url, connect_args={"timeout": timeout})
-        arguments = {"connect_timeout": max(1, int(timeout)), "options": f"-c lock_timeout={int(timeout * 1000)}"}
-        return sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=True)
+        if self._dialect == "sqlite" and self._url.database and self._url.database != ":memory:":
+            make_folders(Path(self._url.database).parent)
+        # Before the process is ended because its write takes too long.
+        arguments = limits(self._url, 0.9 * self.limit, self._lock_timeout)
+        return sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=self._dialect != "sqlite")
 
     def _prepare(self, engine: sa.Engine) -> list[Column]:
         """The columns to write. Raises ConfigError where the table cannot take them."""

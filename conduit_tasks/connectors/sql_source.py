@@ -15,7 +15,7 @@ from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
 from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.sql_errors import translated
-from conduit_tasks.connectors.sql_url import address
+from conduit_tasks.connectors.sql_url import address, limits
 from conduit_tasks.errors import ConfigError, Refused, SourceError, Unavailable
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class SqlSource(Source):
             Option("lag", "leave rows alone whose time in `column` is younger, for transactions still under way"),
             Option("start-after", "the value to begin behind; default: the first"),
             Option("key", "the column whose value is the record's key"),
+            Option("timeout", "how long one statement may take (PostgreSQL)", default="1h"),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
     )
@@ -75,6 +76,7 @@ class SqlSource(Source):
         if not s.get("start-after", "first").strip():
             raise ConfigError("sql: option 'start-after' is empty; leave it out to begin at the first row")
         self._lag = options.duration(s, "lag") if "lag" in s else None
+        self._timeout = options.duration(s, "timeout")
         self._engine: sa.Engine | None = None
 
     # -- planning -------------------------------------------------------------------------------------------------
@@ -196,7 +198,9 @@ class SqlSource(Source):
     def _opened(self) -> sa.Engine:
         if self._engine is None:
             # One connection, closed with the source: nothing is pooled between tasks.
-            self._engine = sa.create_engine(self._url, poolclass=sa.pool.NullPool)
+            self._engine = sa.create_engine(
+                self._url, poolclass=sa.pool.NullPool, connect_args=limits(self._url, self._timeout)
+            )
             if self._url.get_backend_name() == "sqlite":
                 sa.event.listen(self._engine, "connect", _any_text)
         return self._engine

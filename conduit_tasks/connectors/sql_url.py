@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
+from conduit_tasks.connectors.postgres_client import CONNECT, KEEPALIVE
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings as installation
 from conduit_tasks.urls import check_readable
@@ -18,6 +20,21 @@ def with_driver(url: URL) -> URL:
     if url.drivername != "postgresql":
         return url
     return url.set(drivername="postgresql+psycopg2" if find_spec("psycopg2") else "postgresql+psycopg")
+
+
+def limits(url: URL, statement: float, lock: float | None = None) -> dict[str, Any]:
+    """Arguments of a connection on which no statement takes longer than so many seconds, or waits so long for a lock.
+    SQLite has locks only; of other databases than these two we know no such arguments."""
+    if url.get_backend_name() == "sqlite":
+        return {} if lock is None else {"timeout": lock}
+    if url.get_backend_name() != "postgresql":
+        return {}
+    options = f"-c statement_timeout={max(1, int(statement * 1000))}"
+    if lock is not None:
+        options += f" -c lock_timeout={int(lock * 1000)}"
+    # What the address says itself stays.
+    options = f"{url.query.get('options', '')} {options}".strip()
+    return {"connect_timeout": CONNECT, **KEEPALIVE, "options": options}
 
 
 def address(text: str) -> URL:

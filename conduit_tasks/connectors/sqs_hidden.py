@@ -58,7 +58,7 @@ class Hidden:
 
     def close(self) -> None:
         self._done.set()
-        self._thread.join()
+        self._thread.join(aws.CALL)
 
     def _run(self) -> None:
         while not self._done.wait(min(1.0, self._seconds / 10)):

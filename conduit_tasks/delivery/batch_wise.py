@@ -57,6 +57,7 @@ class BatchWise:
         work = self._work = teller.work
         self._port = teller.port
         destination.still_ours = self._port.renew
+        destination.limit = options.bulk_timeout
         self._reading = Reading(work)
         self._order = InOrder(work, self._reading)
         self._policy = RetryPolicy(options)

@@ -7,7 +7,6 @@ replaces it; at a plugin it is there twice under the same id, unless the plugin 
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import DeadLetterQueue
 from conduit_tasks.settings import settings
+from conduit_tasks.waits import lock
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class FileHandler:
         try:
             make_folders(self._path.parent)
             with self._path.open("a+b", buffering=0) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock(file)
                 end = _cut_torn_line(file.fileno())
                 try:
                     written = 0

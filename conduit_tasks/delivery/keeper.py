@@ -10,6 +10,7 @@ from types import TracebackType
 from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.errors import BrokerUnavailable, ConduitError
 from conduit_tasks.logs import carried
+from conduit_tasks.waits import CALL
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Keeper:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(CALL)
 
     def pause(self, seconds: float) -> None:
         """Sleeps, but not past the end of the lease: raises like `check`."""

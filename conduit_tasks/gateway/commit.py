@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError
 from conduit_tasks.gateway.pipe import WITHHELD
 from conduit_tasks.gateway.store import CROWDED, Budget
+from conduit_tasks.waits import CALL
 
 log = logging.getLogger("conduit.gateway")
 
@@ -31,6 +32,8 @@ CHUNK_BYTES = 64 << 10
 PATIENCE = 5.0
 """Seconds for which a group is tried again while Redis is away; then its producers are told to come back."""
 PAUSE = 0.1
+ANSWER = CALL + PATIENCE
+"""Seconds for one call that stores a group: more than Redis takes with all repetitions; a disk may hang for ever."""
 HELD = 1_000
 """Requests of a source that may wait for an earlier one of their pipe."""
 
@@ -128,33 +131,9 @@ class Committer:
         Invariant 1: no request is answered before the call that stored it came back.
         """
         self._group += 1
-        counts = [sum(r.count for r in chunk) for chunk in chunks]
-        blobs = [b"".join([r.chunk for r in chunk]) for chunk in chunks]
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                stored = await loop.run_in_executor(
-                    self._pool, self.add, self._gateway, self._group, counts, blobs, self.budget
-                )
-                break
-            except BrokerFull as error:
-                # It serves and has stored none of them; to try at once again would not help.
-                log.warning("a group of %d events was refused: %s", sum(counts), error)
-                self._fail([r for chunk in chunks for r in chunk], error)
-                return []
-            except BrokerUnavailable as error:
-                # The same group under the same number: if the first call came through, this one changes nothing.
-                if not self._health.away and loop.time() - chunks[0][0].since < PATIENCE:
-                    await asyncio.sleep(PAUSE)
-                    continue
-                self._health.lost(str(error))
-                self._fail([*(r for chunk in chunks for r in chunk), *self._waiting], error)
-                self._waiting.clear()
-                return []
-            except Exception as error:
-                log.exception("a group of %d events was not stored", sum(counts))
-                self._fail([r for chunk in chunks for r in chunk], error)
-                return []
+        stored = await self._add(chunks)
+        if stored is None:
+            return []
         again: list[_Request] = []
         if self._held and any(id and id != WITHHELD for id in stored):
             # What they wait for may be among it.
@@ -171,8 +150,46 @@ class Committer:
                 again += chunk
                 continue
             for request in chunk:
-                request.stored.set_result(done is not None)
+                if not request.stored.done():
+                    request.stored.set_result(done is not None)
         return again
+
+    async def _add(self, chunks: list[list[_Request]]) -> list[str | None] | None:
+        """What became of each chunk; None where it is not known, which their requests were told."""
+        counts = [sum(r.count for r in chunk) for chunk in chunks]
+        blobs = [b"".join([r.chunk for r in chunk]) for chunk in chunks]
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                storing = loop.run_in_executor(
+                    self._pool, self.add, self._gateway, self._group, counts, blobs, self.budget
+                )
+                return await asyncio.wait_for(storing, ANSWER)
+            except TimeoutError:
+                # A disk that does not answer; what came of it is not known.
+                late = BrokerUnavailable(f"it is not known after {ANSWER:g} s whether events are stored")
+                self._health.lost(str(late))
+                self._fail([*(r for chunk in chunks for r in chunk), *self._waiting], late)
+                self._waiting.clear()
+                return None
+            except BrokerFull as error:
+                # It serves and has stored none of them; to try at once again would not help.
+                log.warning("a group of %d events was refused: %s", sum(counts), error)
+                self._fail([r for chunk in chunks for r in chunk], error)
+                return None
+            except BrokerUnavailable as error:
+                # The same group under the same number: if the first call came through, this one changes nothing.
+                if not self._health.away and loop.time() - chunks[0][0].since < PATIENCE:
+                    await asyncio.sleep(PAUSE)
+                    continue
+                self._health.lost(str(error))
+                self._fail([*(r for chunk in chunks for r in chunk), *self._waiting], error)
+                self._waiting.clear()
+                return None
+            except Exception as error:
+                log.exception("a group of %d events was not stored", sum(counts))
+                self._fail([r for chunk in chunks for r in chunk], error)
+                return None
 
     def _hold(self, request: _Request) -> None:
         """Lets a request wait for an earlier one; it was not confirmed, so forgetting it loses nothing."""
@@ -197,9 +214,9 @@ class Committer:
                 request.stored.set_exception(error)
 
     async def drain(self) -> None:
-        """Waits until nothing is under way."""
-        while self._working is not None:
-            await asyncio.shield(self._working)
+        """Waits until nothing is under way, for as long as a group may take."""
+        if self._working is not None:
+            await asyncio.wait([self._working], timeout=ANSWER)
 
 
 def _chunks(group: list[_Request], most: int) -> list[list[_Request]]:

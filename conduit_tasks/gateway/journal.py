@@ -26,6 +26,7 @@ from typing import IO
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.gateway.store import Budget, Chunk, IngestStore, JournalLost
 from conduit_tasks.spool.durable import make_folders, sync_folder
+from conduit_tasks.waits import lock
 
 log = logging.getLogger("conduit.gateway")
 
@@ -122,11 +123,17 @@ class Journal:
         return sorted(self.folder.glob("*.journal"))
 
     def _begin(self) -> IO[bytes]:
-        path = self.folder / f"{time.time_ns():020d}-{secrets.token_hex(4)}.journal"
-        self._file = path.open("xb", buffering=0)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        while True:
+            path = self.folder / f"{time.time_ns():020d}-{secrets.token_hex(4)}.journal"
+            file = path.open("xb", buffering=0)
+            lock(file)
+            # Another gateway that cleans may have found it before it was locked: nothing was in it yet.
+            if path.exists():
+                break
+            file.close()
+        self._file = file
         sync_folder(self.folder)
-        return self._file
+        return file
 
     def _end(self) -> None:
         if self._file is not None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import BrokerUnavailable, ConduitError
+from conduit_tasks.waits import CALL
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 def beside(name: str, seconds: float, call: Callable[[], bool]) -> Iterator[None]:
     """Calls it in a thread of this name every so many seconds while the block runs, as long as it answers True.
 
-    Leaves once the thread has ended. What it raises ends the calls.
+    Leaves once the thread has ended, or after the longest that a call takes. What it raises ends the calls.
     """
     done = threading.Event()
 
@@ -34,7 +35,7 @@ def beside(name: str, seconds: float, call: Callable[[], bool]) -> Iterator[None
         yield
     finally:
         done.set()
-        thread.join()
+        thread.join(CALL)
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from conduit_tasks.record.record import Record, copy_data
 from conduit_tasks.settings import settings as installation
 
 Table = Mapping[str, dict[str, Any]]
+QUERY = 600.0
+"""Seconds that the query of a table may take."""
 FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
 
@@ -148,8 +150,10 @@ def _rows(path: str) -> Iterable[Mapping[str, Any]]:
 def _query(url: str, query: str) -> Iterable[Mapping[str, Any]]:
     import sqlalchemy
 
+    from conduit_tasks.connectors.sql_url import limits
+
     try:
-        engine = sqlalchemy.create_engine(url)
+        engine = sqlalchemy.create_engine(url, connect_args=limits(sqlalchemy.make_url(url), QUERY))
         try:
             with engine.connect() as connection:
                 for row in connection.execute(sqlalchemy.text(query)).mappings():

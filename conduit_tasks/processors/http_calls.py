@@ -30,6 +30,8 @@ T = TypeVar("T")
 MOST = 32 * 1024 * 1024
 """Bytes of an answer; a longer one is the record's error."""
 
+ENDING = 10.0
+"""Seconds for connections to end in."""
 REDIRECTS = 10
 """As many are followed one after the other."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -219,7 +221,7 @@ class _Loop:
     def close(self) -> None:
         self.run(self.session.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(ENDING)
         self._loop.close()
 
 

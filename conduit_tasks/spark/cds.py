@@ -11,7 +11,6 @@ Beside the archive lies the command line that Spark's own launcher built for a c
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -27,6 +26,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from conduit_tasks.waits import lock
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def ensure(home: Path, timeout: float = 240.0) -> Archive | None:
     if found is not None:
         return found
     try:
-        with _alone(folder(home)):
+        with _alone(folder(home), timeout):
             if find(home) is None:  # nobody built it meanwhile
                 build(home, timeout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
@@ -133,10 +134,10 @@ def ensure(home: Path, timeout: float = 240.0) -> Archive | None:
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
+def _alone(place: Path, timeout: float) -> Iterator[None]:
     """One build at a time in a folder; it takes a core for most of a minute."""
     with (place / "building.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file, timeout)
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import POOL, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, State
 from conduit_tasks.stack.processes import StackError
+from conduit_tasks.waits import lock
 
 COMPONENTS = {
     "api-server": ["api-server"],
@@ -29,6 +29,8 @@ COMPONENTS = {
 """Airflow's processes and their arguments. Logs are read from this machine's files, so nobody serves them."""
 HEALTH = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 API_PORT = 8080
+OTHERS = 600.0
+"""Seconds for what is done once, or by another `up` or `down` of the same stack."""
 START_TIMEOUT = 180.0
 """Seconds; with two busy cores and a first start, Airflow has been seen to take 60."""
 
@@ -70,7 +72,7 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
             resume(state.stopped_by_shutdown, say)
             state.stopped_by_shutdown = []
             state.save(layout)
-        archive.join()
+        archive.join(OTHERS)
         return state
 
 
@@ -157,7 +159,7 @@ def _migrate(layout: Layout, env: dict[str, str], say: Say) -> None:
     with log.open("ab") as out:
         argv = [sys.executable, "-m", "airflow", "db", "migrate"]
         done = subprocess.run(  # noqa: S603  our own Airflow
-            argv, env=env, cwd=layout.home, stdout=out, stderr=out, check=False
+            argv, env=env, cwd=layout.home, stdout=out, stderr=out, check=False, timeout=OTHERS
         )
     if done.returncode:
         raise StackError(f"`airflow db migrate` ended with {done.returncode}; see {log}:\n{processes.tail(log, 12)}")
@@ -190,7 +192,10 @@ def _await_health(layout: Layout, state: State, timeout: float) -> None:
 
 @contextmanager
 def alone(layout: Layout) -> Iterator[None]:
-    """One `up` or `down` of a stack at a time; a second one waits."""
+    """One `up` or `down` of a stack at a time; a second one waits. Raises StackError where that takes too long."""
     with (layout.root / "stack.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            lock(file, OTHERS)
+        except TimeoutError as error:
+            raise StackError(f"{error}: an `up` or `down` of this stack does not end; look at its processes") from None
         yield

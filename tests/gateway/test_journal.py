@@ -69,6 +69,26 @@ def held(store: IngestStore, raw: Client) -> list[tuple[bytes, bytes]]:
     return [entry for s in store.plan(None, Limit()) for page in reader.entries(s) for entry in page]
 
 
+def test_a_file_that_another_gateway_removes_as_it_is_made_takes_no_events(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a second gateway that cleans up between the making of a file by the first and its lock
+    mine, other = opened(), opened()
+    lock, cleaned = module.lock, []
+
+    def late(file: object) -> None:
+        if not cleaned:
+            cleaned.append(1)
+            other.clean(0)
+        lock(file)
+
+    monkeypatch.setattr(module, "lock", late)
+    # When an event is appended, then it is there
+    mine.append([Chunk(1, 1, 1, b"one")])
+    assert cleaned
+    assert [chunk.data for chunk in other.chunks()] == [b"one"]
+
+
 @pytest.mark.proves("X7", "T2")
 def test_a_redis_that_lost_all_gets_everything_back_under_the_same_positions(
     store: IngestStore, fsyncing: RedisServer, raw_client: Client, opened: Opened
