@@ -48,12 +48,28 @@ def verify(  # noqa: PLR0917 - options, not arguments
     results = []
     with cleaned_up():
         lived = live(range(first, first + count), events, jobs or os.cpu_count() or 1, trace=trace)
-        for result in _progress(lived, count, json):
-            results.append(result)
+        try:
+            for result in _progress(lived, count, json):
+                results.append(result)
+        except (KeyboardInterrupt, SystemExit):
+            _stopped(first, count, events, results)
+            raise
         for result in kill_processes(range(first, first + processes), max(events, 200)):
             _tell(result, json)
             results.append(result)
     _conclude(results, json)
+
+
+def _stopped(first: int, count: int, events: int, results: list[Result]) -> None:
+    """Says what to call to go on with the first seed that has not ended."""
+    ended = {result.seed for result in results}
+    at = next(seed for seed in range(first, first + count + 1) if seed not in ended)
+    broken = [result for result in results if not result.ok]
+    note(f"stopped after {len(results):,} of {count:,} seeds, {len(broken) or 'none'} violated")
+    for result in broken:
+        note(f"violated: {result.name}; see it again with: {result.again}")
+    if left := first + count - at:
+        note(f"go on with: conduit verify --seed {at} --seeds {left} --events {events}")
 
 
 def _progress(results: Iterable[Result], count: int, json: bool) -> Iterator[Result]:

@@ -43,19 +43,29 @@ class Marker:
         stays, for `forgotten` to bring the state back by."""
         with self._lock:
             at = _at(self._broker)
-            kind, _, id = self._node.partition(".")
-            read = _destination if kind == "destinations" else _source
-            number, hashes = read(self._broker, id)
+            number, hashes = self._state()
             mark = Mark(self._node, self._token, at, number, hashes)
-            before = self._last or self._checkpoint.read(self._node).get(self._node)
-            if exceeds(before, mark.claims, self._spool, self._pipeline):
-                raise StateLost(
-                    f"Redis has forgotten how far {self._node} of pipeline {self._pipeline} was (it says "
-                    f"{mark.claims}, the mark in the spool {before.claims if before else 0}); the next run brings its "
-                    "state back"
-                )
+            self._believe(mark.claims)
             self._checkpoint.write(mark)
             self._last = mark
+
+    def look(self) -> None:
+        """Raises StateLost as `mark` does. Whoever has the lease from before this look works on what Redis says: where
+        it forgets after it, it forgets the lease as well."""
+        number, hashes = self._state()
+        self._believe(Mark(self._node, self._token, 0, number, hashes).claims)
+
+    def _state(self) -> tuple[int, dict[str, dict[str, str]]]:
+        kind, _, id = self._node.partition(".")
+        return (_destination if kind == "destinations" else _source)(self._broker, id)
+
+    def _believe(self, number: int) -> None:
+        before = self._last or self._checkpoint.read(self._node).get(self._node)
+        if exceeds(before, number, self._spool, self._pipeline):
+            raise StateLost(
+                f"Redis has forgotten how far {self._node} of pipeline {self._pipeline} was (it says {number}, the "
+                f"mark in the spool {before.claims if before else 0}); the next run brings its state back"
+            )
 
     @contextmanager
     def marking(self) -> Iterator[None]:

@@ -73,6 +73,8 @@ def deliver_destination(
     lease = context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
     marker = Marker(context, destination.node, lease.token)
     with lease, keeping(lease), marker.marking(), holding(context):
+        # Redis may have forgotten since somebody found that there is work: nothing confirmed is cut away or sent again.
+        marker.look()
         drain = Drain(context, destination, lease, run_all, run, progress, marker)
         note_unrecorded(context, destination.id)
         if cleared and runs.finished(context, destination.id, run):

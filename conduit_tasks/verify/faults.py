@@ -112,16 +112,16 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
 
     def execute_command(self: Any, *args: Any, **options: Any) -> Any:
         word = str(args[0]).upper()
-        if world.actor is None or word in _HARMLESS:
-            world.check()
-            return execute(self, *args, **options)
-        if word == "TIME":
-            return world.redis_time
         script = word in ("EVALSHA", "EVAL")
 
         def operation() -> Any:
             return on_our_clock(self, *args) if script else execute(self, *args, **options)
 
+        if world.actor is None or word in _HARMLESS:
+            world.check()
+            return operation()
+        if word == "TIME":
+            return world.redis_time
         what = names.get(str(args[1]), "a script") if script else " ".join(map(str, args[:2]))
         # The client sends a command again whose answer was lost (invariant 5).
         return orders.fields(world.call(what, operation, changes=script or word not in _READS, repeatable=script))

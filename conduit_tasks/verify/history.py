@@ -67,12 +67,14 @@ def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False)
     client.flushall()
     client.script_flush()
     Settings(home=home, redis_url=url, lease_ttl=5.0, lease_grace=0.5, batch_bytes=scenario.chunk).use()
+    history = History(scenario, home, client, trace)
     try:
-        history = History(scenario, home, client, trace)
         with history.set_up():
             history.trouble()
             history.peace()
         history.add_up()
+    except Exception as error:  # noqa: BLE001 - told with its seed; the others are lived all the same
+        history.wrong("verify", error)
     finally:
         forget()
         client.close()
@@ -341,7 +343,12 @@ class History:
             not isinstance(error, ConduitError) or isinstance(error, BrokerUnavailable | InvariantBroken)
         )
         if unexpected and not (self.scenario.forgetful and isinstance(error, InvariantBroken)):
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            self.found.broken(f"{said} ({Path(last.filename).name}:{last.lineno})")
+            self.wrong(actor.name, error)
         else:
             self.odd.append(said)
+
+    def wrong(self, who: str, error: BaseException) -> None:
+        """An error that nothing explains."""
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{who}: {type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        self.found.broken(said.replace(f"{self.home}/", ""))

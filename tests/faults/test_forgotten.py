@@ -19,11 +19,13 @@ from typer.testing import CliRunner
 from conduit_tasks.broker import rebuild
 from conduit_tasks.cli.main import app
 from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file_destination import FileDestination
 from conduit_tasks.connectors.redis import RedisSource
 from conduit_tasks.errors import ConduitError, StateLost
 from conduit_tasks.micro_batch import forgotten
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.settings import forget
@@ -234,6 +236,45 @@ def test_a_mark_is_not_replaced_by_one_that_knows_less(quick: Path, broker: Forg
         Marker(context, "acks.in", lease.token).mark()
     drive()
     assert numbers(quick) == list(range(6))
+
+
+@pytest.mark.proves("X7", "I4")
+def test_a_delivery_that_looked_before_redis_forgot_touches_nothing(quick: Path, broker: Forgetful) -> None:
+    # Given a micro-batch that is sealed, and of which Redis forgets that it was delivered
+    write_pipeline(quick, "p", MINUTES)
+    events(quick / "data", 3)
+    plan_run("p", "one")
+    with opened("p", "one") as context:
+        read_source(context, "in", here, 5.0)
+    early = broker.log()
+    drive()
+    there = (quick / "out/a.jsonl").read_bytes()
+    assert there
+    broker.put_back(early)
+    # When a task that was found to have work before delivers it, and would die with its first write
+    with opened("p", "one") as context, pytest.raises(StateLost, match=r"it says 0, the mark in the spool 1"):
+        deliver_destination(
+            context, "a", died, run="one", wait=5.0, drain_limit=5.0, cleared=False, progress=lambda **_: None
+        )
+    # Then what was confirmed stands, and the next run finds it
+    assert (quick / "out/a.jsonl").read_bytes() == there
+    drive()
+    assert (quick / "out/a.jsonl").read_bytes() == there
+
+
+def died(function: Callable[[Any], Any], pieces: Any) -> list[Any]:
+    """Executors that die once they have a file open."""
+    (piece,) = pieces
+    write = FileDestination.write
+
+    def die(self: FileDestination, rows: Any) -> None:
+        raise Crash
+
+    FileDestination.write = die  # type: ignore[method-assign]
+    try:
+        return [function(piece)]
+    finally:
+        FileDestination.write = write  # type: ignore[method-assign]
 
 
 @pytest.mark.proves("X7", "C10", "T1")

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from conduit_tasks.cli.main import app
+from conduit_tasks.verify.history import History
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.result import Result as Outcome
 from conduit_tasks.verify.run import verify as many
@@ -90,6 +91,35 @@ def test_a_long_run_says_how_far_it_is_and_which_seeds_to_live_again(monkeypatch
     assert said.stdout.splitlines()[-1].split()[:6] == ["1000", "seeds", "1,000", "1,000", "1,000", "1,000"]
     found = json.loads(verify("--seeds", "1000", "--json").stdout)
     assert [seed["seed"] for seed in found["seeds"] if seed["faults"]] == [300, 700]
+
+
+def test_a_run_that_is_stopped_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given four seeds, of which the first two and the last have ended when somebody stops the run
+    def lived(seeds: range, events: int, jobs: int, trace: bool) -> Iterator[Outcome]:
+        for seed in (seeds[0], seeds[1], seeds[3]):
+            yield Outcome(seed, 1, events, 1, 1, [], Found(violations=["lost"] if seed == 11 else []), 0.1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("conduit_tasks.verify.run.verify", lived)
+    said = verify("--seed", "10", "--seeds", "4")
+    # Then it names what was found, and the seeds that are left
+    assert said.exit_code == 130
+    assert said.stderr.splitlines() == [
+        "stopped after 3 of 4 seeds, 1 violated",
+        "violated: 11; see it again with: conduit verify --seed 11 --events 16",
+        "go on with: conduit verify --seed 12 --seeds 2 --events 16",
+    ]
+
+
+def test_an_error_of_the_simulation_itself_is_told_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: History) -> None:
+        raise ValueError("not to be explained")
+
+    monkeypatch.setattr(History, "peace", fails)
+    said = verify("--seed", "2", "--json")
+    assert said.exit_code == 1
+    (violation,) = json.loads(said.stdout)["seeds"][0]["violations"]
+    assert violation.startswith("verify: ValueError: not to be explained (test_seeds.py:")
 
 
 def test_a_worker_that_is_killed_ends_the_run_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
+from conduit_tasks.broker.broker import Broker
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faults import faulty
 from conduit_tasks.verify.world import Crash, Rates, World
+from tests.conftest import RedisServer
 
 NOTHING = Rates(0, 0, 0, 0, 0, 0)
 
@@ -100,3 +103,18 @@ def test_names_and_orders_come_from_the_seed_alone(tmp_path: Path) -> None:
     assert lived(1) == lived(1)
     assert lived(1)[0] != lived(2)[0]
     assert sorted(lived(1)[0]) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_who_is_no_process_has_the_worlds_clock_too(redis_server: RedisServer, tmp_path: Path) -> None:
+    # Given an operator who calls a script of the broker before any process did
+    world = World(1, NOTHING, 0)
+    client = redis.Redis(unix_socket_path=str(redis_server.socket), decode_responses=True)
+    client.flushall()
+    broker = Broker("verified", client)
+    with faulty(world, Disk(tmp_path)):
+        first = broker.acquire("destinations.a", "one")
+        world.now += 3_600
+        # Then it is given the world's time, and the lease has lapsed when that has passed
+        second = broker.acquire("destinations.a", "two")
+    client.close()
+    assert (first.token, second.token) == (1_700_001_000_000_000, 1_700_004_600_000_000)
