@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 JARS = ROOT / ".conduit" / "kafka" / "jars"
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds that a start may take."""
 
 

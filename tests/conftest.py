@@ -61,7 +61,7 @@ class RedisServer:
         import redis
 
         self.launch(*options)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while True:
             client = redis.Redis(unix_socket_path=str(self.socket))
             try:

@@ -150,9 +150,9 @@ def test_a_kill_asks_the_application_to_end_before_it_is_ended(
 
     task.on_kill()
 
-    thread.join(20)
+    thread.join(60)
     assert asked.exists()
-    assert psutil.wait_procs([driver], timeout=5)[1] == []
+    assert psutil.wait_procs([driver], timeout=60)[1] == []
     assert isinstance(ended[0], AirflowException)
 
 

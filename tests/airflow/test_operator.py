@@ -127,8 +127,8 @@ def test_a_kill_takes_the_driver_and_its_workers_along(
 
     task.on_kill()
 
-    thread.join(20)
-    assert psutil.wait_procs(left, timeout=5)[1] == []
+    thread.join(60)
+    assert psutil.wait_procs(left, timeout=60)[1] == []
     assert isinstance(ended[0], AirflowException)
 
 

@@ -68,7 +68,7 @@ def tcp() -> Iterator[Callable[..., int]]:
         if any(o.startswith("sentinel ") for o in options):
             command.append("--sentinel")
         running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
@@ -231,7 +231,7 @@ def test_every_script_runs_on_a_cluster_because_its_keys_share_a_slot(tcp: Calla
     port = tcp(tmp_path / "node", "appendonly yes", "cluster-enabled yes", "cluster-node-timeout 1000")
     admin = redis.Redis(port=port)
     admin.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while b"cluster_state:ok" not in admin.execute_command("CLUSTER", "INFO", **{"NEVER_DECODE": True}):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -60,11 +60,11 @@ class Kafka:
     def topic(self, partitions: int = 1, *, prefix: str = "t", **config: str) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
         made = self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])
-        made[name].result(30)
+        made[name].result(120)
         return name
 
     def grow(self, topic: str, partitions: int) -> None:
-        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(120)
 
     def producer(self, **config: Any) -> Producer:
         dotted = {name.replace("_", "."): value for name, value in config.items()}
@@ -74,21 +74,21 @@ class Kafka:
         producer = self.producer()
         for value in values:
             producer.produce(topic, value, partition=partition, **message)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def transaction(self, topic: str, values: Sequence[bytes], *, abort: bool = False) -> None:
         producer = self.producer(transactional_id=uuid.uuid4().hex)
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         producer.begin_transaction()
         for value in values:
             producer.produce(topic, value, partition=0)
-        producer.flush(30)
-        producer.abort_transaction(30) if abort else producer.commit_transaction(30)
+        producer.flush(120)
+        producer.abort_transaction(120) if abort else producer.commit_transaction(120)
 
     def cut(self, topic: str, before: int) -> None:
         """Removes the first messages of partition 0, as retention does."""
         (done,) = self.admin.delete_records([TopicPartition(topic, 0, before)]).values()
-        done.result(30)
+        done.result(120)
 
     def messages(self, topic: str, *, committed: bool = True) -> list[Message]:
         """Everything in a topic, by partition and offset."""
@@ -101,9 +101,9 @@ class Kafka:
                 "enable.auto.commit": False,
             }
         )
-        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=120).topics[topic].partitions
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
-        found, ended, deadline = [], set(), time.monotonic() + 30
+        found, ended, deadline = [], set(), time.monotonic() + 120
         while len(ended) < len(partitions):
             assert time.monotonic() < deadline
             for message in consumer.consume(1000, 0.05):
@@ -120,7 +120,7 @@ class Kafka:
     def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
         """What lag tools see."""
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group})
-        (place,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
+        (place,) = consumer.committed([TopicPartition(topic, partition)], timeout=120)
         consumer.close()
         return place.offset if place.offset >= 0 else None
 

@@ -50,7 +50,7 @@ class PostgresServer:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, user=self._user(), cwd=self.folder)
         ready = [str(binaries() / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-q"]
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while subprocess.run(ready, check=False).returncode != 0:
             assert self.process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < deadline
@@ -61,7 +61,7 @@ class PostgresServer:
         if self.process is not None:
             # SIGINT is its fast shutdown: transactions are rolled back.
             self.process.send_signal(2)
-            self.process.wait(20)
+            self.process.wait(60)
             self.process = None
 
     def kill(self) -> None:
@@ -69,7 +69,7 @@ class PostgresServer:
         if self.process is not None:
             # SIGQUIT is its immediate shutdown; SIGKILL would leave children behind that keep its memory.
             self.process.send_signal(3)
-            self.process.wait(20)
+            self.process.wait(60)
             self.process = None
 
     def remove(self) -> None:

@@ -35,7 +35,7 @@ class ReceiverProcess:
         command += ["--db", str(self.folder / "receiver.db"), *self.options]
         with (self.folder / "receiver.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 self.summary()
@@ -51,7 +51,7 @@ class ReceiverProcess:
             self.process.wait()
 
     def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"{self.url}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as answer:
             return bytes(answer.read())
 
     def summary(self) -> dict[str, Any]:
@@ -63,5 +63,5 @@ class ReceiverProcess:
     def mode(self, mode: str) -> None:
         body = json.dumps({"mode": mode}).encode()
         request = urllib.request.Request(f"{self.url}/mode", data=body, method="PUT")
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.status == 200

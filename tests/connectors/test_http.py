@@ -284,7 +284,7 @@ def test_a_receiver_that_is_down_for_a_while_loses_nothing_and_sees_at_most_the_
     thread.start()
     wait_for(lambda: target.summary()["accepted"] > 200)
     target.mode("down")
-    thread.join(30)
+    thread.join(120)
     # When the run has ended, nothing is dead-lettered, and the next one finds it back
     assert failure, "3000 records went through before the receiver was down"
     assert not port.stored

@@ -25,7 +25,7 @@ def receiver(tmp_path: Path) -> Iterator[ReceiverProcess]:
 def post(receiver: ReceiverProcess, key: str, body: object) -> int:
     request = urllib.request.Request(receiver.url, json.dumps(body).encode(), {"Idempotency-Key": key})
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

@@ -108,7 +108,7 @@ def test_a_writer_that_lost_its_lease_puts_nothing_over_what_is_newer(
     def finish(apply: Apply) -> None:
         if threading.current_thread() is stalled:
             stands.set()
-            assert go.wait(20)
+            assert go.wait(60)
         whole(apply)
 
     def lost() -> None:
@@ -125,12 +125,12 @@ def test_a_writer_that_lost_its_lease_puts_nothing_over_what_is_newer(
     destination.still_ours = lost
     stalled = threading.Thread(target=write_old)
     stalled.start()
-    assert stands.wait(20)
+    assert stands.wait(60)
     write(db, old)
     write(db, new)
     # When it goes on, then it is told, and what it would have written is not there
     go.set()
-    stalled.join(20)
+    stalled.join(60)
     destination.close()
     assert said == ["the lease was lost"]
     assert db.run("SELECT v FROM t") == [("new",)]

@@ -252,7 +252,7 @@ def test_two_operators_at_once_redrive_every_letter_once(place: Place) -> None:
     tell(place.out, "slow", 0.01)
     # When two processes redrive them at the same time
     both = [operator("ada"), operator("bob")]
-    said = [process.communicate(timeout=60)[0] for process in both]
+    said = [process.communicate(timeout=240)[0] for process in both]
     # Then each arrived once
     assert sorted(place.got()) == list(range(50)), said
     assert [process.returncode for process in both] == [0, 0]

@@ -67,7 +67,7 @@ def test_a_record_that_kills_its_worker_is_dead_lettered_after_three_attempts_an
     deaths = []
     for n in range(6):
         run = attempt(f"run-{n}")
-        run.communicate(timeout=60)
+        run.communicate(timeout=240)
         if run.returncode == 0:
             break
         deaths.append(run.returncode)

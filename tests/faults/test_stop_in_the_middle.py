@@ -74,7 +74,7 @@ def test_a_forceful_stop_ends_a_node_that_waits_for_an_answer(quick: Path, silen
     broker = state("p")
     broker.force_stop()
     # Then the node ends long before that, and says why
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     asked.close()
     assert process.returncode == STOPPED, said.decode()
     assert b"stopped by force" in said

@@ -35,12 +35,12 @@ pipelines:
 HTTP = """
         plugin: http
         settings: {url: "URL"}
-        delivery: {timeout: 1s, rate-limit: 2500, max-unconfirmed: 8, order-by: key, guarantee: GUARANTEE}
+        delivery: {timeout: 4s, rate-limit: 2500, max-unconfirmed: 8, order-by: key, guarantee: GUARANTEE}
 """
 FILE = """
         plugin: file
         settings: {path: out/file.jsonl, format: payload}
-        delivery: {timeout: 1s, rate-limit: 500}
+        delivery: {timeout: 4s, rate-limit: 500}
 """
 EXECUTOR = "import pickle, sys; answer = pickle.load(sys.stdin.buffer)(0); print(type(answer).__name__, answer)"
 
@@ -68,7 +68,7 @@ def executors() -> Iterator[Callable[[DeliverTask], subprocess.Popen[str]]]:
 
 
 def answer(process: subprocess.Popen[Any]) -> str:
-    return process.communicate(timeout=60)[0].decode()
+    return process.communicate(timeout=240)[0].decode()
 
 
 def two_attempts(executors: Any, begun: Callable[[], Any]) -> tuple[str, str]:
@@ -77,10 +77,10 @@ def two_attempts(executors: Any, begun: Callable[[], Any]) -> tuple[str, str]:
     plan_run("p", "run")
     with opened("p", "run") as context:
         read_source(context, "in", here, 5.0)
-        with context.broker.acquire("destinations.to", "driver", ttl=2.0) as lease, keeping(lease):
+        with context.broker.acquire("destinations.to", "driver", ttl=6.0) as lease, keeping(lease):
             task = DeliverTask(get_pipeline("p"), "to", 1, lease.token, "run")
             first = executors(task)
-            until(begun, "the middle of the delivery")
+            until(lambda: begun() or first.poll() is not None, "the middle of the delivery")
             first.send_signal(signal.SIGSTOP)
             second = executors(task)
             said = answer(second)

@@ -41,7 +41,7 @@ def test_three_runs_at_once_deliver_every_record_once_and_in_order(home: Path, r
     write_pipeline(home, "p", PIPELINE.replace("URL", receiver.url))
     # When three processes run the pipeline at once, each until it finds nothing to do
     runs = [attempt(f"run-{n}", "--quiet") for n in range(3)]
-    said = [run.communicate(timeout=120)[0] for run in runs]
+    said = [run.communicate(timeout=240)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0, 0], said
     drive()
     # Then nothing is there twice, not even over HTTP: nobody was killed

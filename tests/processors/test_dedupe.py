@@ -73,7 +73,7 @@ def test_derived_records_of_one_position_are_told_apart() -> None:
 def test_a_key_is_forgotten_after_its_time_to_live() -> None:
     short = step("dedupe", ttl="150ms")
     assert kept([event(1, b"a"), event(2, b"a")], short) == [1]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while kept([event(3, b"a")], short) != [3]:
         assert time.monotonic() < deadline
 

@@ -90,7 +90,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     for process in reversed(processes):
         process.terminate()
     for process in processes:
-        process.wait(20)
+        process.wait(60)
 
 
 def submit(home: Path, master: str, node: str) -> str:
@@ -109,7 +109,7 @@ def submit(home: Path, master: str, node: str) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout[-3000:]
     return done.stdout

@@ -30,13 +30,13 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Lay
     until(lambda: redis.answers(layout))
     yield layout, state
     for process in reversed(state.processes.values()):
-        processes.stop(process, timeout=20)
+        processes.stop(process, timeout=60)
 
 
 def ensure(layout: Layout, state: State) -> list[str]:
     said: list[str] = []
     env = component_environment(layout, "http://127.0.0.1:1", state.redis_url)
-    gateway.ensure(layout, state, env, said.append, port=lambda _: _any_port(), timeout=60)
+    gateway.ensure(layout, state, env, said.append, port=lambda _: _any_port(), timeout=120)
     return said
 
 
@@ -54,7 +54,7 @@ def test_it_is_started_only_where_a_pipeline_has_a_gateway_source(stack: tuple[L
     event = urllib.request.Request(
         f"{state.gateway_url}/ingest/p/web", json.dumps({}).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(event, timeout=20) as answer:
+    with urllib.request.urlopen(event, timeout=60) as answer:
         assert answer.status == 202
     # And one that runs is left alone
     running = state.processes[gateway.NAME]

@@ -57,7 +57,7 @@ def run(layout: Layout) -> Iterator[Callable[[str], Process]]:
 def test_a_process_ends_by_itself_when_asked(run: Callable[[str], Process]) -> None:
     process = run("import time; time.sleep(300)")
 
-    assert processes.stop(process, timeout=10)
+    assert processes.stop(process, timeout=60)
 
     assert processes.find(process) is None
 
@@ -67,10 +67,10 @@ def test_one_that_nobody_waits_for_has_ended_all_the_same(run: Callable[[str], P
     process = run("import time; time.sleep(300)")
     program = (
         "from conduit_tasks.stack.processes import stop; from conduit_tasks.stack.layout import Process\n"
-        f"raise SystemExit(not stop(Process({process.pid}, {process.created!r}), timeout=10))"
+        f"raise SystemExit(not stop(Process({process.pid}, {process.created!r}), timeout=60))"
     )
 
-    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], timeout=120, check=False)
 
     assert done.returncode == 0
     assert processes.find(process) is None
@@ -93,7 +93,7 @@ def test_one_that_does_not_listen_is_killed_with_all_it_had_started(
     assert not processes.stop(process, timeout=0.5)
 
     assert processes.find(process) is None
-    assert psutil.wait_procs([below], timeout=5)[1] == []
+    assert psutil.wait_procs([below], timeout=60)[1] == []
 
 
 def test_what_a_killed_one_left_running_is_ended_and_nothing_else(
@@ -140,7 +140,7 @@ def test_a_part_that_dies_while_starting_is_named_with_its_last_words(
 
     with pytest.raises(StackError, match=r"scheduler ended.*program\.log[\s\S]*port taken"):
         processes.wait_for(
-            "scheduler", lambda: False, alive=lambda: processes.find(process) is not None, timeout=20, log=log
+            "scheduler", lambda: False, alive=lambda: processes.find(process) is not None, timeout=60, log=log
         )
 
 
@@ -267,7 +267,7 @@ def test_a_new_home_gets_the_dag_files_of_this_project(name: str) -> None:
     assert (REPOSITORY / name).read_text() == FILES[name]
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"

@@ -43,7 +43,7 @@ def test_a_terminated_verify_stops_its_redis_and_removes_its_folders(tmp_path: P
         # When it is told to end
         process.send_signal(signal.SIGTERM)
         # Then it does so, with its folders gone, and no server in them
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(120) == 128 + signal.SIGTERM
     finally:
         process.kill()
         process.wait()
