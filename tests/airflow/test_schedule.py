@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,6 @@ def test_a_redis_that_goes_and_comes_back_ends_no_trigger_and_is_told_once(
     home: Path, woken: WakeTrigger, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
-        import time
 
         redis_server.kill()
         drop(home)

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -116,13 +116,40 @@ def only_stack() -> Iterator[Stack]:
     (home / "include" / "pipelines").mkdir(parents=True)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
     environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_API_PORT": "0", "CONDUIT_LEASE_TTL": "5"}
+    # Airflow reads its DAG files when it is asked to: every few seconds, that is half of what an idle one costs.
+    environment["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "20"
     own = Stack(home, environment)
+    ended = threading.Event()
+    looking = threading.Thread(target=read_when_changed, args=(own, ended))
     try:
         own.conduit("stack", "up", "--timeout", str(PATIENCE))
+        looking.start()
         yield own
     finally:
+        ended.set()
+        if looking.ident:
+            looking.join()
         own.conduit("stack", "down", "--deadline", "1", code=None)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def read_when_changed(stack: Stack, ended: threading.Event) -> None:
+    """Asks Airflow to read its DAG files anew whenever a pipeline file has come, changed or gone."""
+
+    def seen() -> list[tuple[str, int]]:
+        with suppress(FileNotFoundError):
+            return sorted((str(p), p.stat().st_mtime_ns) for p in (stack.home / "include" / "pipelines").glob("*.yaml"))
+        return []
+
+    before = seen()
+    while not ended.wait(0.2):
+        if (now := seen()) == before:
+            continue
+        # A stack that is down, or that knows no DAG yet, reads them by itself.
+        with suppress(Exception), stack.api() as api:
+            for dag in api.request("GET", "/dags", params={"limit": 1})["dags"]:
+                api.request("PUT", f"/parseDagFile/{dag['file_token']}")
+        before = now
 
 
 @dataclass
