@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of the manifests' form; raised when a reader of the old form would go wrong."""
+LOST = (
+    "restore it from a backup; without one, the destinations that still need it are to begin anew (docs/operations.md, "
+    "'A file of the spool is lost')"
+)
+"""What to do where a file is missing, or is not what it was."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class _Json:
             values["slices"] = [SliceEntry(**s) for s in values["slices"]]
             return cls(**values)
         except (orjson.JSONDecodeError, KeyError, TypeError) as e:
-            raise SpoolError(f"{where} is not a manifest ({e}); restore it, or replay its micro-batch") from e
+            raise SpoolError(f"{where} is not a manifest ({e}); {LOST}") from e
 
 
 def _part(data: dict[str, Any]) -> PartFile:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from conduit_tasks.errors import InvariantBroken, SpoolError
 from conduit_tasks.record.batches import batches_of
 from conduit_tasks.settings import settings
-from conduit_tasks.spool.manifest import PartFile, SealedManifest, StageManifest
+from conduit_tasks.spool.manifest import LOST, PartFile, SealedManifest, StageManifest
 from conduit_tasks.spool.parts import ROW_GROUP, Writer
 from conduit_tasks.spool.store import Store, open_store
 
@@ -128,12 +128,9 @@ class Spool:
             if size is None:
                 raise FileNotFoundError(file.path)
             if size != file.bytes:
-                raise SpoolError(
-                    f"{where} was changed: it has {size} bytes, its manifest says {file.bytes}; "
-                    "restore it, or replay its micro-batch from the source"
-                )
+                raise SpoolError(f"{where} was changed: it has {size} bytes, its manifest says {file.bytes}; {LOST}")
             if verify and self._crc(file) != file.crc32:
-                raise SpoolError(f"{where} was changed: its checksum differs from its manifest's; restore it")
+                raise SpoolError(f"{where} was changed: its checksum differs from its manifest's; {LOST}")
         except OSError as e:
             raise self._unreadable(where, e) from e
 
@@ -152,7 +149,7 @@ class Spool:
 
     def _unreadable(self, where: str, error: OSError) -> SpoolError:
         if isinstance(error, FileNotFoundError):
-            return SpoolError(f"{where} is missing; restore it, or replay its micro-batch from the source")
+            return SpoolError(f"{where} is missing; {LOST}")
         return SpoolError(f"{where} cannot be read: {error}")
 
     def get(self, path: str) -> bytes:
@@ -161,7 +158,7 @@ class Spool:
             with self.store.open(path) as source:
                 return source.read()
         except OSError as e:
-            raise SpoolError(f"{self.uri(path)} cannot be read: {e}; restore it, or replay its micro-batch") from e
+            raise SpoolError(f"{self.uri(path)} cannot be read: {e}; {LOST}") from e
 
     def open(self, uri: str) -> pa.NativeFile:
         """A file of the spool by the URI that `uri` or `listing` gave, for what Spark wrote into it."""

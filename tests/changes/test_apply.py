@@ -13,6 +13,7 @@ from typer.testing import Result
 
 from conduit_tasks.broker import rebuild
 from conduit_tasks.changes.apply import Decisions, apply
+from conduit_tasks.errors import SpoolError
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.load import load_file
 from conduit_tasks.settings import forget
@@ -168,6 +169,29 @@ def test_an_added_destination_begins_now_or_with_history_without_a_gap(home: Pat
     # And the same again does nothing
     applied(changed, "--from-history", "history")
     assert payloads(home / "out/history.jsonl") == rows + more
+
+
+def test_a_destination_whose_spool_file_is_lost_begins_anew_as_the_documents_say(home: Path, changed: Path) -> None:
+    """Given a sealed file that somebody removed before a destination got it, when the operator does what
+    docs/operations.md says, then it gets everything, and so does the one beside it, which never stood still."""
+    whole = file_of(SOURCE, A, B, more="event-time: .Payload.After.at")
+    write(home, whole)
+    rows = events(home / "data", 10, at="2013-03-01T00:00:00Z")
+    read()
+    deliver("a")
+    for part in (home / ".conduit/spool/p/0000000001").rglob("part-*.parquet"):
+        part.unlink()
+    with pytest.raises(SpoolError, match=r"is missing; restore it from a backup; .* 'A file of the spool is lost'"):
+        deliver("b")
+    # The documents' three commands
+    changed.write_text(file_of(SOURCE, A, more="event-time: .Payload.After.at"))
+    applied(changed, "--drop", "b", "--yes")
+    applied(changed, "--forget", "b", "--yes")
+    changed.write_text(whole)
+    applied(changed, "--from-history", "b")
+    rows += events(home / "data", 10, 10, at="2013-03-02T00:00:00Z")
+    run_until_quiet("p")
+    assert payloads(home / "out/a.jsonl") == payloads(home / "out/b.jsonl") == rows
 
 
 @pytest.mark.parametrize("status", ["running", "stopped", "degraded"])
