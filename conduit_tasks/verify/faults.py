@@ -289,5 +289,5 @@ class Idle:
     def start(self) -> None:
         """Does nothing."""
 
-    def join(self) -> None:
+    def join(self, timeout: float | None = None) -> None:
         """Does nothing."""
