@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import chain, gateway, growth, over_http, over_kafka, over_redis, submits, three, two, whole
+from benchmarks import chain, gateway, growth, longest, over_http, over_kafka, over_redis, submits, three, two, whole
 from benchmarks.measure import adopt
 from benchmarks.place import ROOT, Place
 from benchmarks.tables import Result
@@ -51,6 +51,7 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
         lambda place, n: chain.run(place, *n),
         {"full": (1_000_000,), "moderate": (500_000,), "quick": (1_000,)},
     ),
+    "scripts": (lambda place, n: longest.run(place, *n), {"full": (5,), "moderate": (3,), "quick": (1,)}),
     "gateway": (
         lambda place, n: gateway.run(place, *n),
         {"full": (50_000, 10_000), "moderate": (20_000, 3_000), "quick": (200, 8)},

@@ -29,7 +29,7 @@ class Acks(Deliveries):
 
     def acked_position(self, source: str) -> Position:
         """What the source was told last: part → token."""
-        return {part: orjson.loads(token) for part, token in self.hash(self.keys.acked(source)).items()}
+        return {part: orjson.loads(token) for part, token in self.scanned(self.keys.acked(source)).items()}
 
     def ack_due(self, source: str, destinations: Sequence[str], ack_on: str) -> bool:
         """Whether `begin_ack` has something to do."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from conduit_tasks.broker.acks import Acks
 from conduit_tasks.broker.lateness import Lateness
 from conduit_tasks.broker.lifecycle import Lifecycle
-from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.sending import Sending
 from conduit_tasks.broker.state import MicroBatch
@@ -20,5 +19,5 @@ from conduit_tasks.broker.versions import Versions
 __all__ = ["Broker", "MicroBatch"]
 
 
-class Broker(Lifecycle, Acks, Sending, Redrives, Replays, Versions, Lateness):
+class Broker(Lifecycle, Acks, Sending, Replays, Versions, Lateness):
     """See the module. `lease_ttl` and `lease_grace` in seconds."""

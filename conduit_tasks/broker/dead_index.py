@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import PORTION, BrokerBase
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.state import DeadEntry
 
@@ -27,8 +30,35 @@ def index_entry(key: tuple[int, int, int, int], at: float, attempts: int, error_
     return "-".join(map(str, key)), f"{int(at * 1000)}:{attempts}:{error_class[:_CLASS]}"
 
 
+@dataclass
+class Said:
+    """What one step says of dead letters. `closed`: letter → outcome; `park`: hash of a key → position; `letters`:
+    field and value of each new one."""
+
+    closed: dict[str, str]
+    park: dict[str, str]
+    letters: list[str]
+
+
 class DeadIndex(BrokerBase):
     """Reading the index; `confirm` and `seal` write it."""
+
+    def say_letters(
+        self, destination: str, lease: str, token: int, said: Said, *, epoch: int, by: str, every: bool = False
+    ) -> Said:
+        """Says beforehand what is more than one step takes, or `every` one; returns the rest. `destination` "": before
+        the fan-out."""
+        keys = {
+            "lease": self.keys.lease(lease),
+            "dead": self.keys.dead(destination),
+            "redrive": self.keys.redrive(destination),
+            "parked": self.keys.parked(destination),
+        }
+        while (most := max(len(said.closed), len(said.park), len(said.letters) // 2)) > PORTION or (every and most):
+            first = Said(_first(said.closed), _first(said.park), said.letters[: 2 * PORTION])
+            self.run(scripts.LETTERS, keys, token=token, epoch=epoch, by=by, **asdict(first))
+            said = Said(_rest(said.closed), _rest(said.park), said.letters[2 * PORTION :])
+        return said
 
     def dead_letters(self, destination: str = "") -> Iterator[DeadEntry]:
         """Dead letters of a destination ("": before the fan-out) in order of epoch, micro-batch, seq and ord."""
@@ -56,3 +86,11 @@ class DeadIndex(BrokerBase):
         """How many there are."""
         with reaching(self.redis):
             return int(self.redis.hlen(self.keys.dead(destination)))
+
+
+def _first(of: dict[str, str]) -> dict[str, str]:
+    return dict(islice(of.items(), PORTION))
+
+
+def _rest(of: dict[str, str]) -> dict[str, str]:
+    return dict(islice(of.items(), PORTION, None))

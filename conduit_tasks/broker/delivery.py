@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import error_json, seconds, stored_error
-from conduit_tasks.broker.dead_index import DeadIndex, index_entries
+from conduit_tasks.broker.base import error_json, portions, seconds, stored_error
+from conduit_tasks.broker.dead_index import DeadIndex, Said, index_entries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
-from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.ranges import MOST, RangeSet
 from conduit_tasks.broker.redrive import Letter, Position, letter_field, positions
 from conduit_tasks.broker.state import DeliveryState
 from conduit_tasks.errors import ConduitError, PipelineStopped
@@ -71,7 +71,8 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         the ranges are redelivered ones (`reopen`). `park`: keys whose later records wait from here on (X4), with the
         position of the record that they wait behind; one that is parked stays as it is. `closed`: earlier letters of
         redelivered records, and their outcome: they are dead letters no more. `observed`: durations
-        (`metrics.histogram`) of these ranges, `completing`: of the micro-batch, where this completes it. One command.
+        (`metrics.histogram`) of these ranges, `completing`: of the micro-batch, where this completes it. One command,
+        unless there are thousands of letters or ranges.
         Returns the pipeline's status. Raises Fenced, PipelineStopped, InvariantBroken.
         """
         given = ranges if isinstance(ranges, RangeSet) else RangeSet.of(ranges)
@@ -81,13 +82,23 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         if epoch:
             # Live counters keep adding up to what was matched; a redelivery is counted apart.
             numbers = {"redelivered": numbers.get("delivered", 0), "retried": numbers.get("retried", 0)}
+        closing = {letter_field(key): outcome for key, outcome in (closed or {}).items()}
+        node, by = f"destinations.{destination}", f"run {run}"
+        said = Said(closing, positions(park or {}), index_entries(dead))
+        parts = [RangeSet(tuple(some)) for some in portions(given.ranges, MOST)]
+        said = self.say_letters(destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1)
+        if len(parts) > 1:
+            # The counters go with the last of them.
+            for some in parts[:-1]:
+                self.confirm(destination, m, token, some, {}, run=run, retention=retention, epoch=epoch)
+            given = parts[-1]
         answer = self.run(
             scripts.CONFIRM,
             {
                 "pipeline": self.keys.pipeline,
                 "destination": self.keys.destination(destination),
                 "micro_batch": self.keys.micro_batch(m),
-                "lease": self.keys.lease(f"destinations.{destination}"),
+                "lease": self.keys.lease(node),
                 "dead": self.keys.dead(destination),
                 "run": self.keys.run(destination, run),
                 "redo": self.keys.redo(destination),
@@ -104,10 +115,8 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             counts={name: n for name, n in numbers.items() if n},
             observed=dict(observed or {}),
             completing=dict(completing or {}),
-            park=positions(park or {}),
-            closed={letter_field(key): outcome for key, outcome in (closed or {}).items()},
-            by=f"run {run}",
-            letters=index_entries(dead),
+            by=by,
+            **asdict(said),
         )
         return str(answer[0])
 

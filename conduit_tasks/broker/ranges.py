@@ -10,6 +10,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+MOST = 4_000
+"""Ranges that one confirm takes (`confirm.lua`)."""
+
 _RANGE = re.compile(r"(\d+)-(\d+)")
 
 

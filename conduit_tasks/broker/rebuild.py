@@ -35,7 +35,7 @@ Fields = dict[str, str]
 NODE = "rebuild"
 """Whoever brings a state back by itself holds its lease."""
 
-_LARGE = ("micro-batch:", "planned:", "acked:", "index:", "dead:", "parked:")
+_LARGE = ("micro-batch:", "planned:", "acked:", "intent:", "index:", "dead:", "parked:")
 """Keys that are written in portions: there may be many of them, or much in one."""
 _OF_DESTINATIONS = ("status", "error", "error_at", "forced")
 """What a destination's mark does not bring back: it starts running."""
@@ -122,11 +122,11 @@ def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
         present = sorted(broker.redis.scan_iter(match=literal(keys.prefix) + "*", count=1000))
     # But for the one under which a run does this (`micro_batch.forgotten`): the others wait for it.
     leases = [key for key in present if key.startswith(keys.lease("")) and key != keys.lease(NODE)]
-    begun = broker.run(
-        scripts.REBUILD_BEGIN, {"pipeline": keys.pipeline, "leases": leases}, nonce=nonce, replace=replace
-    )
-    if begun:
-        raise has_state(broker.pipeline)
+    for taken in list(portions(leases)) or [()]:
+        if broker.run(
+            scripts.REBUILD_BEGIN, {"pipeline": keys.pipeline, "leases": taken}, nonce=nonce, replace=replace
+        ):
+            raise has_state(broker.pipeline)
     stale = tuple(
         keys.prefix + name for name in ("micro-batch:", "planned:", "acked:", "ack:", "intent:", "index:", "redo:")
     )

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase, portions
-from conduit_tasks.broker.dead_index import index_entries
+from conduit_tasks.broker.base import PORTION, portions
+from conduit_tasks.broker.dead_index import DeadIndex, Said, index_entries
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.port import DeadLetter
@@ -56,7 +57,7 @@ class Settled:
     by: str
 
 
-class Redrives(BrokerBase):
+class Redrives(DeadIndex):
     """See the module. `token`: of the destination's lease. Raises Fenced, PipelineStopped, InvariantBroken."""
 
     def claim(self, destination: str, token: int, by: str, letters: Sequence[Letter]) -> tuple[int, list[Letter]]:
@@ -91,6 +92,14 @@ class Redrives(BrokerBase):
     ) -> str:
         """Outcomes of claimed letters and of parked records (`through`: hash of a key → the newest of it). `dead`: the
         new letters, stored by now (invariant 8). `step`: counts these calls from 1. Returns the pipeline's status."""
+        outcomes = {letter_field(key): outcome for key, outcome in settled.items()}
+        said = Said({}, positions(park or {}), index_entries(dead))
+        if max(len(outcomes), len(said.park), len(said.letters) // 2) > PORTION:
+            epoch, by = self._claim(destination)
+            # What is settled before this step is claimed no more, so this step must not hear of it.
+            early = Said(outcomes, said.park, said.letters)
+            early = self.say_letters(destination, lease_node(destination), token, early, epoch=epoch, by=by)
+            outcomes, said = early.closed, replace(early, closed={})
         answer = self.run(
             scripts.SETTLE,
             self._keys(destination, "pipeline", "destination", "lease", "dead", "redrive", "parked"),
@@ -98,12 +107,17 @@ class Redrives(BrokerBase):
             step=step,
             state="" if state is None else orjson.dumps(dict(state)).decode(),
             counts={name: n for name, n in counts.items() if n},
-            settled={letter_field(key): outcome for key, outcome in settled.items()},
+            settled=outcomes,
             through=positions(through or {}),
-            park=positions(park or {}),
-            letters=index_entries(dead),
+            park=said.park,
+            letters=said.letters,
         )
         return str(answer[0])
+
+    def _claim(self, destination: str) -> tuple[int, str]:
+        """Epoch and operator of the redrive under way."""
+        found = self.read(("HMGET", self.keys.redrive(destination), "epoch", "by"))[0]
+        return int(found[0] or 0), found[1] or ""
 
     def dispatch(
         self,
@@ -112,14 +126,34 @@ class Redrives(BrokerBase):
         settled: Mapping[Letter, str],
         to: Mapping[str, Sequence[DeadLetter]],
         again: Sequence[DeadLetter],
-    ) -> None:
+    ) -> int:
         """Outcomes of claimed letters from before the fan-out: `to` says which destinations have them now, `again` what
-        failed once more. All new letters are stored by now (invariant 8)."""
-        letters = []
+        failed once more. All new letters are stored by now (invariant 8). A record's letters change in one step, unless
+        they are thousands; returns the step that comes next."""
+        of: dict[tuple[int, int], list[str]] = {}
         for at, each in enumerate([again, *to.values()]):
-            entries = index_entries(each)
-            for field, value in zip(entries[::2], entries[1::2]):
-                letters += [str(at), field, value]
+            for letter in each:
+                of.setdefault(letter.key[1:3], []).extend((str(at), *index_entries([letter])))
+        left = {place: list(keys) for place, keys in groupby(sorted(settled, key=_place), key=_place)}
+        while left:
+            outcomes: dict[str, str] = {}
+            letters: list[str] = []
+            while left and len(outcomes) < PORTION and len(letters) < 3 * PORTION:
+                place, keys = left.popitem()
+                outcomes |= {letter_field(key): settled[key] for key in keys}
+                letters += of.pop(place, [])
+            self._dispatch(token, step, outcomes, list(to), letters)
+            step += 1
+        return step
+
+    def _dispatch(self, token: int, step: int, outcomes: dict[str, str], to: list[str], letters: list[str]) -> None:
+        """One step. `letters`: place in `to`, from 1 (0: before the fan-out), field and value each."""
+        while len(letters) > 6 * PORTION:
+            some, letters = letters[: 3 * PORTION], letters[3 * PORTION :]
+            for at, name in enumerate(["", *to]):
+                mine = [text for n in range(0, len(some), 3) if some[n] == str(at) for text in some[n + 1 : n + 3]]
+                if mine:
+                    self.say_letters(name, "redrive", token, Said({}, {}, mine), epoch=0, by="", every=True)
         self.run(
             scripts.DISPATCH,
             {
@@ -128,7 +162,7 @@ class Redrives(BrokerBase):
             },
             token=token,
             step=step,
-            settled={letter_field(key): outcome for key, outcome in settled.items()},
+            settled=outcomes,
             letters=letters,
         )
 
@@ -195,6 +229,11 @@ class Redrives(BrokerBase):
             "parked": keys.parked(destination),
         }
         return {name: every[name] for name in names}
+
+
+def _place(key: Letter) -> tuple[int, int]:
+    """Whose letter it is: micro-batch and seq."""
+    return key[1:3]
 
 
 def position_text(at: Position) -> str:

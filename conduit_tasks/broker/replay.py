@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase
-from conduit_tasks.broker.dead_index import index_entries
-from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.broker.redrive import Letter, letter_field
+from conduit_tasks.broker.base import PORTION, portions
+from conduit_tasks.broker.dead_index import Said, index_entries
+from conduit_tasks.broker.ranges import MOST, RangeSet
+from conduit_tasks.broker.redrive import Letter, Redrives, letter_field
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position
@@ -46,7 +46,7 @@ class Share:
         return self.prepared.startswith(f"{token}-")
 
 
-class Replays(BrokerBase):
+class Replays(Redrives):
     """See the module. `token`: of the destination's lease. Raises Fenced, PipelineStopped, InvariantBroken."""
 
     def joined(self, destination: str) -> Joined | None:
@@ -106,16 +106,25 @@ class Replays(BrokerBase):
         dead: Sequence[DeadLetter] = (),
     ) -> None:
         """These seqs of a portion are delivered, dead letters (stored by now, invariant 8), or not for it."""
+        said = Said({letter_field(key): outcome for key, outcome in (settled or {}).items()}, {}, index_entries(dead))
+        parts = [RangeSet(tuple(some)) for some in portions(RangeSet.of(ranges).ranges, MOST)] or [RangeSet()]
+        if len(parts) > 1 or max(len(said.closed), len(said.letters) // 2) > PORTION:
+            epoch, by = self._claim(destination)
+            node = f"destinations.{destination}"
+            said = self.say_letters(destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1)
+        # The counters go with the last of them.
+        for some in parts[:-1]:
+            self.replay_confirm(destination, run, token, portion, some.ranges, {})
         self.run(
             scripts.REPLAY_CONFIRM,
             self._share_keys(destination, run, "pipeline", "destination", "lease", "dead", "redrive", "replay"),
             token=token,
             portion=portion,
-            ranges=str(RangeSet.of(ranges)),
+            ranges=str(parts[-1]),
             state="" if state is None else orjson.dumps(dict(state)).decode(),
             counts={name: n for name, n in counts.items() if n},
-            settled={letter_field(key): outcome for key, outcome in (settled or {}).items()},
-            letters=index_entries(dead),
+            settled=said.closed,
+            letters=said.letters,
         )
 
     def replay_end(self, destination: str, run: str, token: int, covered: tuple[int, int] | None) -> None:

@@ -1,8 +1,10 @@
 """The Lua scripts as typed calls: a script's header is its contract, checked at import.
 
 A header line `-- @key NAME TYPE …` or `-- @arg NAME TYPE …` declares KEYS or ARGV in order; a type ending in `*N`
-takes the rest of the list, at most N items. The loader turns them into `K.NAME` and `A.NAME` for the script, encodes
-arguments by their type, and refuses a script that uses a name it does not declare.
+takes the rest of the list, at most N items; one in `<N` is text that the script takes apart, of at most N items parted
+by commas, or JSON of at most N members. While a script runs Redis serves nobody else: N is what takes it some 20 ms
+(`python -m benchmarks scripts`). The loader turns them into `K.NAME` and `A.NAME` for the script, encodes arguments by
+their type, and refuses a script that uses a name it does not declare.
 
 A line `-- @grows` marks a script that takes in something new: a Redis at its maxmemory refuses it. All others go on, as
 what is under way has to end before anything is freed.
@@ -24,8 +26,10 @@ from conduit_tasks.broker.connection import Client, reaching
 
 LIST = 20_000
 """Items of a list whose header does not say how many it takes."""
+MEMBERS = 1_000
+"""The same of JSON: counters, places of histograms, an error."""
 
-_DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)(\*?)(\d*)", re.MULTILINE)
+_DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)([*<]?)(\d*)", re.MULTILINE)
 _GROWS = re.compile(r"^-- @grows\b", re.MULTILINE)
 _USED = re.compile(r"\b([KA])\.(\w+)")
 _KEY_TYPES = {"hash", "set", "string", "stream", "zset", "any"}
@@ -34,21 +38,25 @@ _ARG_TYPES = {"int", "text", "json", "blob"}
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared key or argument; `rest`: it takes a list, and is the last of its kind; of at most `most` items."""
+    """One declared key or argument; `rest`: it takes a list, and is the last of its kind. `most`: items in it; None: it
+    is not taken apart."""
 
     name: str
     type: str
     rest: bool
-    most: int = 1
+    most: int | None = None
 
     def encode(self, value: Any) -> list[str | bytes]:
         """The value as Redis gets it. Raises TypeError where it is not of the declared type."""
-        if self.rest:
-            if len(value) > self.most:
-                # While a script runs nobody else is served: what is more goes in portions.
-                raise TypeError(f"{self.name} takes at most {self.most:,} items, not {len(value):,}")
-            return [self._one(v) for v in value]
-        return [self._one(value)]
+        if self.most is not None and (count := self._items(value)) > self.most:
+            # What is more goes in portions.
+            raise TypeError(f"{self.name} takes at most {self.most:,} items, not {count:,}")
+        return [self._one(v) for v in value] if self.rest else [self._one(value)]
+
+    def _items(self, value: Any) -> int:
+        if self.rest or self.type == "json":
+            return len(value)
+        return value.count(",") + 1 if isinstance(value, str) else 1
 
     def _one(self, value: Any) -> str | bytes:
         if self.type == "blob":
@@ -126,12 +134,13 @@ def load(name: str) -> Script:
     folder = files("conduit_tasks.broker") / "scripts"
     body = (folder / f"{name}.lua").read_text()
     declared: dict[str, list[Parameter]] = {"key": [], "arg": []}
-    for kind, parameter, type_, rest, most in _DECLARED.findall(body):
+    for kind, parameter, type_, mark, most in _DECLARED.findall(body):
         if declared[kind] and declared[kind][-1].rest:
             raise TypeError(f"{name}.lua declares {parameter} behind a list")
         if type_ not in (_KEY_TYPES if kind == "key" else _ARG_TYPES):
             raise TypeError(f"{name}.lua declares {parameter} as {type_}")
-        declared[kind].append(Parameter(parameter, type_, bool(rest), int(most or (LIST if rest else 1))))
+        bound = int(most) if most else LIST if mark == "*" else MEMBERS if type_ == "json" else None
+        declared[kind].append(Parameter(parameter, type_, mark == "*", bound))
     used = set(_USED.findall(body))
     names = {("K", p.name) for p in declared["key"]} | {("A", p.name) for p in declared["arg"]}
     if used != names:
@@ -165,6 +174,7 @@ def _prelude(table: str, origin: str, declared: list[Parameter]) -> str:
 REGISTER = load("register")
 ADOPT = load("adopt")
 RENAME = load("rename")
+MATCHED = load("matched")
 FORGET = load("forget")
 FAIL = load("fail")
 STOP = load("stop")
@@ -188,6 +198,7 @@ ATTEMPT = load("attempt")
 ATTEMPTED = load("attempted")
 RELEASE = load("release")
 CONFIRM = load("confirm")
+LETTERS = load("letters")
 COMPLETE = load("complete")
 VOTE = load("vote")
 REOPEN = load("reopen")

@@ -77,6 +77,8 @@ class Versions(BrokerBase):
         last, collected = self.numbers("last", "collected")
         # Of what it has, nobody asks any more how much of it matched.
         first = max(collected, int(self.field(self.keys.destination(old), "cursor") or 0)) + 1
+        for some in portions(range(first, last + 1)):
+            self.run(scripts.MATCHED, {"each": [self.keys.micro_batch(m) for m in some]}, old=old, new=new)
         kind, *_ = self.run(
             scripts.RENAME,
             {
@@ -86,12 +88,12 @@ class Versions(BrokerBase):
                 "left": self.keys.left,
                 "from": self.keys.destination(old),
                 "to": self.keys.destination(new),
-                "each": [*pairs, *gone, *(self.keys.micro_batch(m) for m in range(first, last + 1))],
+                "each": [*pairs, *gone],
             },
             old=old,
             new=new,
             pairs=len(moved),
-            remove=len(gone),
+            last=last,
         )
         if kind == "runs":
             raise ConfigError(f"pipeline {self.pipeline} was started meanwhile: apply the file again")

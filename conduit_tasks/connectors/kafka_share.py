@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from conduit_tasks.connectors.kafka_client import part_of, topic_partition
@@ -18,6 +19,10 @@ from conduit_tasks.connectors.kafka_group import Part
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Unavailable
 
 OPTION = "share.redis"
+
+
+PARTS = 1_000
+"""Partitions that one command takes, where a topic has no more."""
 
 
 class Share:
@@ -43,13 +48,27 @@ class Share:
         return self._run(scripts.SHARED, parts)
 
     def _run(self, script: Any, parts: Sequence[Part], **args: Any) -> list[Part]:
-        if not parts:
-            return []
-        keys = {"topics": [f"{self._tag}{topic}" for topic in sorted({topic for topic, _ in parts})]}
-        names = [part_of(*p) for p in sorted(parts)]
-        with _redis(self._url) as redis:
-            answer = script(redis, keys, member=self._member, ttl=int(self._lease * 1e6), parts=names, **args)
-        return [topic_partition(part) for part in answer]
+        found: list[Part] = []
+        if parts:
+            with _redis(self._url) as redis:
+                for some in _portions(parts, PARTS):
+                    keys = {"topics": [f"{self._tag}{topic}" for topic in dict.fromkeys(topic for topic, _ in some)]}
+                    names = [part_of(*p) for p in some]
+                    answer = script(redis, keys, member=self._member, ttl=int(self._lease * 1e6), parts=names, **args)
+                    found += map(topic_partition, answer)
+        return found
+
+
+def _portions(parts: Sequence[Part], size: int) -> Iterator[list[Part]]:
+    """Sorted, whole topics, as many together as fit."""
+    some: list[Part] = []
+    for _, of in groupby(sorted(parts), key=lambda part: part[0]):
+        topic = list(of)
+        if some and len(some) + len(topic) > size:
+            yield some
+            some = []
+        some += topic
+    yield some
 
 
 def check_url(url: str) -> None:

@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from dataclasses import dataclass
 
+from conduit_tasks.broker.base import portions
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError
 from conduit_tasks.gateway.pipe import WITHHELD
 from conduit_tasks.gateway.store import CROWDED, Budget
@@ -25,8 +26,8 @@ log = logging.getLogger("conduit.gateway")
 
 LINGER = 0.002
 """Seconds that the first request of a group waits for others."""
-GROUP_BYTES, GROUP_REQUESTS = 4 << 20, 20_000
-"""A group ends with the request that reaches this: Redis does nothing else while it stores one."""
+GROUP_BYTES, GROUP_REQUESTS, GROUP_CHUNKS = 4 << 20, 20_000, 2_000
+"""A group ends with the request that reaches this, or of chunks: Redis does nothing else while it stores one."""
 CHUNK_BYTES = 64 << 10
 """Requests share an entry of the stream up to this size."""
 PATIENCE = 5.0
@@ -113,14 +114,16 @@ class Committer:
                 full = await self._commit(_chunks(self._next(), CHUNK_BYTES if self.hold is None else 0))
                 if full:
                     # A chunk of several that does not fit may hold some that do.
-                    await self._commit([[request] for request in full])
+                    for some in portions(full, GROUP_CHUNKS):
+                        await self._commit([[request] for request in some])
         finally:
             self._working = None
 
     def _next(self) -> list[_Request]:
         group: list[_Request] = []
         size = 0
-        while self._waiting and size < GROUP_BYTES and len(group) < GROUP_REQUESTS:
+        most = GROUP_REQUESTS if self.hold is None else GROUP_CHUNKS
+        while self._waiting and size < GROUP_BYTES and len(group) < most:
             group.append(self._waiting.popleft())
             size += len(group[-1].chunk)
         return group

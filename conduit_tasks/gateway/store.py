@@ -207,4 +207,5 @@ class IngestStore(BrokerBase):
     def ack(self, to: int) -> None:
         """Removes the events up to number `to`; nothing where they are gone already."""
         keys = {"stream": self.keys.ingest(self.source), "state": self.keys.ingested(self.source)}
-        self.run(scripts.INGEST_ACK, keys, to=to)
+        while self.run(scripts.INGEST_ACK, keys, to=to)[0]:
+            pass

@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from urllib.parse import quote
 
@@ -25,6 +26,8 @@ from conduit_tasks.spool.names import names
 from conduit_tasks.spool.spool import Spool, folder_name
 
 ROLLED = "rolled-"
+FILES, GROUP, ENOUGH = 200, 50_000, 1_000
+"""Attempts that are read at a time, rows of a rolled file that are, and rows after which no more are looked for."""
 RECENT_DAYS = 3
 """How far back days are looked at for rolling: older ones have been rolled already."""
 
@@ -54,15 +57,72 @@ class Ledger:
         for day in self._days():
             if first is None or day >= first:
                 tables += self._read_day(day, ids, micro_batch)
-        found = pa.concat_tables(tables)
-        if ids is not None:
-            found = found.filter(pc.is_in(found["destination"], pa.array(ids)))
-        if micro_batch is not None:
-            found = found.filter(pc.equal(found["micro_batch"], micro_batch))
-        if since is not None:
-            at = pa.scalar(int(since * 1e6), SCHEMA.field("ended").type)
-            found = found.filter(pc.greater_equal(found["ended"], at))
+        found = _chosen(pa.concat_tables(tables), ids, since, micro_batch)
         return found.sort_by([("ended", "ascending"), ("micro_batch", "ascending"), ("first", "ascending")])
+
+    def newest(
+        self,
+        count: int,
+        destination: str | None = None,
+        since: float | None = None,
+        micro_batch: int | None = None,
+    ) -> tuple[pa.Table, bool]:
+        """At least `count` of the same rows, or all, newest first (by day, micro-batch and end); and whether these are
+        all. Reads no more of the ledger than that takes, some hundred attempts at a time."""
+        first = _day(since) if since is not None else None
+        ids = None if destination is None else [destination, *names(self._spool, self._pipeline).get(destination, ())]
+        tables, rows = [SCHEMA.empty_table()], 0
+        for day in reversed(self._days()):
+            if first is not None and day < first:
+                break
+            for table in self._backwards(day, ids, micro_batch):
+                if rows >= max(count, ENOUGH):
+                    return pa.concat_tables(tables), False
+                found = _chosen(table, ids, since, micro_batch)
+                order = [("micro_batch", "descending"), ("ended", "descending"), ("first", "descending")]
+                tables.append(found.sort_by(order))
+                rows += found.num_rows
+        return pa.concat_tables(tables), True
+
+    def _backwards(self, day: date, ids: list[str] | None, micro_batch: int | None) -> Iterator[pa.Table]:
+        """A day's rows in portions, the newest micro-batches first; an attempt that is in several files once."""
+        seen: set[str] = set()
+        listed = [name for name in self._names(day) if _wanted(name, ids, micro_batch)]
+        parts = sorted((name for name in listed if not name.startswith(ROLLED)), reverse=True)
+        for at in range(0, len(parts), FILES):
+            some = [table for name in parts[at : at + FILES] for table in self._part(day, name)]
+            tables = [_unseen(table, seen) for table in some]
+            seen |= {attempt for table in tables for attempt in pc.unique(table["attempt"]).to_pylist()}
+            yield pa.concat_tables([SCHEMA.empty_table(), *tables])
+        # What was rolled away meanwhile is in a file that is listed now.
+        for name in sorted(name for name in self._names(day) if name.startswith(ROLLED)):
+            with self._opened(day, name) as file:
+                own: set[str] = set()
+                for group in reversed(range(file.num_row_groups)):
+                    table = _unseen(file.read_row_group(group).select(SCHEMA.names).cast(SCHEMA), seen)
+                    own |= set(pc.unique(table["attempt"]).to_pylist())
+                    yield table
+                seen |= own
+
+    def _part(self, day: date, name: str) -> list[pa.Table]:
+        """Of one attempt; nothing where it was rolled or removed meanwhile."""
+        try:
+            with self._opened(day, name) as file:
+                return [file.read().select(SCHEMA.names).cast(SCHEMA)]
+        except SpoolError:
+            if name in self._names(day):
+                raise
+            return []
+
+    @contextmanager
+    def _opened(self, day: date, name: str) -> Iterator[pq.ParquetFile]:
+        path = f"{self._folder}/{day}/{name}"
+        try:
+            with self._spool.store.open(path) as file:
+                yield pq.ParquetFile(file)
+        except (OSError, KeyError, pa.ArrowException) as error:
+            where = self._spool.uri(path)
+            raise SpoolError(f"{where} is no file of the ledger ({error}); restore or remove it") from error
 
     def collect(self, retention: float) -> None:
         """Removes days that ended more than `retention` seconds ago; rolls those that are over."""
@@ -85,16 +145,9 @@ class Ledger:
             self._delete(f"{self._folder}/{day}/{name}")
 
     def _read_day(self, day: date, ids: list[str] | None, micro_batch: int | None) -> list[pa.Table]:
-        def wanted(name: str) -> bool:
-            if name.startswith(ROLLED):
-                return True
-            number, owner, _ = name.split("@")
-            same = ids is None or owner in [quote(id, safe="-_.") for id in ids]
-            return same and (micro_batch is None or int(number) == micro_batch)
-
         for last in (False, True):
             try:
-                return list(self._tables(day, [name for name in self._names(day) if wanted(name)]))
+                return list(self._tables(day, [name for name in self._names(day) if _wanted(name, ids, micro_batch)]))
             except SpoolError:
                 # Rolled or removed between listing and reading: what the next listing shows is there.
                 if last:
@@ -105,17 +158,9 @@ class Ledger:
         """The files' rows, rolled ones first; an attempt that was seen in one is left out of the next."""
         seen: set[str] = set()
         for name in sorted(names, key=lambda name: not name.startswith(ROLLED)):
-            path = f"{self._folder}/{day}/{name}"
-            try:
-                with self._spool.store.open(path) as file:
-                    table = pq.ParquetFile(file).read().select(SCHEMA.names).cast(SCHEMA)
-            except (OSError, KeyError, pa.ArrowException) as error:
-                where = self._spool.uri(path)
-                raise SpoolError(f"{where} is no file of the ledger ({error}); restore or remove it") from error
-            attempts = set(pc.unique(table["attempt"]).to_pylist())
-            if again := attempts & seen:
-                table = table.filter(pc.invert(pc.is_in(table["attempt"], pa.array(sorted(again)))))
-            seen |= attempts
+            with self._opened(day, name) as file:
+                table = _unseen(file.read().select(SCHEMA.names).cast(SCHEMA), seen)
+            seen |= set(pc.unique(table["attempt"]).to_pylist())
             yield table
 
     def _days(self) -> list[date]:
@@ -135,7 +180,8 @@ class Ledger:
     def _put(self, path: str, rows: pa.Table) -> None:
         sink = pa.BufferOutputStream()
         # An attempt is a handful of rows, and the rest most of a default file: 6.7 kB instead of 2.6.
-        pq.write_table(rows, sink, compression="zstd", store_schema=False, use_dictionary=False, write_statistics=False)
+        options = {"store_schema": False, "use_dictionary": False, "write_statistics": False}
+        pq.write_table(rows, sink, compression="zstd", row_group_size=GROUP, **options)
         self._spool.put(path, sink.getvalue())
 
     def _delete(self, path: str) -> None:
@@ -145,6 +191,31 @@ class Ledger:
             return
         except OSError as error:
             raise SpoolError(f"{self._spool.uri(path)} cannot be removed: {error}; check its permissions") from error
+
+
+def _wanted(name: str, ids: list[str] | None, micro_batch: int | None) -> bool:
+    """Whether a file may hold such rows."""
+    if name.startswith(ROLLED):
+        return True
+    number, owner, _ = name.split("@")
+    same = ids is None or owner in [quote(id, safe="-_.") for id in ids]
+    return same and (micro_batch is None or int(number) == micro_batch)
+
+
+def _chosen(table: pa.Table, ids: list[str] | None, since: float | None, micro_batch: int | None) -> pa.Table:
+    if ids is not None:
+        table = table.filter(pc.is_in(table["destination"], pa.array(ids)))
+    if micro_batch is not None:
+        table = table.filter(pc.equal(table["micro_batch"], micro_batch))
+    if since is not None:
+        at = pa.scalar(int(since * 1e6), SCHEMA.field("ended").type)
+        table = table.filter(pc.greater_equal(table["ended"], at))
+    return table
+
+
+def _unseen(table: pa.Table, seen: set[str]) -> pa.Table:
+    again = set(pc.unique(table["attempt"]).to_pylist()) & seen
+    return table.filter(pc.invert(pc.is_in(table["attempt"], pa.array(sorted(again))))) if again else table
 
 
 def _day(at: float) -> date:

@@ -95,8 +95,8 @@ def _at(broker: Broker) -> int:
 
 def _source(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
     ack, intent = broker.hash(broker.keys.ack(id)), broker.hash(broker.keys.intent(id))
-    acked = broker.hash(broker.keys.acked(id))
-    index = broker.hash(broker.keys.index(id))
+    acked = broker.scanned(broker.keys.acked(id))
+    index = broker.scanned(broker.keys.index(id))
     # Looked at after: what is staged of it is numbered already, and would be numbered again.
     unsealed = broker.unsealed()
     stage = unsealed.stages.get(f"sources.{id}") if unsealed else None

@@ -25,6 +25,14 @@ GRACE = 1.0
 """Seconds that a node has to end by itself: deliveries confirm what has arrived meanwhile."""
 
 
+def _by_force(pipeline: list[str | None], destination: list[str | None] | None = None) -> bool:
+    """Whether status and `forced` of the pipeline, or of a destination, say that nothing goes on. A graceful stop ends
+    with the same status, but only once all is delivered and acked; who still works then only ends in good order."""
+    if pipeline[0] == "degraded" or (pipeline[0] == "stopped" and pipeline[1] is not None):
+        return True
+    return destination is not None and destination[0] == "stopped"
+
+
 @contextmanager
 def halting(context: Context, node: str, end: Callable[[str], None]) -> Iterator[None]:
     """Calls `end` with the reason, in a thread, where the block goes on for `GRACE` seconds after a forceful stop of
@@ -36,10 +44,10 @@ def halting(context: Context, node: str, end: Callable[[str], None]) -> Iterator
 
     def look() -> bool:
         try:
-            found = broker.read(*[("HGET", place, "status") for place in places])
+            found = broker.read(*[("HMGET", place, "status", "forced") for place in places])
         except BrokerUnavailable:
             return True
-        if not any(status in ("stopped", "degraded") for status in found):
+        if not _by_force(*found):
             since.clear()
         elif not since:
             since.append(time.monotonic())

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 NODE = "plan"
 
 SLICES = 5_000
-"""Of one source in a micro-batch at most: they are one command to Redis (`open`, `stage`, `begin_ack`)."""
+"""Of a micro-batch at most: they are one command to Redis (`open`, `stage`, `begin_ack`)."""
 
 
 @dataclass(frozen=True)
@@ -258,20 +258,22 @@ def _slices(context: Context, room: Limits, expect: int) -> dict[str, list[Slice
     starves none of them, and one that has nothing leaves its share to the others."""
     pipeline = context.pipeline
     out: dict[str, list[Slice]] = {}
-    records, size, count = room.records, room.bytes, len(pipeline.sources)
+    records, size, slices, count = room.records, room.bytes, SLICES, len(pipeline.sources)
     for left, at in zip(range(count, 0, -1), range(expect, expect + count)):
         source = pipeline.sources[at % count]
-        limit = Limit(_share(records, left), _share(size, left), SLICES)
-        if limit.records == 0 or limit.bytes == 0:
+        most = -(-slices // left)
+        limit = Limit(_share(records, left), _share(size, left), most)
+        if limit.records == 0 or limit.bytes == 0 or most == 0:
             break
         connector = source_connector(pipeline, source.id)
         connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
         try:
-            out[source.id] = connector.plan(context.broker.position(source.id), limit)[:SLICES]
+            out[source.id] = connector.plan(context.broker.position(source.id), limit)[:most]
         finally:
             connector.close()
         records = _rest(records, limit.records, [s.records for s in out[source.id]])
         size = _rest(size, limit.bytes, [s.bytes for s in out[source.id]])
+        slices -= len(out[source.id])
     return {s.id: out[s.id] for s in pipeline.sources if s.id in out}
 
 

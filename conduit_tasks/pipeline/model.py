@@ -136,8 +136,8 @@ class DeadLetterKeys(Keys):
     """A destination's plugin; absent = our own store, `builtin:log` = drop with a warning."""
     settings: Settings = Field(default_factory=dict)
     """The plugin's options."""
-    window_size: Count = 1
-    """How many outcomes the window sees; 0 = no limit of nacks."""
+    window_size: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """How many outcomes the window sees, 10,000 at most; 0 = no limit of nacks."""
     window_nack_threshold: Count = 0
     """How many of them may be nacks; one more stops the pipeline."""
     processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
@@ -156,8 +156,8 @@ class DeliveryKeys(Keys):
 
     pipe: Literal[PIPES] = "stream"  # type: ignore[valid-type]
     """The delivery discipline."""
-    max_unconfirmed: Positive = 1
-    """Sends in flight, per destination; 64 with `pipe: resend-multi`."""
+    max_unconfirmed: Annotated[int, Field(gt=0, le=1_024)] = 1
+    """Sends in flight, per destination, 1,024 at most; 64 with `pipe: resend-multi`."""
     order_by: Literal["partition", "key", "none"] = "partition"
     """What keeps its order: all records of a source partition, those of one key (64 lanes), or nothing; `none` with
     `pipe: resend-multi`."""
@@ -316,7 +316,9 @@ class PipelineKeys(Keys):
     """For people; absent = the id."""
     description: str = ""
     """For people."""
-    connectors: Annotated[list[ConnectorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    connectors: Annotated[list[ConnectorKeys], BeforeValidator(_as_list)] = Field(
+        default_factory=list, max_length=1_000
+    )
     """At least one source and one destination (SEMANTICS C1)."""
     processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
     """They see all records, after the sources' own."""

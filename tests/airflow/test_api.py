@@ -323,6 +323,38 @@ def test_records_and_what_targets_answered_are_shown_to_who_may_read_logs(
     assert "/v1/pipelines/{pipeline_id}/ledger" in api.get("/openapi.json").json()["paths"]
 
 
+def test_an_error_is_quoted_to_who_may_read_logs_only(api: Any, airflow: Airflow, delivered: None) -> None:
+    """Given a pipeline and a destination that stopped with what a target answered, then one who may only see runs
+    learns which node failed, by which class of error and when."""
+    broker = broker_of("p")
+    broker.fail("destinations.web", "403: token abc is not valid", "Refused", 1)
+    broker.stop_destination("web", "403: token abc is not valid", "Refused", 1)
+    paths = ("", "/error", "/destinations", "/destinations/web")
+    for logs in (True, False):
+        airflow.logs = logs
+        for text in [api.get(f"/v1/pipelines/p{path}").text for path in paths] + [api.get("/v1/pipelines").text]:
+            assert ("token abc" in text) is logs, text
+            assert '"Refused"' in text
+    found = api.get("/v1/pipelines/p/error").json()["error"]
+    assert found["node"] == "destinations.web"
+    assert "logs" in found["error"]
+
+
+def test_a_ledger_that_was_not_looked_through_says_so(
+    api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a bound of one attempt, then what is asked for further back is found all the same."""
+    from conduit_tasks.ledger import store
+
+    monkeypatch.setattr(store, "FILES", 1)
+    monkeypatch.setattr(store, "ENOUGH", 1)
+    url, web = "/v1/pipelines/p/ledger", {"destination": "web"}
+    first = api.get(url, params={**web, "limit": 1}).json()
+    assert (first["total"], [row["micro_batch"] for row in first["items"]]) == (None, [2])
+    assert [row["micro_batch"] for row in api.get(url, params={**web, "offset": 2}).json()["items"]] == [1, 1]
+    assert api.get(url, params={**web, "limit": 200}).json()["total"] == 4
+
+
 def test_a_history_that_is_asked_for_again_reads_only_what_is_new(
     api: Any, delivered: None, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,10 @@ def check_gateway(facts: dict[str, Any]) -> None:
     assert facts["stored"] == 200 + 200 + 800
 
 
+def check_scripts(facts: dict[str, Any]) -> None:
+    assert facts["scripts"] > 35
+
+
 def check_chain(facts: dict[str, Any]) -> None:
     assert facts["rows"] == EVENTS
 

@@ -70,7 +70,7 @@ class Machine(RuleBasedStateMachine):
         self.held: dict[str, Lease] = {}
         self.stale: dict[str, list[Lease]] = {}
         self.says = count()
-        self.tripped: set[str] = set()
+        self.tripped: dict[str, int] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "broker"):
@@ -216,8 +216,9 @@ class Machine(RuleBasedStateMachine):
         lease, fenced = self.lease(f"destinations.{name}", data)
         following = to.window.next if to.voted_m == m else 0
         first = max(0, following - back)
-        # The nack that tripped the window, voted once more, gets its answer again although everything is stopped.
-        again = not fenced and name in self.tripped and votes[following - first :][:1] == "n"
+        # The nack that tripped the window, voted once more, gets its answer again although everything is stopped; one
+        # of a later micro-batch, where all of that was confirmed since, does not.
+        again = not fenced and self.tripped.get(name) == m and votes[following - first :][:1] == "n"
         if again:
             got = self.vote_in_redis(name, m, lease, first, votes)
             assert got == following - first
@@ -229,7 +230,7 @@ class Machine(RuleBasedStateMachine):
             if got is not None:
                 if not self.halted:
                     self.status, self.error = "degraded", f"{name} {m}"
-                self.tripped.add(name)
+                self.tripped[name] = m
 
     def vote_in_redis(self, name: str, m: int, lease: Lease, first: int, votes: str) -> int | None:
         return self.broker.vote(
@@ -326,7 +327,7 @@ class Machine(RuleBasedStateMachine):
                     self.stale.setdefault(node, []).append(self.held.pop(node))
         for name in self.tripped:
             self.to[name].window.last = []
-        self.tripped = set()
+        self.tripped = {}
         self.status, self.error = "running", None
 
     # What holds always

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from conduit_tasks.broker import ranges as ranges_module
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import PORTION
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.rebuild import Rebuilt, apply
-from conduit_tasks.broker.redrive import REDRIVEN, Letter
+from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Letter
 from conduit_tasks.broker.scripts import Script
 from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
@@ -73,6 +77,70 @@ def test_any_number_of_letters_is_purged_but_for_those_under_way(feed: Feed) -> 
     broker.claim("x", feed.lease("x").token, "me", of[:3])
     assert broker.purge("x", of) == of[:3]
     assert broker.dead_count("x") == 3
+
+
+@pytest.mark.usefixtures("twice")
+def test_a_confirm_of_any_number_of_ranges_and_letters_is_one_as_far_as_counts_go(feed: Feed) -> None:
+    """Given more ranges, letters and keys to park than a confirm takes, then all of it is told, and counted once."""
+    broker, m = feed.broker, feed.sealed(40_000)
+    ranges = [(n, n) for n in range(0, 2 * ranges_module.MOST + 50, 2)]
+    dead_ones = [letter(m, n) for n in range(0, 2 * MANY, 2)]
+    park = {f"key-{n}": (m, n, 0) for n in range(PORTION + 5)}
+    token, counts = feed.lease("x").token, {"matched": len(ranges), "nacked": MANY}
+    broker.confirm("x", m, token, ranges, counts, dead=dead_ones, park=park, run="r", retention=60.0)
+    state = broker.delivery("x")
+    assert state.confirmed.ranges == tuple(ranges)
+    assert (state.counters["matched"], state.counters["nacked"]) == (len(ranges), MANY)
+    assert broker.dead_count("x") == MANY
+    assert len(broker.parked("x")) == len(park)
+    assert RangeSet.parse(broker.confirmed_by("x", ["r"])["r"]["1"]).ranges == tuple(ranges)
+
+
+def test_a_redrive_settles_any_number_of_letters_in_a_step(feed: Feed) -> None:
+    broker, of = feed.broker, letters()
+    dead(broker, of)
+    token = feed.lease("x").token
+    epoch, _ = broker.claim("x", token, "me", of)
+    again = [replace(letter(1, seq), epoch=epoch) for seq in range(MANY)]
+    broker.settle("x", token, 1, dict.fromkeys(of, AGAIN), {"redriven": 7}, dead=again)
+    assert {(s.key, s.outcome, s.epoch, s.by) for s in broker.settled("x")} == {(k, AGAIN, epoch, "me") for k in of}
+    assert {e.epoch for e in broker.dead_letters("x")} == {epoch}
+    assert broker.dead_count("x") == MANY
+    assert broker.delivery("x").counters["redriven"] == 7
+
+
+def test_a_replay_settles_any_number_of_letters_and_ranges(feed: Feed) -> None:
+    broker, of, token = feed.broker, letters(), feed.lease("x").token
+    dead(broker, of)
+    broker.replay_begin("x", "r", token, "made", generation="1", retention=60.0)
+    epoch, _ = broker.claim("x", token, "me", of)
+    ranges = [(n, n) for n in range(0, 2 * ranges_module.MOST + 50, 2)]
+    settled = dict.fromkeys(of, REDRIVEN)
+    broker.replay_confirm("x", "r", token, 3, ranges, {"redelivered": len(ranges)}, settled=settled)
+    share = broker.replay_share("x", "r")
+    assert share is not None
+    assert share.done[3].ranges == tuple(ranges)
+    assert {(s.key, s.epoch, s.by) for s in broker.settled("x")} == {(key, epoch, "me") for key in of}
+    assert broker.dead_count("x") == 0
+
+
+def test_what_failed_before_the_fan_out_is_dispatched_record_by_record(feed: Feed) -> None:
+    """Given records that became letters of two destinations, far more than one step takes, and one that alone became
+    more, then they change hands in steps, each of which has all of a record's letters."""
+    broker, of = feed.broker, letters(count=PORTION + 100)
+    dead(broker, of, "")
+    token = broker.acquire("redrive", "t").token
+    broker.claim("", token, "me", of)
+    each = [
+        replace(letter(1, seq), record=replace(letter(1, seq).record, ordinal=n)) for seq in range(20) for n in (0, 1)
+    ]
+    each += [replace(letter(1, 5), record=replace(letter(1, 5).record, ordinal=n)) for n in range(2, MANY)]
+    to = {"x": each, "y": [letter(1, seq) for seq in range(PORTION + 100)]}
+    following = broker.dispatch(token, 1, dict.fromkeys(of, REDRIVEN), to, [])
+    assert following > 2
+    assert broker.dead_count("") == 0
+    assert (broker.dead_count("x"), broker.dead_count("y")) == (len(each), PORTION + 100)
+    assert [s.key for s in broker.settled("")] == of
 
 
 def nacked(m: int, seqs: range) -> list[DeadLetter]:

@@ -43,16 +43,40 @@ def test_the_text_form_is_canonical_and_reads_back(a: set[int]) -> None:
     assert all(b - a > 1 for a, b in zip(bounds[1::2], bounds[2::2])), "ranges that touch are one"
 
 
-@given(numbers, numbers)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
-def test_lua_computes_as_python_does(broker: Broker, a: set[int], b: set[int]) -> None:
-    shared = (files("conduit_tasks.broker") / "scripts" / "_shared.lua").read_text()
+SHARED = (files("conduit_tasks.broker") / "scripts" / "_shared.lua").read_text()
+many = st.sets(st.integers(0, 700), max_size=500)
+
+
+@given(many | numbers, many | numbers, st.sampled_from([0, 97, 10**15]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+def test_lua_computes_as_python_does(broker: Broker, a: set[int], b: set[int], base: int) -> None:
     body = """
-        local a, b = parse_ranges(ARGV[1]), parse_ranges(ARGV[2])
-        return {format_ranges(subtract_ranges(a, b)), overlap(a, b), format_ranges(unite_ranges(a, b))}"""
-    x, y = of(a), of(b)
+        local a, b = parse_ranges(ARGV[1]), ARGV[2]
+        local said, all = united(b, a)
+        return {subtract_ranges(b, a), said, all}"""
+    x, y = of({n + base for n in a}), of({n + base for n in b})
     expected = "all" if y.contains(x) else "none" if x.disjoint(y) else "some"
-    assert broker.redis.eval(shared + body, 0, str(x), str(y)) == [str(x.subtract(y)), expected, str(x.add(y))]
+    assert broker.redis.eval(SHARED + body, 0, str(x), str(y)) == [str(y.subtract(x)), expected, str(y.add(x))]
+
+
+@pytest.mark.parametrize("place", [0, 49_999, 99_999])
+def test_a_word_on_a_large_set_looks_at_few_of_its_ranges(broker: Broker, place: int) -> None:
+    """Given a set of 100,000 ranges, then one more, wherever it lies, is found by looking at some dozen of them."""
+    looks = """
+        local looked, real = 0, string
+        local function match(...) looked = looked + 1 return real.match(...) end
+        local string = setmetatable({match = match}, {__index = real})
+    """
+    body = """
+        local given = parse_ranges(ARGV[1])
+        local said, all = united(ARGV[2], given)
+        return {said, #all, subtract_ranges(all, given) == ARGV[2] and 1 or 0, looked}"""
+    many = ",".join(f"{4 * n}-{4 * n + 1}" for n in range(100_000))
+    more = f"{4 * place + 3}-{4 * place + 3}"
+    said, _, same, looked = broker.redis.eval(looks + SHARED + body, 0, more, many)
+    # It touches the one behind it; taken out again, that is whole.
+    assert (said, same) == ("none", 1)
+    assert looked < 150
 
 
 @pytest.mark.parametrize("text", ["5", "1-2,", "a-b", "5-3", "-1-4", "1-2;4-5"])

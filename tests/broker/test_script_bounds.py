@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import longest
 from conduit_tasks.broker.base import PORTION
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.scripts import load
@@ -19,11 +20,10 @@ from tests.broker.conftest import Feed, letter
 
 FOLDER = files("conduit_tasks.broker") / "scripts"
 NAMES = sorted(f.name.removesuffix(".lua") for f in FOLDER.iterdir() if f.name.endswith(".lua") and f.name[0] != "_")
-MOST = 60_000
-"""Items of a list: a write each is some 50 ms."""
-
-LARGER = {("dispatch", "letters"): 300_000}
-"""A redrive of a thousand records, each of which may have become a hundred, is one step."""
+MOST = 20_000
+"""Items of a list."""
+COMMANDS = 13_000
+"""Commands of one call, 1 to 2 microseconds each."""
 
 WHOLE: Mapping[tuple[str, str], str] = {
     ("commit_ack", "HGETALL"): "an intent: at most acks.PARTS parts",
@@ -42,16 +42,60 @@ def body(name: str) -> str:
     return re.sub(r"--.*", "", (FOLDER / f"{name}.lua").read_text())
 
 
+def items(kind: str, count: int) -> Any:
+    """So many of what a parameter takes."""
+    if kind == "json":
+        return {str(n): n for n in range(count)}
+    return ",".join("1-1" for _ in range(count))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_every_list_that_a_script_takes_has_a_bound_and_is_refused_beyond_it(broker: Broker, name: str) -> None:
+def test_everything_that_a_script_goes_through_has_a_bound_and_is_refused_beyond_it(name: str) -> None:
     script = load(name)
     for parameter in (*script.keys, *script.args):
-        assert parameter.most <= LARGER.get((name, parameter.name), MOST), f"{name}.lua: {parameter.name}"
-        if parameter.rest:
-            one: Any = b"" if parameter.type == "blob" else 0 if parameter.type == "int" else ""
-            assert len(parameter.encode([one] * parameter.most)) == parameter.most
+        if parameter.most is None:
+            continue
+        assert parameter.most <= MOST, f"{name}.lua: {parameter.name}"
+        one: Any = b"" if parameter.type == "blob" else 0 if parameter.type == "int" else ""
+        for count in (parameter.most, parameter.most + 1):
+            given = [one] * count if parameter.rest else items(parameter.type, count)
+            if count == parameter.most:
+                assert parameter.encode(given)
+                continue
             with pytest.raises(TypeError, match=f"{parameter.name} takes at most {parameter.most:,} items"):
-                parameter.encode([one] * (parameter.most + 1))
+                parameter.encode(given)
+
+
+def test_what_a_script_takes_apart_has_a_bound() -> None:
+    apart = re.compile(r"(?:parse_ranges|gmatch|cjson\.decode)\(A\.(\w+)")
+    found = [(name, argument) for name in NAMES for argument in apart.findall(body(name))]
+    assert len(found) > 20
+    for name, argument in found:
+        bounds = {p.name: p.most for p in load(name).args}
+        assert argument == "covered" or bounds[argument] is not None, f"{name}.lua: {argument} says no bound"
+
+
+def has_loop(name: str) -> bool:
+    lists = any(p.rest for p in (*load(name).keys, *load(name).args))
+    # What goes through two or three names only has no list.
+    return lists or any(whole == name for whole, _ in WHOLE if whole not in {"renew", "vote"})
+
+
+def test_every_script_with_a_list_has_a_case_with_all_it_takes() -> None:
+    assert {name for name in NAMES if has_loop(name)} - {"renew"} <= {
+        name.partition(" ")[0] for name in longest.cases()
+    }
+
+
+@pytest.mark.parametrize("name", longest.cases())
+def test_a_script_with_all_it_takes_is_a_bounded_number_of_commands(broker: Broker, name: str) -> None:
+    """Given what its header lets it take, then what it does is of the size that Redis does in some 20 ms; how long that
+    is, `python -m benchmarks scripts` measures."""
+    call = longest.cases()[name]
+    longest.prepare(broker.redis, call)
+    before = calls(broker)
+    longest.once(broker.redis, name, call)
+    assert 1 < calls(broker) - before < COMMANDS
 
 
 def test_every_list_says_how_much_it_takes() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.errors import SpoolError, Unavailable
+from conduit_tasks.ledger import store
 from conduit_tasks.ledger.entry import SCHEMA
 from conduit_tasks.ledger.query import select
 from conduit_tasks.ledger.store import Ledger
@@ -180,6 +181,41 @@ def test_a_crash_between_rolling_and_removing_counts_no_attempt_twice(
     ledger.collect(1e9)
     assert len(list((tmp_path / "p/ledger").rglob("*.parquet"))) == 1
     assert ledger.read().num_rows == 3
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_the_newest_attempts_are_read_without_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolled: bool
+) -> None:
+    """Given twenty attempts of yesterday, each in a file or all in one, and twenty of today, then the newest three take
+    a bounded portion, what is asked for is exact, and all of them are what `read` gives."""
+    monkeypatch.setattr(store, "FILES", 4)
+    monkeypatch.setattr(store, "GROUP", 4)
+    monkeypatch.setattr(store, "ENOUGH", 1)
+    ledger = Ledger(Spool(str(tmp_path)), "p")
+    today = datetime.now(UTC)
+    for days in (1, 0):
+        for m in range(1, 21):
+            day = today - timedelta(days=days)
+            ledger.write(entry(day, m + 20 * (1 - days), f"{days}-{m}", "a" if m % 2 else "b"))
+    if rolled:
+        ledger.collect(9 * 86_400)
+    read: list[str] = []
+    opened = Ledger._opened
+
+    def counting(self: Ledger, day: Any, name: str) -> Any:
+        read.append(name)
+        return opened(self, day, name)
+
+    monkeypatch.setattr(Ledger, "_opened", counting)
+    found, whole = ledger.newest(3)
+    assert (found["micro_batch"].to_pylist()[:3], whole) == ([40, 39, 38], False)
+    assert len(read) == 8
+    found, whole = ledger.newest(30, "b")
+    assert found["micro_batch"].to_pylist() == list(range(40, 0, -2))
+    assert whole
+    assert ledger.newest(5, micro_batch=7)[0]["attempt"].to_pylist() == ["1-7"]
+    assert ledger.newest(50)[0].sort_by("micro_batch") == ledger.read().sort_by("micro_batch").combine_chunks()
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:

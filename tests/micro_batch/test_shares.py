@@ -64,14 +64,17 @@ def test_a_source_that_has_nothing_leaves_its_share_to_the_others(home: Path) ->
 
 
 def test_a_micro_batch_has_a_bounded_number_of_slices(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given more files than a micro-batch may have slices, then several read all of them, in order."""
+    """Given more files than a micro-batch may have slices, then several read all of them; the bound is of all sources
+    together, and starves none."""
     monkeypatch.setattr(plan, "SLICES", 3)
     three(home, "max-records: 1000")
     for n in range(8):
-        events(home / "data", f"a{n}.jsonl", n * 10, 2)
+        for id in "abc":
+            events(home / "data", f"{id}{n}.jsonl", n * 10, 2)
     run_until_quiet("p")
     broker = state("p")
-    counts = [len(broker.micro_batch(m).slices["a"]) for m in range(1, broker.latest_sealed() + 1)]
+    slices = [broker.micro_batch(m).slices for m in range(1, broker.latest_sealed() + 1)]
     broker.close()
-    assert counts == [3, 3, 2]
-    assert len(lines(home / "out.jsonl")) == 16
+    assert [sum(map(len, of.values())) for of in slices] == [3] * 8
+    assert all(set(of) == {"a", "b", "c"} for of in slices)
+    assert len(lines(home / "out.jsonl")) == 48

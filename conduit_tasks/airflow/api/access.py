@@ -8,7 +8,7 @@ start its runs may change it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -23,6 +23,8 @@ from conduit_tasks.pipeline.topology import Pipeline
 PipelineId = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9_:.\-]{1,128}$", description="The pipeline's id, as in its file.")
 ]
+Shown = Callable[[str, Any], Any]
+"""Pipeline's id and an answer → the answer as this user may see it."""
 HEADER = "X-Conduit-Request"
 """What no other site's form can send, and no script without this server's leave."""
 
@@ -61,6 +63,35 @@ def visible(user: BaseUser) -> set[str]:
     return get_auth_manager().get_authorized_dag_ids(user=user)
 
 
+WITHHELD = "what it says is shown to whoever may read the logs of the pipeline's tasks"
+
+
+def shown(request: Request, user: GetUserDep) -> Shown:
+    """Takes errors out of what is answered of a pipeline, for a user who may not read its tasks' logs: an error may
+    quote what a target answered, or a record. Which node failed, by what class of error and when is left."""
+
+    def show(pipeline_id: str, answer: Any) -> Any:
+        dag = dag_id(pipeline_id)
+        check = requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_LOGS, param_dag_id=dag)
+        try:
+            check(request, user)
+        except HTTPException:
+            return _without_errors(answer)
+        return answer
+
+    return show
+
+
+def _without_errors(answer: Any) -> Any:
+    if isinstance(answer, list):
+        return [_without_errors(each) for each in answer]
+    if not isinstance(answer, dict):
+        return answer
+    hidden = {"error": WITHHELD} if "error_class" in answer and "error" in answer else {}
+    return {name: _without_errors(value) for name, value in answer.items()} | hidden
+
+
+Show = Annotated[Shown, Depends(shown)]
 Seen = Annotated[Pipeline, Depends(_pipeline("GET", DagAccessEntity.RUN))]
 SeenRecords = Annotated[Pipeline, Depends(_pipeline("GET", DagAccessEntity.TASK_LOGS))]
 Changed = Annotated[Pipeline, Depends(_pipeline("POST", DagAccessEntity.RUN))]

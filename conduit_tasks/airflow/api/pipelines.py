@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from conduit_tasks.airflow.api import overview
-from conduit_tasks.airflow.api.access import Changed, Seen, SeenRecords, same_site, visible
+from conduit_tasks.airflow.api.access import Changed, Seen, SeenRecords, Show, same_site, visible
 from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.airflow.api.runs import see_to_a_run
 from conduit_tasks.errors import ConfigError
@@ -52,7 +52,7 @@ class Stop(BaseModel):
     deadline: float = Field(60.0, ge=0, le=86_400)
 
 
-def page(items: list[dict[str, Any]], total: int, offset: int, limit: int) -> dict[str, Any]:
+def page(items: list[dict[str, Any]], total: int | None, offset: int, limit: int) -> dict[str, Any]:
     """One page of a list, and how many there are."""
     return {"items": items, "total": total, "offset": offset, "limit": limit}
 
@@ -60,6 +60,7 @@ def page(items: list[dict[str, Any]], total: int, offset: int, limit: int) -> di
 @router.get("")
 def list_pipelines(  # noqa: PLR0917 - its filters
     user: GetUserDep,
+    show: Show,
     q: Annotated[str, Query(max_length=128, description="Part of the id.")] = "",
     status: Annotated[Status | None, Query(description="Only with this status.")] = None,
     dag: Annotated[str | None, Query(max_length=250, description="Only the one with this DAG.")] = None,
@@ -72,15 +73,17 @@ def list_pipelines(  # noqa: PLR0917 - its filters
         p for p in pipelines() if dag_id(p.id) in seen and q.lower() in p.id.lower() and dag in (None, dag_id(p.id))
     ]
     if status is None:
-        return page(overview.rows(found[offset : offset + limit]), len(found), offset, limit)
-    rows = [row for row in overview.rows(found) if row["status"] == status]
-    return page(rows[offset : offset + limit], len(rows), offset, limit)
+        rows, total = overview.rows(found[offset : offset + limit]), len(found)
+    else:
+        all_rows = [row for row in overview.rows(found) if row["status"] == status]
+        rows, total = all_rows[offset : offset + limit], len(all_rows)
+    return page([show(row["id"], row) for row in rows], total, offset, limit)
 
 
 @router.get("/{pipeline_id}")
-def show_pipeline(pipeline: Seen) -> dict[str, Any]:
+def show_pipeline(pipeline: Seen, show: Show) -> Any:
     """Status, first error, sources with positions, destinations with cursor, lag, counts and lease."""
-    return overview.details(pipeline)
+    return show(pipeline.id, overview.details(pipeline))
 
 
 @router.get("/{pipeline_id}/topology")
@@ -103,26 +106,26 @@ def set_positions(pipeline: Changed, body: Place) -> dict[str, Any]:
 
 
 @router.get("/{pipeline_id}/error")
-def show_error(pipeline: Seen) -> dict[str, Any]:
+def show_error(pipeline: Seen, show: Show) -> dict[str, Any]:
     """Why the pipeline, or one of its destinations, is stopped: the first error of each; null where there is none."""
-    found = overview.details(pipeline)
+    found = show(pipeline.id, overview.details(pipeline))
     stopped = {d["id"]: d["error"] for d in found["destinations"] if d["error"]}
     return {"pipeline": pipeline.id, "status": found["status"], "error": found["error"], "destinations": stopped}
 
 
 @router.get("/{pipeline_id}/destinations")
-def list_destinations(pipeline: Seen) -> dict[str, Any]:
+def list_destinations(pipeline: Seen, show: Show) -> dict[str, Any]:
     """Each with status, cursor, lag (records, bytes, age in seconds), counts, first error and lease."""
-    found = overview.details(pipeline)["destinations"]
+    found = show(pipeline.id, overview.details(pipeline))["destinations"]
     return page(found, len(found), 0, len(found))
 
 
 @router.get("/{pipeline_id}/destinations/{destination}")
 def show_destination(
-    pipeline: Seen, destination: Annotated[str, Path(max_length=128, description="The destination's id.")]
+    pipeline: Seen, show: Show, destination: Annotated[str, Path(max_length=128, description="The destination's id.")]
 ) -> dict[str, Any]:
     """One of them."""
-    for found in overview.details(pipeline)["destinations"]:
+    for found in show(pipeline.id, overview.details(pipeline))["destinations"]:
         if found["id"] == destination:
             return dict(found)
     raise HTTPException(404, f"{pipeline.id} has no destination {destination}; see …/destinations")
@@ -168,14 +171,15 @@ def list_attempts(  # noqa: PLR0917 - its filters
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
-    """Attempts at deliveries, newest first: what became of which records, from the ledger (X5)."""
+    """Attempts at deliveries, newest first: what became of which records, from the ledger (X5). As much of it is read
+    as the page needs; `total` is null where there are older ones that were not looked at."""
     from conduit_tasks.ledger.store import Ledger
     from conduit_tasks.micro_batch.context import open_spool
 
     after = None if since is None else since.replace(tzinfo=since.tzinfo or UTC).timestamp()
-    rows = Ledger(open_spool(pipeline), pipeline.id).read(destination, after, micro_batch)
-    newest = rows.slice(max(0, rows.num_rows - offset - limit), max(0, min(limit, rows.num_rows - offset)))
-    return page(newest.to_pylist()[::-1], rows.num_rows, offset, limit)
+    book = Ledger(open_spool(pipeline), pipeline.id)
+    rows, whole = book.newest(offset + limit, destination, after, micro_batch)
+    return page(rows.slice(offset, limit).to_pylist(), rows.num_rows if whole else None, offset, limit)
 
 
 @router.post("/{pipeline_id}/start", dependencies=[Depends(same_site)])

@@ -94,60 +94,118 @@ local function first_error(key, status, err)
   return redis.call('HGET', key, 'error') == err and 1 or 0
 end
 
--- Range sets: text "0-4,7-7" (inclusive, sorted, never touching) <-> list of {first, last}.
+-- Range sets: text "0-4,7-7" (inclusive, sorted, never touching). One may be large and what a script says of it small, so
+-- it is not taken apart: places in it are found by halving, and what lies between them is copied as it is.
+
 local function parse_ranges(s)
   local out = {}
   for a, b in string.gmatch(s or '', '(%d+)-(%d+)') do out[#out + 1] = {tonumber(a), tonumber(b)} end
   return out
 end
 
-local function format_ranges(r)
-  local out = {}
-  for i = 1, #r do out[i] = text(r[i][1]) .. '-' .. text(r[i][2]) end
+local function range_text(first, last) return text(first) .. '-' .. text(last) end
+
+-- The first range that ends at `x` or later, from place `at` on, where one begins: its place, first, last, and the place
+-- behind it; where there is none, the place behind the last one.
+local function range_from(s, x, at)
+  local low, high, near = at, #s + 2, 3
+  while true do
+    -- Mostly it is one of the next; a place is halved while a range is surely within each half.
+    if near > 0 or high - low <= 80 then
+      local first, last, behind = string.match(s, '^(%d+)-(%d+)()', low)
+      if not first then return low end
+      last = tonumber(last)
+      if last >= x then return low, tonumber(first), last, behind + 1 end
+      low, near = behind + 1, near - 1
+    else
+      local place = string.find(s, ',', math.floor((low + high) / 2), true) + 1
+      local last, behind = string.match(s, '^%d+-(%d+)()', place)
+      if tonumber(last) < x then low = behind + 1 else high = place end
+    end
+  end
+end
+
+-- "none", "all" or "some" of the list `given` lies in `s`; and `s` with it.
+local function united(s, given)
+  local out, at, from, to = {}, 1, nil, nil
+  local inside, outside = false, false
+  for _, r in ipairs(given) do
+    local a, b = r[1], r[2]
+    local place, first, last, behind = range_from(s, a - 1, at)
+    if from and a <= to + 1 then
+      a, b = from, math.max(b, to)
+    else
+      if from then out[#out + 1] = range_text(from, to) end
+      if place > at then out[#out + 1] = string.sub(s, at, place - 2) end
+      if first and first < a then a = first end
+      at = place
+    end
+    if first and last < r[1] then at, first, last, behind = range_from(s, r[1], behind) end
+    if not first or first > r[2] then outside = true
+    elseif first <= r[1] and last >= r[2] then inside = true
+    else inside, outside = true, true end
+    if first and last <= b then at, first, last, behind = range_from(s, b + 1, at) end
+    if first and first <= b + 1 then b, at = last, behind end
+    from, to = a, b
+  end
+  if from then out[#out + 1] = range_text(from, to) end
+  if at <= #s then out[#out + 1] = string.sub(s, at) end
+  return outside and (inside and 'some' or 'none') or 'all', table.concat(out, ',')
+end
+
+-- `s` without the list `given`.
+local function subtract_ranges(s, given)
+  local out, at, rest = {}, 1, nil
+  for _, r in ipairs(given) do
+    -- `rest`: what is left of a range that the one before was taken out of.
+    if rest and rest[2] < r[1] then
+      out[#out + 1] = range_text(rest[1], rest[2])
+      rest = nil
+    end
+    if rest then
+      if rest[1] < r[1] then out[#out + 1] = range_text(rest[1], r[1] - 1) end
+      rest = rest[2] > r[2] and {r[2] + 1, rest[2]} or nil
+    end
+    if not rest then
+      local place, first = range_from(s, r[1], at)
+      if place > at then out[#out + 1] = string.sub(s, at, place - 2) end
+      if first and first < r[1] then out[#out + 1] = range_text(first, r[1] - 1) end
+      local last, behind
+      at, first, last, behind = range_from(s, r[2] + 1, place)
+      if first and first <= r[2] then rest, at = {r[2] + 1, last}, behind end
+    end
+  end
+  if rest then out[#out + 1] = range_text(rest[1], rest[2]) end
+  if at <= #s then out[#out + 1] = string.sub(s, at) end
   return table.concat(out, ',')
 end
 
-local function unite_ranges(a, b)
-  local out, i, j = {}, 1, 1
-  while i <= #a or j <= #b do
-    local r
-    if j > #b or (i <= #a and a[i][1] <= b[j][1]) then r = a[i]; i = i + 1 else r = b[j]; j = j + 1 end
-    local last = out[#out]
-    if last and r[1] <= last[2] + 1 then
-      if r[2] > last[2] then last[2] = r[2] end
-    else
-      out[#out + 1] = {r[1], r[2]}
+-- Fields to several hashes: per hash the number of texts, then field and value each.
+local function write_each(hashes, from, texts)
+  local at = 1
+  for i = from, #hashes do
+    local last = at + tonumber(texts[at])
+    while at < last do
+      redis.call('HSET', hashes[i], texts[at + 1], texts[at + 2])
+      at = at + 2
     end
+    at = last + 1
   end
-  return out
 end
 
-local function subtract_ranges(a, b)
-  local out, j = {}, 1
-  for i = 1, #a do
-    local first, last = a[i][1], a[i][2]
-    while b[j] and b[j][2] < first do j = j + 1 end
-    local k = j
-    while b[k] and b[k][1] <= last do
-      if b[k][1] > first then out[#out + 1] = {first, b[k][1] - 1} end
-      first = b[k][2] + 1
-      k = k + 1
-    end
-    if first <= last then out[#out + 1] = {first, last} end
-  end
-  return out
+-- New dead letters: field and value each.
+local function new_letters(dead, letters)
+  for i = 1, #letters, 2 do redis.call('HSETNX', dead, letters[i], letters[i + 1]) end
 end
 
--- "none", "all" or "some" of `a` lies in `b`.
-local function overlap(a, b)
-  local function count(ranges)
-    local n = 0
-    for _, r in ipairs(ranges) do n = n + r[2] - r[1] + 1 end
-    return n
+-- Letters whose records were sent again after all: they leave the index, until the store is marked.
+local function close_letters(dead, redrive, closed, epoch, by)
+  local now = text(now_us())
+  for letter, outcome in pairs(closed) do
+    if redis.call('HDEL', dead, letter) == 1 then
+      redis.call('HSET', redrive, letter, table.concat({outcome, epoch, now, by}, '|'))
+    end
   end
-  local rest = count(subtract_ranges(a, b))
-  if rest == 0 then return 'all' end
-  return rest == count(a) and 'none' or 'some'
 end
 
 -- A step of the redrive claimed under this token: letters with an outcome leave the index. Returns true where this step

@@ -6,7 +6,7 @@
 --                           or is forgotten
 -- @arg digest        text   of the pipeline file
 -- @arg topology      json   of the same
--- @arg destinations  json   ids of its destinations
+-- @arg destinations  json<1000  ids of its destinations
 -- @arg by            text   the run, or who applied it
 -- @returns ok 1 where the version is another than before, else 0
 

@@ -4,11 +4,11 @@
 -- @key ack       hash   m: acked up to here; from, to: the intent, absent if none; lives as long as the pipeline
 -- @key lease     hash   acks.<source>
 -- @key intent    hash   part -> token of the intent; removed by commit_ack
--- @key cursors   hash*2000  deliveries that must have passed `to`; none with ack-on: stored
+-- @key cursors   hash*1000  deliveries that must have passed `to`; none with ack-on: stored
 -- @arg token     int    of the lease; 0: not asked
 -- @arg from      int    first micro-batch of this ack
 -- @arg to        int    last one
--- @arg position  text*20000  part and token (JSON text) each; nothing where the source has no slice in them
+-- @arg position  text*10000  part and token (JSON text) each; nothing where the source has no slice in them
 -- @returns fenced | ok 1 where an intent stands (this one or an earlier one), 0 where there is nothing to tell
 
 if A.token ~= '0' then

@@ -2,7 +2,7 @@
 --
 -- @key pipeline     hash   collected: all up to here are gone; rebuilding
 -- @key micro_batch  hash   state
--- @key each         hash*4000  deliveries of all destinations, then ack states of all sources
+-- @key each         hash*1000  deliveries of all destinations, then ack states of all sources
 -- @arg m            int    number of the micro-batch
 -- @arg count        int    how many of `each` are deliveries
 -- @returns ok | stopped

@@ -17,21 +17,21 @@
 -- @arg m            int    number of the micro-batch
 -- @arg token        int    of the lease
 -- @arg epoch        int    0: live
--- @arg ranges       text   sorted, never touching
+-- @arg ranges       text<4000  sorted, never touching
 -- @arg state        text   JSON that replaces the destination's own state; empty: it stays
 -- @arg remember     int    milliseconds the run's ranges are remembered; 0: not at all
 -- @arg counts       json   counter -> how much to add
 -- @arg observed     json   field of `figures` -> how much to add, for these ranges
 -- @arg completing   json   the same, added where the micro-batch is complete by them
--- @arg park         json   hash of a key -> position of the record it is parked behind (X4)
--- @arg closed       json   earlier letter -> what became of it, now that its record was redelivered (X2)
+-- @arg park         json<1000  hash of a key -> position of the record it is parked behind (X4)
+-- @arg closed       json<1000  earlier letter -> what became of it, now that its record was redelivered (X2)
 -- @arg by           text   the run that redelivers
--- @arg letters      text*20000  field and value of each dead letter
+-- @arg letters      text*2000  field and value of each dead letter; before them went those that are more (`letters`)
 -- @returns ok STATUS | stopped (taken as well)
 
 local no = guard_done(K.lease, A.token)
 if no then return no end
-local m, given = tonumber(A.m), parse_ranges(A.ranges)
+local m, given, have, all = tonumber(A.m), parse_ranges(A.ranges), nil, nil
 
 if A.epoch == '0' then
   local cursor = number(redis.call('HGET', K.destination, 'cursor'))
@@ -42,25 +42,25 @@ if A.epoch == '0' then
   end
   local total = number(mb[2])
   if given[#given][2] >= total then return broken('Invariant 10:', A.ranges, 'lies outside of', mb[2], 'records') end
-  local have = parse_ranges(redis.call('HGET', K.destination, 'ranges'))
-  local repeated = overlap(given, have)
+  have = redis.call('HGET', K.destination, 'ranges') or ''
+  local repeated
+  repeated, all = united(have, given)
   if repeated == 'all' then return taken(K.pipeline, K.destination) end
   if repeated == 'some' then return broken('Invariant 5:', A.ranges, 'is confirmed in part already') end
-  local all = unite_ranges(have, given)
-  if #all == 1 and all[1][1] == 0 and all[1][2] == total - 1 then
+  if all == range_text(0, total - 1) then
     redis.call('HSET', K.destination, 'cursor', A.m)
     add(K.figures, A.completing)
     redis.call('HDEL', K.destination, 'ranges')
   else
-    redis.call('HSET', K.destination, 'ranges', format_ranges(all))
+    redis.call('HSET', K.destination, 'ranges', all)
   end
 else
   if redis.call('HGET', K.redo, 'epoch') ~= A.epoch then return taken(K.pipeline, K.destination) end
-  local open = parse_ranges(redis.call('HGET', K.redo, A.m))
-  local pending = overlap(given, open)
+  local open = redis.call('HGET', K.redo, A.m) or ''
+  local pending = united(open, given)
   if pending == 'none' then return taken(K.pipeline, K.destination) end
   if pending == 'some' then return broken('Invariant 5:', A.ranges, 'is redelivered in part already') end
-  local left = format_ranges(subtract_ranges(open, given))
+  local left = subtract_ranges(open, given)
   if left == '' then redis.call('HDEL', K.redo, A.m) else redis.call('HSET', K.redo, A.m, left) end
   redis.call('HSET', K.redo, 'at', text(now_us()))
   -- Only `epoch`, `run` and `at` are left: nothing remains to redeliver.
@@ -70,16 +70,14 @@ end
 add(K.destination, A.counts)
 add(K.figures, A.observed)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
-for letter, outcome in pairs(cjson.decode(A.closed)) do
-  if redis.call('HDEL', K.dead, letter) == 1 then
-    redis.call('HSET', K.redrive, letter, table.concat({outcome, A.epoch, text(now_us()), A.by}, '|'))
-  end
-end
-for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+close_letters(K.dead, K.redrive, cjson.decode(A.closed), A.epoch, A.by)
+new_letters(K.dead, A.letters)
 for key, at in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, at) end
 if A.remember ~= '0' then
-  local mine = unite_ranges(parse_ranges(redis.call('HGET', K.run, A.m)), given)
-  redis.call('HSET', K.run, A.m, format_ranges(mine))
+  local mine = redis.call('HGET', K.run, A.m) or ''
+  -- Mostly one run does all of it.
+  if mine == have then mine = all else mine = select(2, united(mine, given)) end
+  redis.call('HSET', K.run, A.m, mine)
   redis.call('PEXPIRE', K.run, A.remember)
 end
 redis.call('HSET', K.destination, 'confirmed_at', text(now_us()))

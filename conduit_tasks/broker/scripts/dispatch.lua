@@ -8,11 +8,12 @@
 -- @key lease        hash   of the redrive
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; before the fan-out
 -- @key redrive      hash   see `claim`
--- @key targets      hash*2000  `dead` of each destination
+-- @key targets      hash*1000  `dead` of each destination
 -- @arg token        int    of the lease, and of the claim
 -- @arg step         int    number of this call in the redrive, from 1: a repeat changes nothing
--- @arg settled      json   letter -> outcome
--- @arg letters      text*300000  place in `targets` (0: before the fan-out), field and value of each new letter
+-- @arg settled      json<2000  letter -> outcome
+-- @arg letters      text*6000  place in `targets` (0: before the fan-out), field and value of each new letter; before them went those that
+--                       are more (`letters`)
 -- @returns ok
 
 local no = guard(K.pipeline, K.lease, A.token, K.destination)

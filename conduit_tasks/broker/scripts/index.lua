@@ -15,5 +15,5 @@ if no then return no end
 local mb = redis.call('HMGET', K.micro_batch, 'state', 'indexing')
 if mb[1] ~= 'open' or (mb[2] and mb[2] ~= A.token) then return {'ok', 0} end
 redis.call('HSET', K.micro_batch, 'indexing', A.token)
-for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+new_letters(K.dead, A.letters)
 return {'ok', 1}

@@ -19,11 +19,11 @@
 -- @arg size     int     the same in bytes
 -- @arg journal  text    name of the journal that must be in the state (durability: spool); empty: there is none
 -- @arg known    int     the highest number in it
--- @arg counts   json    events of each chunk
--- @arg moves    json    per chunk a list of (lane, state it must have, state it gets); a chunk may have no event
+-- @arg counts   json<2000  events of each chunk
+-- @arg moves    json<2000  per chunk a list of (lane, state it must have, state it gets); a chunk may have no event
 -- @arg most     int     lanes that may be known
 -- @arg forget   int     seconds of silence after which one is forgotten
--- @arg chunks   blob*50000   the chunks, in order
+-- @arg chunks   blob*2000   the chunks, in order
 -- @returns lost: the journal must be put back first | ok ANSWER LAST BYTES: a character per chunk, 1 stored, 0 refused,
 --   the backlog is used up, 2 a lane is not where it must be, 3 it would be one lane too many; number and bytes before
 --   the first of them

@@ -7,9 +7,9 @@
 -- @key stream   stream  ids <number of its last event>-<bytes up to and with it>, n: events in it, e: the events
 -- @key state    hash    holes: there are numbers without an event; base: number before the first event; last, bytes, acked, acked_bytes; journal: see ingest_add
 -- @arg journal  text    the journal's name, given with the last call; empty before
--- @arg ids      json    ids of the chunks, ascending
--- @arg counts   json    their numbers of events
--- @arg chunks   blob*50000   the chunks
+-- @arg ids      json<2000  ids of the chunks, ascending
+-- @arg counts   json<2000  their numbers of events
+-- @arg chunks   blob*2000   the chunks
 -- @returns ok CHUNKS that were put back
 
 local ids, counts = cjson.decode(A.ids), cjson.decode(A.counts)

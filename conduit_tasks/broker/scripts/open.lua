@@ -3,11 +3,11 @@
 -- @grows
 -- @key pipeline     hash   status; last: highest number given; unsealed: the open micro-batch, absent if none
 -- @key micro_batch  hash   of number `expect`; lives until collected
--- @key planned      hash*2000  part -> token (JSON text), one per source, in the order of `sources`
+-- @key planned      hash*1000  part -> token (JSON text), one per source, in the order of `sources`
 -- @arg expect       int    last + 1, as the caller saw it
 -- @arg config       text   digest of the pipeline file that planned it
--- @arg sources      json   source ids in file order, those that have slices
--- @arg nodes        json   nodes that must stage before it can be sealed
+-- @arg sources      json<1001  source ids in file order, those that have slices
+-- @arg nodes        json<1001  nodes that must stage before it can be sealed
 -- @arg rest         text*20000  per source: slices (JSON), number of parts, then part and token each
 -- @returns ok NUMBER | taken NUMBER (somebody opened and sealed `expect` meanwhile) | stopped
 

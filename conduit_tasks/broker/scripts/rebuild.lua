@@ -4,27 +4,19 @@
 --
 -- @key schema    string  version of the layout
 -- @key pipeline  hash    last, sealed, collected, unsealed; rebuilding: see `rebuild_begin`; rebuilt: the last one's nonce
--- @key each      any*20000    hashes to write (removed before): a few per destination and source
+-- @key each      any*4000    hashes to write (removed before): a few per destination and source
 -- @arg nonce     text    of `rebuild_begin`; repeated, it changes nothing
 -- @arg version   int     of the layout
 -- @arg sealed    int     the highest number given
 -- @arg collected int     all up to here are gone
--- @arg rest      text*60000   per hash: number of texts, then field and value each
+-- @arg rest      text*20000   per hash: number of texts, then field and value each
 -- @returns ok 1, or 0 where somebody else rebuilds it by now
 
 local p = redis.call('HMGET', K.pipeline, 'rebuilding', 'rebuilt')
 if p[2] == A.nonce then return {'ok', 1} end
 if p[1] ~= A.nonce then return {'ok', 0} end
-local at = 1
-for i = 1, #K.each do
-  redis.call('DEL', K.each[i])
-  local last = at + tonumber(A.rest[at])
-  while at < last do
-    redis.call('HSET', K.each[i], A.rest[at + 1], A.rest[at + 2])
-    at = at + 2
-  end
-  at = last + 1
-end
+for _, key in ipairs(K.each) do redis.call('UNLINK', key) end
+write_each(K.each, 1, A.rest)
 redis.call('SET', K.schema, A.version)
 redis.call('HSETNX', K.pipeline, 'status', 'running')
 redis.call('HSET', K.pipeline, 'last', A.sealed, 'sealed', A.sealed, 'collected', A.collected, 'rebuilt', A.nonce)

@@ -4,14 +4,13 @@
 -- Leases are taken from whoever holds them.
 --
 -- @key pipeline  hash   last; rebuilding: who does it
--- @key leases    hash*10000  all there are
--- @arg nonce     text   names this rebuilding: repeated, it changes nothing
+-- @key leases    hash*2000  a portion of them: called again for the next
+-- @arg nonce     text   names this rebuilding
 -- @arg replace   int    1: whatever state there is is replaced
 -- @returns ok | busy LAST (there is state)
 
 local p = redis.call('HMGET', K.pipeline, 'rebuilding', 'last')
-if p[1] == A.nonce then return {'ok'} end
-if A.replace ~= '1' and number(p[2]) > 0 then return {'busy', p[2]} end
+if p[1] ~= A.nonce and A.replace ~= '1' and number(p[2]) > 0 then return {'busy', p[2]} end
 redis.call('HSET', K.pipeline, 'rebuilding', A.nonce)
 for _, lease in ipairs(K.leases) do
   local token = number(redis.call('HGET', lease, 'token')) + 1

@@ -10,13 +10,5 @@
 if redis.call('HGET', K.pipeline, 'rebuilding') ~= A.nonce then return {'ok', 0} end
 local remove = tonumber(A.remove)
 for i = 1, remove do redis.call('UNLINK', K.each[i]) end
-local at = 1
-for i = remove + 1, #K.each do
-  local last = at + tonumber(A.rest[at])
-  while at < last do
-    redis.call('HSET', K.each[i], A.rest[at + 1], A.rest[at + 2])
-    at = at + 2
-  end
-  at = last + 1
-end
+write_each(K.each, remove + 1, A.rest)
 return {'ok', 1}

@@ -6,11 +6,11 @@
 -- @key pipeline      hash   sealed, collected: highest numbers
 -- @key sources       set    ids of the registered sources; lives as long as the pipeline
 -- @key destinations  set    ids of the registered destinations; the same
--- @key each          any*4000   delivery hash per destination, then ack hash per source, in the order of `ids`
+-- @key each          any*1000   delivery hash per destination, then ack hash per source, in the order of `ids`
 -- @arg count         int    how many of `ids` are destinations
 -- @arg expect        text   last, sealed and unsealed as they were when `joined` was made
 -- @arg joined        text   JSON: where the sources were, behind what is sealed; empty: not known yet
--- @arg ids           text*4000  destination ids, then source ids
+-- @arg ids           text*1000  destination ids, then source ids
 -- @returns ok | join (a destination is new: call again with `joined` as it is now)
 
 local sealed, collected = number(redis.call('HGET', K.pipeline, 'sealed')), number(redis.call('HGET', K.pipeline, 'collected'))

@@ -6,37 +6,31 @@
 -- @key left          hash  destination that has left the file -> since when
 -- @key from          hash  delivery of the old id; where it is gone, this was done before
 -- @key to            hash  delivery of the new id, which must not have got anything yet
--- @key each          any*20000  pairs: an old key, and what it becomes; then keys to remove; then micro-batches
+-- @key each          any*4000  pairs: an old key, and what it becomes; then keys to remove
 -- @arg old           text  id
 -- @arg new           text  id
 -- @arg pairs         int   how many pairs `each` begins with
--- @arg remove        int   how many keys after them are to be removed
+-- @arg last          int   the last micro-batch of which `matched` has said how much the new id has to get
 -- @returns ok 1 where it was done, 0 where there was nothing to do | runs STATUS | taken
 
 local status = redis.call('HGET', K.pipeline, 'status')
 if status ~= 'stopped' and status ~= 'degraded' then return {'runs', status or ''} end
 if redis.call('EXISTS', K.from) == 0 then return {'ok', 0} end
+if number(redis.call('HGET', K.pipeline, 'last')) ~= tonumber(A.last) then return {'runs', 'started'} end
 for _, name in ipairs({'matched', 'delivered', 'redelivered', 'redriven', 'replayed'}) do
   local got = redis.call('HGET', K.to, name)
   if got and got ~= '0' and got ~= '' then return {'taken'} end
 end
-redis.call('DEL', K.to)
+redis.call('UNLINK', K.to)
 redis.call('RENAME', K.from, K.to)
-local pairs_, remove = tonumber(A.pairs), tonumber(A.remove)
+local pairs_ = tonumber(A.pairs)
 for i = 1, 2 * pairs_, 2 do
-  if redis.call('EXISTS', K.each[i]) == 1 then redis.call('RENAME', K.each[i], K.each[i + 1]) end
-end
-for i = 2 * pairs_ + 1, 2 * pairs_ + remove do redis.call('DEL', K.each[i]) end
-for i = 2 * pairs_ + remove + 1, #K.each do
-  local text_ = redis.call('HGET', K.each[i], 'matched')
-  if text_ then
-    local matched = cjson.decode(text_)
-    if matched[A.old] and not matched[A.new] then
-      matched[A.new], matched[A.old] = matched[A.old], nil
-      redis.call('HSET', K.each[i], 'matched', cjson.encode(matched))
-    end
+  if redis.call('EXISTS', K.each[i]) == 1 then
+    redis.call('UNLINK', K.each[i + 1])
+    redis.call('RENAME', K.each[i], K.each[i + 1])
   end
 end
+for i = 2 * pairs_ + 1, #K.each do redis.call('UNLINK', K.each[i]) end
 local known = redis.call('HGET', K.version, 'destinations')
 if known then
   local ids = {}

@@ -9,22 +9,22 @@
 -- @key replay       hash   see `replay_begin`
 -- @arg token        int    of the lease, and of the claim
 -- @arg portion      int    whose ranges these are
--- @arg ranges       text   sorted, never touching; all of them done before: a repeat, which changes nothing
+-- @arg ranges       text<4000  sorted, never touching; all of them done before: a repeat, which changes nothing
 -- @arg state        text   JSON that replaces the destination's own state; empty: it stays
 -- @arg counts       json   counter -> how much to add
--- @arg settled      json   claimed letter -> outcome
--- @arg letters      text*20000  field and value of each new dead letter
+-- @arg settled      json<1000  claimed letter -> outcome
+-- @arg letters      text*2000  field and value of each new dead letter; before them went those that are more (`letters`)
 -- @returns ok STATUS | stopped (taken as well)
 
 local no = guard_done(K.lease, A.token)
 if no then return no end
 local r = redis.call('HMGET', K.redrive, 'token', 'epoch', 'by')
 if r[1] ~= A.token then return broken('Invariant 4: nothing is claimed under token', A.token) end
-local given, have = parse_ranges(A.ranges), parse_ranges(redis.call('HGET', K.replay, A.portion))
-local repeated = overlap(given, have)
+local given, have = parse_ranges(A.ranges), redis.call('HGET', K.replay, A.portion) or ''
+local repeated, all = united(have, given)
 if repeated == 'all' then return taken(K.pipeline, K.destination) end
 if repeated == 'some' then return broken('Invariant 5:', A.ranges, 'is replayed in part already') end
-redis.call('HSET', K.replay, A.portion, format_ranges(unite_ranges(have, given)))
+redis.call('HSET', K.replay, A.portion, all)
 local now = text(now_us())
 for letter, outcome in pairs(cjson.decode(A.settled)) do
   if redis.call('HGET', K.redrive, letter) == 'claimed' then
@@ -32,7 +32,7 @@ for letter, outcome in pairs(cjson.decode(A.settled)) do
     redis.call('HSET', K.redrive, letter, table.concat({outcome, r[2], now, r[3]}, '|'))
   end
 end
-for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+new_letters(K.dead, A.letters)
 add(K.destination, A.counts)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 progressed(K.lease)

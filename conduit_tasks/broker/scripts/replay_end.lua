@@ -12,8 +12,7 @@ local no = guard(K.pipeline, K.lease, A.token, K.destination)
 if no then return no end
 redis.call('HSET', K.replay, 'finished', '1')
 if A.covered ~= '' then
-  local have = parse_ranges(redis.call('HGET', K.destination, 'replayed'))
-  local new = subtract_ranges(parse_ranges(A.covered), have)
-  if #new > 0 then redis.call('HSET', K.destination, 'replayed', format_ranges(unite_ranges(have, new))) end
+  local have = redis.call('HGET', K.destination, 'replayed') or ''
+  redis.call('HSET', K.destination, 'replayed', select(2, united(have, parse_ranges(A.covered))))
 end
 return {'ok'}

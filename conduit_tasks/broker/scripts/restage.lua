@@ -5,14 +5,14 @@
 --
 -- @key pipeline     hash   unsealed, sealed
 -- @key micro_batch  hash   nodes, sources, stage:<node>, first:<node>
--- @key each         hash*20000  leases; then index counters, and then planned positions, per `gone` and `sources`; then
+-- @key each         hash*8000  leases; then index counters, and then planned positions, per `gone` and `sources`; then
 --                        delivery per destination, then ack state per source
 -- @arg m            int    number of the micro-batch
 -- @arg config       text   digest of the pipeline file that applies now
--- @arg sources      json   sources that stay, in file order
--- @arg nodes        json   nodes that must stage now
+-- @arg sources      json<1001  sources that stay, in file order
+-- @arg nodes        json<1001  nodes that must stage now
 -- @arg manifest     text   where the manifest of an empty micro-batch is, for one that no source stays in
--- @arg gone         json   sources that leave
+-- @arg gone         json<1001  sources that leave
 -- @arg leases       int    how many of `each` are leases
 -- @arg deliveries   int    how many of them are deliveries
 -- @arg rest         text*20000  per `gone` and then `sources`: slices (JSON; empty: as they are), number of parts whose

@@ -10,7 +10,7 @@
 -- @arg manifest     text   where the manifest is
 -- @arg total        int    records in it, seq 0 .. total-1
 -- @arg bytes        int    its size in the spool
--- @arg matched      json   destination -> records its trigger matched
+-- @arg matched      json<1000  destination -> records its trigger matched
 -- @arg filtered     int    records filtered before the fan-out
 -- @arg nacked       int    records nacked before the fan-out
 -- @arg letters      text*2000  field and value of each dead letter, but for those that are in the index already (`index`)
@@ -37,7 +37,7 @@ end
 redis.call('HINCRBY', K.totals, 'read', A.total)
 redis.call('HINCRBY', K.totals, 'filtered', A.filtered)
 redis.call('HINCRBY', K.totals, 'nacked', A.nacked)
-for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+new_letters(K.dead, A.letters)
 redis.call('HSET', K.micro_batch, 'state', 'sealed', 'sealed_at', text(now_us()), 'manifest', A.manifest,
            'total', A.total, 'bytes', A.bytes, 'matched', A.matched)
 redis.call('HDEL', K.micro_batch, 'indexing')

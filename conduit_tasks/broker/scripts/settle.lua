@@ -13,10 +13,10 @@
 -- @arg step         int    number of this call in the redrive, from 1: a repeat changes nothing
 -- @arg state        text   JSON that replaces the destination's own state; empty: it stays
 -- @arg counts       json   counter -> how much to add
--- @arg settled      json   letter -> outcome
--- @arg through      json   hash of a key -> position of the newest parked record that is settled
--- @arg park         json   hash of a key -> position of the record it is parked behind
--- @arg letters      text*20000  field and value of each new dead letter
+-- @arg settled      json<2000  letter -> outcome
+-- @arg through      json<1000  hash of a key -> position of the newest parked record that is settled
+-- @arg park         json<1000  hash of a key -> position of the record it is parked behind
+-- @arg letters      text*2000  field and value of each new dead letter; before them went those that are more (`letters`)
 -- @returns ok STATUS | stopped (taken as well)
 
 local no = guard_done(K.lease, A.token)
@@ -24,7 +24,7 @@ if no then return no end
 local again, no = settled(K.redrive, K.dead, A.token, A.step, cjson.decode(A.settled))
 if no then return no end
 if again then return taken(K.pipeline, K.destination) end
-for i = 1, #A.letters, 2 do redis.call('HSETNX', K.dead, A.letters[i], A.letters[i + 1]) end
+new_letters(K.dead, A.letters)
 for key, position in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, position) end
 for key, position in pairs(cjson.decode(A.through)) do redis.call('HSET', K.parked, key, position) end
 add(K.destination, A.counts)

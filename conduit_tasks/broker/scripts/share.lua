@@ -3,8 +3,8 @@
 -- @key topics  hash*2000  per topic: `member|NAME` -> until (microseconds); `part|NAME` -> its member. Expires with the last
 -- @arg member  text   who asks; it is there until now + ttl
 -- @arg ttl     int    microseconds without a word after which a member is gone
--- @arg busy    json   partitions (topic:number) that the member keeps if it has them, whatever its share is
--- @arg parts   text*20000  all partitions there are, sorted by topic (in the order of `topics`) and number
+-- @arg busy    json<4000  partitions (topic:number) that the member keeps if it has them, whatever its share is
+-- @arg parts   text*4000  all partitions there are, sorted by topic (in the order of `topics`) and number
 -- @returns the member's partitions
 
 local now, busy, mine = now_us(), {}, {}

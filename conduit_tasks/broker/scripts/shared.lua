@@ -3,7 +3,7 @@
 -- @key topics  hash*2000  per topic: `member|NAME` -> until (microseconds); `part|NAME` -> its member. Expires with the last
 -- @arg member  text   who asks; it is there until now + ttl
 -- @arg ttl     int    microseconds without a word after which a member is gone
--- @arg parts   text*20000  partitions (topic:number), sorted by topic (in the order of `topics`) and number
+-- @arg parts   text*2000  partitions (topic:number), sorted by topic (in the order of `topics`) and number
 -- @returns the member's partitions among them
 
 local now, mine, at, last = now_us(), {}, 0, nil

@@ -1,7 +1,7 @@
 -- start: the pipeline, or one destination of it, runs again: error, tripped windows and attempt counters are cleared.
 --
 -- @key scope     hash   the pipeline's state, or one destination's delivery
--- @key each      hash*10000  windows, then leases, then deliveries (pipeline only)
+-- @key each      hash*4000  windows, then leases, then deliveries (pipeline only)
 -- @arg windows   int    how many of `each` are nack windows
 -- @arg leases    int    how many after them are leases
 -- @returns ok

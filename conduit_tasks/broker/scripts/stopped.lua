@@ -4,7 +4,7 @@
 -- source is acked up to the lowest cursor.
 --
 -- @key pipeline  hash   status, sealed, unsealed
--- @key each      hash*4000  delivery per destination, then ack state per source
+-- @key each      hash*1000  delivery per destination, then ack state per source
 -- @arg count     int    how many of `each` are destinations
 -- @returns ok 1 where the pipeline is stopped, else 0
 

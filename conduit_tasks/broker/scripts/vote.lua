@@ -15,7 +15,7 @@
 -- @arg threshold int    nacks tolerated among them
 -- @arg stop      text   `pipeline` or `destination`
 -- @arg error     json   {node, error, error_class, micro_batch}
--- @arg votes     text   a<count> and n<count>, comma separated
+-- @arg votes     text<1000  a<count> and n<count>, comma separated
 -- @returns ok -1, or how many of these votes were accepted before the one that tripped
 
 local function say(status) return {'ok', status} end

@@ -1,0 +1,87 @@
+"""Which stops end a node's process, and which let it come to its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.micro_batch import halting
+from tests.broker.conftest import broker, make_broker  # noqa: F401 - a fixture
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halting, "LOOK", 0.01)
+    monkeypatch.setattr(halting, "GRACE", 0.02)
+
+
+def ended(broker: Broker, node: str, *, looks: int = 20) -> list[str]:  # noqa: F811
+    """Why the node was ended, if so many looks later it was."""
+    said: list[str] = []
+    over, looked = threading.Event(), 0
+    read = broker.read
+
+    def counted(*commands: tuple[Any, ...]) -> list[Any]:
+        nonlocal looked
+        looked += 1
+        if looked > looks:
+            over.set()
+        return read(*commands)
+
+    def end(why: str) -> None:
+        said.append(why)
+        over.set()
+
+    context: Any = SimpleNamespace(broker=SimpleNamespace(read=counted, keys=broker.keys))
+    with halting.halting(context, node, end):
+        assert over.wait(20)
+    return said
+
+
+def by_force(broker: Broker) -> None:  # noqa: F811
+    broker.force_stop()
+
+
+def by_an_error(broker: Broker) -> None:  # noqa: F811
+    broker.fail("sources.a", "broken", "Test")
+
+
+def by_an_error_and_then_by_hand(broker: Broker) -> None:  # noqa: F811
+    broker.fail("sources.a", "broken", "Test")
+    broker.stop(60)
+
+
+@pytest.mark.proves("C16")
+@pytest.mark.parametrize("stop", [by_force, by_an_error, by_an_error_and_then_by_hand])
+def test_a_stop_by_force_ends_a_node_that_goes_on(broker: Broker, stop: Callable[[Broker], None]) -> None:  # noqa: F811
+    stop(broker)
+    assert ended(broker, "sources.a")
+    assert ended(broker, "destinations.x")
+    broker.start()
+    assert not ended(broker, "destinations.x")
+
+
+@pytest.mark.proves("X1")
+def test_a_destination_that_is_stopped_alone_ends_only_its_own_node(broker: Broker) -> None:  # noqa: F811
+    broker.halt_destination("x")
+    assert ended(broker, "destinations.x")
+    assert not ended(broker, "destinations.y")
+    assert not ended(broker, "sources.a")
+
+
+@pytest.mark.proves("C15")
+def test_a_graceful_stop_that_is_done_ends_no_node(broker: Broker) -> None:  # noqa: F811
+    """Given a pipeline that a graceful stop has emptied, then a driver that still writes its ledger and its marks is
+    left alone, however long that takes."""
+    broker.stop(60)
+    assert broker.stopped()
+    assert broker.status().status == "stopped"
+    assert not ended(broker, "destinations.x")
+    # Then nor does a word of force that comes later: there is nothing left that it could stop
+    broker.force_stop()
+    assert not ended(broker, "destinations.x")
