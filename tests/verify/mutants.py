@@ -120,8 +120,8 @@ MUTANTS = [
     lua(
         "cursor moved with a gap",
         "confirm",
-        "if #all == 1 and all[1][1] == 0 and all[1][2] == total - 1 then",
-        "if all[#all][2] == total - 1 then",
+        "if all == range_text(0, total - 1) then",
+        "if string.match(all, '%-(%d+)$') == text(total - 1) then",
     ),
     Mutant(
         "attempts are not fenced",
