@@ -302,6 +302,14 @@ def cases() -> dict[str, Call]:
             {"rest": [t for name, token_ in named(b("place", "rest") // 3).items() for t in (name, token_, "{}")]},
             {K.pipeline: {"status": "stopped", "sealed": "0"}, K.planned("a"): named(b("place", "rest") // 3)},
         ),
+        "gone": Call(
+            {
+                **{"pipeline": K.pipeline, "gone": K.gone("a"), "planned": K.planned("a")},
+                **{"acked": K.acked("a"), "index": K.index("a")},
+            },
+            {"source": "a", "after": 0, "back": 0, "rest": flat(named(b("gone", "rest") // 2))},
+            {K.planned("a"): named(b("gone", "rest") // 2), K.acked("a"): named(b("gone", "rest") // 2)},
+        ),
         "begin_ack": Call(
             {
                 "pipeline": K.pipeline,

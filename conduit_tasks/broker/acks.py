@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -111,6 +111,34 @@ class Acks(Deliveries):
                     return m - 1, ends
                 ends |= more
         return m_to, ends
+
+    def look_due(self, source: str, every: float) -> bool:
+        """Whether `note_gone` was not called for so many seconds."""
+        looked = seconds(self.field(self.keys.pipeline, f"looked:{source}"))
+        return looked is None or not 0 <= self.now() - looked < every
+
+    def note_gone(self, source: str, gone: Collection[str], after: float) -> int:
+        """Parts of the source's position that are nowhere any more; those that have been gone for `after` seconds, and
+        of which nothing is in flight, are forgotten; how many."""
+        keys = self.keys
+        planned, known = self.scanned(keys.planned(source)), self.scanned(keys.gone(source))
+        flying = {part for ends in self.unacked_ends(source) for part in ends}
+        back = [part for part in known if part not in gone or part not in planned]
+        away = [(part, planned[part]) for part in sorted(gone) if part in planned and part not in flying]
+        of = {
+            "pipeline": keys.pipeline,
+            "gone": keys.gone(source),
+            "planned": keys.planned(source),
+            "acked": keys.acked(source),
+            "index": keys.index(source),
+        }
+        calls = [(list(some), list[str]()) for some in portions(back)]
+        calls += [([], [text for pair in some for text in pair]) for some in portions(away)]
+        forgotten = 0
+        for there, lost in calls or [([], [])]:
+            args = {"source": source, "after": int(after * 1e6), "back": len(there), "rest": [*there, *lost]}
+            forgotten += int(self.run(scripts.GONE, of, **args)[0])
+        return forgotten
 
     def unacked_ends(self, source: str) -> list[Position]:
         """Where the slices of each micro-batch end that was staged and is not acked, in order."""

@@ -27,8 +27,8 @@ class Keys:
 
     @property
     def pipeline(self) -> str:
-        """hash: status, error, error_at, deadline, forced, resume; numbers last, unsealed, sealed, collected; created
-        (microseconds). Pipeline."""
+        """hash: status, error, error_at, deadline, forced, resume, looked:<source>; numbers last, unsealed, sealed,
+        collected; created (microseconds). Pipeline."""
         return self._tag + "pipeline"
 
     @property
@@ -78,6 +78,10 @@ class Keys:
     def acked(self, source: str) -> str:
         """hash: part → token (JSON) the source was told last. Pipeline."""
         return f"{self._tag}acked:{source}"
+
+    def gone(self, source: str) -> str:
+        """hash: part → since when it is gone. Each until it is there again, or forgotten."""
+        return f"{self._tag}gone:{source}"
 
     def ack(self, source: str) -> str:
         """hash: m (acked up to this micro-batch), from and to of an intent under way. Pipeline."""

@@ -7,7 +7,7 @@ Both are picklable before `open`: plan and acks run in the driver or in Airflow,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -142,6 +142,10 @@ class Source(Listener):
     """Whether an ack is given for each micro-batch apart, in order: a queue's, whose position holds what to delete."""
     comes_again: ClassVar[float] = 3_600.0
     """Of one that settles: seconds after its ack in which a message may come all the same."""
+    parts_go: ClassVar[bool] = False
+    """Whether parts come and go, so that it has `gone`."""
+    forget_after: float | None = None
+    """Seconds after which the position of a part that is gone is forgotten; None: never."""
     pipeline: str = ""
     connector: str = ""
     """Ids of the pipeline and of the connector it is there; set by who builds it to work, not to check settings."""
@@ -193,6 +197,10 @@ class Source(Listener):
     def watchable(cls) -> bool:
         """Whether it has `news`."""
         return cls.news is not Source.news
+
+    def gone(self, position: Position) -> Collection[str]:
+        """Parts of the position that are nowhere any more, as far as can be told."""
+        return ()
 
     def hold(self, positions: Sequence[Position], spare: float) -> None:
         """Keeps what these slices received, which is not acked, from being handed out to others until the next call, or

@@ -6,6 +6,7 @@ This module is light: what reads and writes is imported when it does.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ class FileSource(Source):
     """
 
     local = True
+    parts_go = True
     spec = Spec(
         "file",
         "Reads files that grow (lines, JSON Lines, CSV), and Parquet files.",
@@ -60,6 +62,12 @@ class FileSource(Source):
             Option("quote", "around CSV cells; empty: none", default='"'),
             Option("null-values", "CSV cells that are null, comma-separated; empty cells always are", default="NA"),
             missing.OPTION,
+            Option(
+                "forget-removed",
+                "after so long the name of a file that was removed is forgotten: one of that name is new from then on; "
+                "never: it is known for ever",
+                default="7d",
+            ),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
     )
@@ -70,6 +78,8 @@ class FileSource(Source):
         self.key = self.settings.get("key") or None
         self.slice_bytes = options.size(self.settings, "slice-bytes", least=1)
         self.settle = options.duration(self.settings, "settle")
+        never = self.settings["forget-removed"] == "never"
+        self.forget_after = None if never else options.duration(self.settings, "forget-removed")
         if self.key is not None and self.format == "text":
             raise ConfigError("file: option 'key' needs format jsonl, csv or parquet: a line of text has no fields")
         self._framing()
@@ -93,6 +103,14 @@ class FileSource(Source):
         from conduit_tasks.connectors.file_open import parts_of
 
         return self._plan(parts_of(self.settings["path"]), position, limit)
+
+    def gone(self, position: Position) -> set[str]:
+        from conduit_tasks.connectors.file_open import parts_of, path_of
+
+        there = set(parts_of(self.settings["path"]))
+        # A folder that is not mounted has no files at all: what it holds is not gone. Nor is what `path` leaves out.
+        away = position.keys() - there if there else set()
+        return {part for part in away if not os.path.lexists(path_of(part))}
 
     def _plan(self, parts: list[str], position: Position, limit: Limit) -> list[Slice]:
         from conduit_tasks.connectors.file_open import SourceFile

@@ -13,6 +13,7 @@ from conduit_tasks.connectors.base import Limit, Slice, Source
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
+from conduit_tasks.micro_batch.gone import forget_gone
 from conduit_tasks.micro_batch.holding import holding, unsettled
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recovery import counting, left_alone
@@ -72,6 +73,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     if status.status == "stopped":
         return PlanResult(None, False, f"pipeline {pipeline.id} is stopped; `conduit start {pipeline.id}` starts it")
     _take_over(context)
+    forget_gone(context)
     unsealed = broker.unsealed()
     if unsealed is not None and unsealed.config != pipeline.digest():
         # Nothing of it is sealed, so nothing stands for its sources yet: the changed file reads it again (C16).

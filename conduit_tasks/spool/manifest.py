@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from conduit_tasks.errors import InvariantBroken, SpoolError
@@ -62,7 +62,7 @@ class _Json:
     def to_json(self) -> bytes:
         import orjson
 
-        return orjson.dumps({"version": VERSION, **asdict(self)}, option=orjson.OPT_INDENT_2)  # type: ignore[call-overload]
+        return orjson.dumps({"version": VERSION, **_fields(self)}, option=orjson.OPT_INDENT_2)  # type: ignore[call-overload]
 
     @classmethod
     def from_json(cls, data: bytes, where: str = "manifest") -> Self:
@@ -186,3 +186,8 @@ class SealedManifest(_Json):
                 f"invariant 10: a spooled row of micro-batch {self.micro_batch} lies outside its slice"
             )
         return np.asarray(self.bases, np.int64)[slices] + numbers
+
+
+def _fields(of: Any) -> dict[str, Any]:
+    """Name → value, as it is: `asdict` would copy the thousands of slices and files."""
+    return {each.name: getattr(of, each.name) for each in fields(of)}

@@ -1,0 +1,41 @@
+"""Forgets the positions of parts that are gone for good: a folder whose files come and go keeps a state of one size."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from conduit_tasks.errors import ConduitError
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.context import Context
+
+log = logging.getLogger(__name__)
+
+EVERY = 3_600.0
+"""Seconds between two looks at all parts of a source."""
+
+
+def forget_gone(context: Context) -> int:
+    """Looks, where the last look is long ago, which parts of the sources' positions are gone, and forgets those that
+    have been for as long as their source says; how many. A source that cannot be looked at is looked at later."""
+    from conduit_tasks.connectors.registry import source_class
+    from conduit_tasks.micro_batch.plan import source_connector
+
+    forgotten = 0
+    for source in context.pipeline.sources:
+        if not source_class(source.plugin).parts_go or not context.broker.look_due(source.id, EVERY):
+            continue
+        connector = source_connector(context.pipeline, source.id)
+        try:
+            if (after := connector.forget_after) is None:
+                continue
+            known = context.broker.position(source.id)
+            forgotten += context.broker.note_gone(source.id, connector.gone(known), after)
+        except (ConduitError, OSError) as error:
+            log.info("%s: which of its parts are gone is looked at later: %s", source.id, error)
+        finally:
+            connector.close()
+    if forgotten:
+        log.info("the positions of %d parts are forgotten: they have been gone for long", forgotten)
+    return forgotten
