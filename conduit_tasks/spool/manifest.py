@@ -62,7 +62,7 @@ class _Json:
     def to_json(self) -> bytes:
         import orjson
 
-        return orjson.dumps({"version": VERSION, **_fields(self)}, option=orjson.OPT_INDENT_2)  # type: ignore[call-overload]
+        return orjson.dumps({"version": VERSION, **_fields(self)}, option=orjson.OPT_INDENT_2)
 
     @classmethod
     def from_json(cls, data: bytes, where: str = "manifest") -> Self:
