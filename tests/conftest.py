@@ -146,6 +146,27 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
     server.stop()
 
 
+@pytest.fixture
+def connected(connect_server: ConnectServer, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Has this process's jobs run on the Connect server of all tests; gives a SQL session of it."""
+    from conduit_tasks.spark import session
+    from conduit_tasks.spark.connect import ConnectExecutors
+
+    for name, value in {**connect_server.environment, "SPARK_CONNECT_MODE_ENABLED": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(session, "_executors", None)
+    yield session.session()
+    executors = session.executors()
+    assert isinstance(executors, ConnectExecutors)
+    executors.release()
+
+
+@pytest.fixture(params=["plain", "connect"])
+def anywhere(request: pytest.FixtureRequest) -> Any:
+    """A SQL session, and this process's jobs: first in a Spark context of its own, then at a Connect server."""
+    return request.getfixturevalue("spark" if request.param == "plain" else "connected")
+
+
 _LONGEST = ("tests/stack/", "tests/benchmarks/", "tests/verify/", "tests/faults/")
 """Folders whose tests are begun first, so that no worker is left alone with them at the end."""
 _TOGETHER = ("tests/stack/", "tests/connectors/test_kafka", "tests/connectors/test_postgres")

@@ -28,6 +28,8 @@ from conduit_tasks.spark.submit import DEFAULTS_FILE, launch, read_defaults
 PREFIX = "conduit {"
 KILL_GRACE = 3.0
 """Seconds between asking what a killed submit left behind to end, and ending it."""
+END_GRACE = 12.0
+"""Seconds that a driver has to interrupt its job at a Connect server (`ended.HALT`), and to end."""
 
 
 class ConduitSubmitHook(SparkSubmitHook):
@@ -147,7 +149,7 @@ class ConduitSubmitHook(SparkSubmitHook):
             own = [psutil.Process(self._submit_sp.pid)] if self._submit_sp.poll() is None else []
             for process in own:
                 _signal(process, force=False)
-            psutil.wait_procs(own, timeout=KILL_GRACE)
+            psutil.wait_procs(own, timeout=END_GRACE)
         super().on_kill()
         for process in below:
             _signal(process, force=False)

@@ -72,6 +72,7 @@ class SparkSource(Source):
             kind = rows.schema["_at"].dataType
             table = rows.where(F.col("_at") <= F.lit(found).cast(kind)).orderBy("_at").toArrow()
         except (PySparkException, Py4JJavaError) as error:
+            _raise_if_lost(error)
             raise SourceError(f"spark: {self._named()} cannot be read: {_said(error, self.settings)}") from None
         self._ended = {"after": found}
         yield from self._batches(table)
@@ -179,10 +180,18 @@ class SparkDestination(BatchDestination):
         except AnalysisException as error:
             raise Refused(f"spark: these rows cannot be appended: {_said(error, self.settings)}") from None
         except (PySparkException, Py4JJavaError) as error:
+            _raise_if_lost(error)
             raise Unavailable(
                 f"spark: {self.settings['format']} cannot be written: {_said(error, self.settings)}"
             ) from None
         return None
+
+
+def _raise_if_lost(error: Exception) -> None:
+    from conduit_tasks.spark.session import lost
+
+    if told := lost(error):
+        raise told from error
 
 
 def _given(settings: Mapping[str, str]) -> dict[str, str]:

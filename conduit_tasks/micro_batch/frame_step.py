@@ -23,6 +23,7 @@ from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.processors.chain import NACKED
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import SPOOL_SCHEMA, to_records
+from conduit_tasks.spark import session
 
 if TYPE_CHECKING:
     from conduit_tasks.spool.spool import Spool
@@ -52,7 +53,9 @@ class FrameStep:
             self._write(self.frame, uri)
         except ConfigError:
             raise
-        except Exception:
+        except Exception as error:
+            if lost := session.lost(error):
+                raise lost from error
             culprits = self._culprits()
             if not culprits:
                 raise

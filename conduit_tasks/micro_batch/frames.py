@@ -39,6 +39,8 @@ def run_frames(
     The last pass is always a record-wise one (of no processors, if need be): it evaluates the triggers and
     writes the files that count. Returns one result with the sums.
     """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     from conduit_tasks.micro_batch.stage import _Bound
     from conduit_tasks.spark.session import session
 
@@ -63,7 +65,7 @@ def run_frames(
                 _bound(spark, max(r.row_bytes for r in results[-len(current_pieces) :]))
                 frame = spark.read.parquet(*paths).select(*SPOOL_SCHEMA.names)
             else:
-                frame = spark.createDataFrame(SPOOL_SCHEMA.empty_table())
+                frame = spark.createDataFrame(SPOOL_SCHEMA.empty_table(), schema=from_arrow_schema(SPOOL_SCHEMA))
             work = FrameStep(step, spark, frame, origins)
             began = time.monotonic()
             if culprits := work.write(folder):

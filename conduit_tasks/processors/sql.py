@@ -52,14 +52,12 @@ class Sql(FrameProcessor):
         from conduit_tasks.processors import sql_plan, view
 
         try:
-            sql_plan.refuse_commands(spark, self._query)
             records = view.of(frame, self._schema)
+            # It stays: a Connect server reads the statement again whenever its result is asked for.
             records.createOrReplaceTempView(VIEW)
-            try:
-                result = spark.sql(self._query)
-            finally:
-                spark.catalog.dropTempView(VIEW)
-            facts = sql_plan.examine(spark, records, result)
+            # A command would be run by spark.sql at once; it does not come so far.
+            facts = sql_plan.examine(spark, self._query)
+            result = spark.sql(self._query)
             return view.take_over("sql", records, result, same=facts.same, repeats=facts.repeats)
         except AnalysisException as error:
             raise ConfigError(f"sql: Spark does not take the statement: {str(error).splitlines()[0]}") from error

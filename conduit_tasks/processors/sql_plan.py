@@ -1,13 +1,18 @@
-"""What a statement does to the identity of records, read off Spark's analysed plan."""
+"""What a statement does to the identity of records, read off Spark's account of the analysed plan (EXPLAIN EXTENDED).
+
+That account is the same from a context of one's own and from a Connect server, and nothing is run for it. Its form: a
+node per line, three columns further in for each step down; what a node's subqueries are stands six columns further in.
+What is not understood is refused.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from conduit_tasks.errors import ConfigError
-
-_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 
 _PASS = frozenset(("Project", "Filter", "SubqueryAlias", "ResolvedHint", "View"))
 """Nodes that hand on rows one by one."""
@@ -32,6 +37,12 @@ _REASONS = {
 
 _WAYS = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
 
+_VIEW = "View (`records`, ["
+_COLUMN = re.compile(r"(\w+)#(\d+)L?(?=, |\])")
+_ALIAS = re.compile(r"(?:\[|, )\w+#(\d+)L? AS \w+#(\d+)L?(?=, |\])")
+_LINE = re.compile(r"((?:[ :]  )*(?:[+:]- )?)(\S.*)?$")
+_ANALYSED, _OPTIMIZED = "== Analyzed Logical Plan ==\n", "\n== Optimized Logical Plan =="
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -41,30 +52,17 @@ class Facts:
     repeats: bool
 
 
-def refuse_commands(spark: Any, query: str) -> None:
-    """Raises ConfigError where the text is anything but a query: Spark would run a command at once."""
-    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(query)
-    loader = plan.getClass().getClassLoader()
-    kinds = [loader.loadClass(f"{_LOGICAL}.{name}") for name in ("Command", "ParsedStatement")]
-    pending = [plan]
-    while pending:
-        node = pending.pop()
-        if any(kind.isInstance(node) for kind in kinds):
-            raise ConfigError(f"sql: the statement must be a query over the view records, not {_name(node)}")
-        pending.extend(_list(node.children()))
-
-
-def examine(spark: Any, records: Any, result: Any) -> Facts:
-    """Walks from the result down to the view. Raises ConfigError where the records' identity is lost."""
-    inline = spark._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False)
-    plan = inline.apply(result._jdf.queryExecution().analyzed())
-    view = {name: _expression_id(a) for name, a in _output(records._jdf.queryExecution().analyzed())}
-    walk = _Walk(set(view.values()))
-    if not walk.reads_records(plan):
+def examine(spark: Any, query: str) -> Facts:
+    """What the statement does, without running it; the view `records` is there. Raises ConfigError where it is no query
+    or the records' identity is lost, AnalysisException where Spark does not take it."""
+    plan = _analysed(spark, query)
+    walk = _Walk(plan)
+    if not walk.view or not walk.reads_records(plan):
         raise ConfigError("sql: the statement does not read the view records")
     walk.down(plan)
-    found = {name: walk.origin(_expression_id(attribute)) for name, attribute in _output(plan)}
-    same = {name for name, origin in found.items() if name in view and view[name] == origin}
+    # The outermost node is our own SELECT *, which hands on the statement's columns under their own numbers.
+    found = {name: walk.origin(int(number)) for name, number in _COLUMN.findall(plan.text)}
+    same = {name for name, origin in found.items() if walk.view.get(name) == origin}
     if "position" in found and "position" not in same:
         raise ConfigError(
             "sql: position belongs to the source and cannot be changed; leave it out or select it as it is"
@@ -74,61 +72,142 @@ def examine(spark: Any, records: Any, result: Any) -> Facts:
     return Facts(same, walk.repeats)
 
 
+def _analysed(spark: Any, query: str) -> _Node:
+    from pyspark.errors import AnalysisException, ParseException
+
+    spark.conf.set("spark.sql.debug.maxToStringFields", 100_000)
+    try:
+        # On lines of its own: it may end with a comment.
+        said = _explained(spark, f"SELECT * FROM (\n{query}\n)")  # noqa: S608  the user's own
+    except ParseException:
+        parsed = _explained(spark, query).partition("\n")[2]
+        name = re.sub(r"\W", "", parsed.split(maxsplit=1)[0])
+        raise ConfigError(f"sql: the statement must be a query over the view records, not {name}") from None
+    after, found, _ = said.partition(_ANALYSED)[2].partition(_OPTIMIZED)
+    if not found or re.match(r"[\w.]+Exception: ", after):
+        raise AnalysisException(message=after.partition(": ")[2] or "it cannot be analysed")
+    # The first line is the schema.
+    return _tree(after.partition("\n")[2])
+
+
+def _explained(spark: Any, query: str) -> str:
+    return str(spark.sql(f"EXPLAIN EXTENDED {query}").collect()[0][0])
+
+
+@dataclass
+class _Node:
+    """A node of the plan. `text`: its line; `inner`: its subqueries."""
+
+    text: str
+    depth: int
+    children: list[_Node] = field(default_factory=list)
+    inner: list[_Node] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.text.split(maxsplit=1)[0].lstrip("'~")
+
+    def below(self) -> Iterator[_Node]:
+        yield from (*self.inner, *self.children)
+
+    def all(self) -> Iterator[_Node]:
+        yield self
+        for node in self.below():
+            yield from node.all()
+
+
+def _tree(text: str) -> _Node:
+    path: list[_Node] = []
+    root: _Node | None = None
+    for line in text.strip("\n").splitlines():
+        found = _LINE.match(line)
+        prefix, rest = (found[1], found[2] or "") if found else ("", line)
+        depth = len(prefix) // 3
+        if root is not None and depth == 0:
+            path[-1].text += f" {line}"  # the next line of a text in the statement
+            continue
+        node = _Node(rest, depth)
+        while path and path[-1].depth >= depth:
+            path.pop()
+        if root is None:
+            root = node
+        elif path:
+            (path[-1].children if depth - path[-1].depth == 1 else path[-1].inner).append(node)
+        path.append(node)
+    if root is None:
+        raise ConfigError("sql: Spark gives no plan of the statement")
+    return root
+
+
 class _Walk:
-    def __init__(self, view_ids: set[int]) -> None:
-        self.view_ids = view_ids
+    def __init__(self, plan: _Node) -> None:
+        views = [node for node in plan.all() if _is_view(node)]
+        self.view = {name: int(number) for node in views for name, number in _COLUMN.findall(node.text)}
+        """The view's columns and their numbers. Where it is read twice the statement is refused further on."""
+        self.named = {_number(node): node for node in plan.all() if node.name == "CTERelationDef"}
         self.aliases: dict[int, int] = {}
         self.repeats = False
 
-    def reads_records(self, node: Any) -> bool:
+    def reads_records(self, node: _Node) -> bool:
         """Whether the view is below this node, in its subqueries included."""
-        if self._is_view(node):
+        if _is_view(node):
             return True
-        below = [*_list(node.children()), *_list(node.subqueries())]
-        return any(self.reads_records(each) for each in below)
+        return any(self.reads_records(each) for each in self._below(node))
 
-    def down(self, node: Any) -> None:
+    def _below(self, node: _Node) -> list[_Node]:
+        if node.name == "WithCTE":
+            return node.children[-1:]  # the definitions count where they are read
+        if node.name == "CTERelationRef":
+            return [self.named[_number(node)]]
+        return list(node.below())
+
+    def down(self, node: _Node) -> None:
         """Checks the nodes between the result and the view, collecting what renames columns on the way."""
-        if self._is_view(node):
+        if _is_view(node):
             return
-        name = _name(node)
-        for subquery in _list(node.subqueries()):
-            if self.reads_records(subquery):
-                raise _lost("it reads records in a subquery")
+        name = node.name
+        if any(self.reads_records(subquery) for subquery in node.inner):
+            raise _lost("it reads records in a subquery")
         if name == "Join":
             self._join(node)
             return
         if name == "Generate":
             self.repeats = True
-        elif name not in _PASS:
+        elif name not in _PASS and name not in ("WithCTE", "CTERelationRef", "CTERelationDef"):
             raise _lost(_REASONS.get(name, f"it contains {name}"))
         if name == "Project":
-            for expression in _list(node.projectList()):
-                if _name(expression) == "Alias" and _name(expression.child()) == "AttributeReference":
-                    self.aliases[_expression_id(expression)] = _expression_id(expression.child())
-        for child in _list(node.children()):
-            self.down(child)
+            self.aliases.update({int(new): int(old) for old, new in _ALIAS.findall(node.text)})
+        for child in self._below(node):
+            if child not in node.inner:
+                self.down(child)
 
-    def origin(self, expression_id: int) -> int:
-        """The id of the column that this one is another name of."""
-        while expression_id in self.aliases:
-            expression_id = self.aliases[expression_id]
-        return expression_id
+    def origin(self, number: int) -> int:
+        """The number of the column that this one is another name of."""
+        while number in self.aliases:
+            number = self.aliases[number]
+        return number
 
-    def _join(self, node: Any) -> None:
-        left, right = node.left(), node.right()
+    def _join(self, node: _Node) -> None:
+        left, right = node.children
         in_left, in_right = self.reads_records(left), self.reads_records(right)
         if in_left and in_right:
             raise _lost("it joins records with itself; join it with a static table only")
-        way = node.joinType().sql()
+        kind = re.split(r"[\s,]", node.text, maxsplit=2)[1]
+        way = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).upper()
         allowed = _WAYS if in_left else ("INNER", "CROSS", "RIGHT OUTER")
         if way not in allowed:
             raise _lost(f"the join ({way}) makes rows that are no record, or keeps only the other table's")
         self.repeats = self.repeats or way not in ("LEFT SEMI", "LEFT ANTI")
         self.down(left if in_left else right)
 
-    def _is_view(self, node: Any) -> bool:
-        return _name(node) == "View" and node.isTempView() and node.desc().identifier().table() == "records"
+
+def _is_view(node: _Node) -> bool:
+    return node.text.startswith(_VIEW)
+
+
+def _number(node: _Node) -> int:
+    """Of a named part of a statement (WITH), or of a place that reads it."""
+    return int(re.split(r"[\s,]+", node.text)[1])
 
 
 def _lost(reason: str) -> ConfigError:
@@ -136,19 +215,3 @@ def _lost(reason: str) -> ConfigError:
         f"sql: the statement loses track of which record a row is: {reason}. Allowed are projections, WHERE, explode "
         "and joins with static tables"
     )
-
-
-def _name(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
-
-
-def _list(sequence: Any) -> list[Any]:
-    return [sequence.apply(i) for i in range(sequence.length())]
-
-
-def _output(plan: Any) -> list[tuple[str, Any]]:
-    return [(str(attribute.name()), attribute) for attribute in _list(plan.output())]
-
-
-def _expression_id(expression: Any) -> int:
-    return int(expression.exprId().id())

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks.micro_batch.halting import halting
     from conduit_tasks.micro_batch.recovery import counting
     from conduit_tasks.spark.ended import ENDED, ending_in_order
-    from conduit_tasks.spark.session import work_for
+    from conduit_tasks.spark.session import lost, work_for
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
@@ -77,8 +77,12 @@ def main(argv: list[str] | None = None) -> int:
     except errors.Terminated as error:
         event("ended", reason=str(error), lease="lapses" if error.busy else "given up", **where)
         return ENDED
-    except errors.ConduitError as error:
-        event("failed", reason=str(error), error=type(error).__name__, **where)
+    except Exception as error:
+        # Not every call to Spark is one of ours: those of a statement's, for one.
+        told = error if isinstance(error, errors.ConduitError) else lost(error)
+        if told is None:
+            raise
+        event("failed", reason=str(told), error=type(told).__name__, **where)
         return 1
     event("done", said=said, seconds=round(time.monotonic() - started, 3), **where)
     return 0

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from conduit_tasks.errors import ConfigError, InvariantBroken, SparkLost
+from conduit_tasks.errors import ConduitError, ConfigError, InvariantBroken, SparkLost
 from conduit_tasks.settings import settings
 from conduit_tasks.spark.remote import TOKEN, Address
 from conduit_tasks.spark.shipping import NAME, zipped
@@ -81,6 +81,32 @@ class ConnectExecutors:
                 return False
             time.sleep(0.05)
         return True
+
+    def release(self) -> None:
+        """Closes the sessions at the server, for good: their ids cannot be used again."""
+        from pyspark.sql.connect.session import SparkSession
+
+        for spark in self._sessions.values():
+            spark.client.release_session()
+            spark.client.close()
+        self._sessions.clear()
+        SparkSession._default_session = None
+        SparkSession._active_session.session = None
+
+    def lost(self, error: Exception) -> ConduitError | None:
+        """What an error of Spark's says of the server, where it is about the server and not about the work."""
+        if _refused(error):
+            return ConfigError(
+                f"the Spark Connect server at {self.address} does not take the token: give it as the password of the "
+                f"Airflow connection, or as {TOKEN}"
+            )
+        if not _gone(error):
+            return None
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        return SparkLost(
+            f"the Spark Connect server at {self.address} ended, cannot be reached or has forgotten the session "
+            f"({said}); nothing is lost, the next attempt begins a new session. Its log says why"
+        )
 
     def _begin(self, spark: Any) -> None:
         """Interrupts what a predecessor left, once per session, and marks this thread's jobs as this node's."""
@@ -141,17 +167,8 @@ class ConnectExecutors:
         try:
             yield
         except PySparkException as error:
-            if _refused(error):
-                raise ConfigError(
-                    f"the Spark Connect server at {self.address} does not take the token: give it as the password of "
-                    f"the Airflow connection, or as {TOKEN}"
-                ) from error
-            if _gone(error):
-                said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-                raise SparkLost(
-                    f"the Spark Connect server at {self.address} ended, cannot be reached or has forgotten the session "
-                    f"({said}); nothing is lost, the next attempt begins a new session. Its log says why"
-                ) from error
+            if lost := self.lost(error):
+                raise lost from error
             raise
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.errors import ConduitError
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class PlainExecutors:
 
         context()
         return SparkSession.builder.getOrCreate()
+
+    def lost(self, error: Exception) -> ConduitError | None:
+        return None  # a context of one's own ends with its driver
 
     def halt(self, seconds: float) -> bool:
         pyspark = sys.modules.get("pyspark")

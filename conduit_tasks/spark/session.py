@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from conduit_tasks import logs
+from conduit_tasks.errors import ConduitError
 from conduit_tasks.settings import Settings, settings
 from conduit_tasks.spark.ended import job
 from conduit_tasks.spark.remote import REMOTE
@@ -31,6 +32,9 @@ class Executors(Protocol):
 
     def session(self) -> SparkSession:
         """The SQL session of this node: its views and settings are nobody else's."""
+
+    def lost(self, error: Exception) -> ConduitError | None:
+        """The error of ours, where one of Spark's means that Spark itself is gone; None where it is about the work."""
 
     def halt(self, seconds: float) -> bool:
         """Cancels what runs; whether nothing is at work any more, after so many seconds at most. Any thread."""
@@ -73,6 +77,11 @@ def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
     work = _InExecutor(settings(), function, logs.fields())
     with job():
         return executors().run_all(work, list(pieces))
+
+
+def lost(error: Exception) -> ConduitError | None:
+    """See `Executors.lost`."""
+    return _executors.lost(error) if _executors is not None else None
 
 
 def halt(seconds: float) -> bool:

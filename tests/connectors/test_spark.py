@@ -93,8 +93,8 @@ def test_what_spark_cannot_read_is_named_and_options_stay_secret(home: Path, spa
 
 
 @pytest.mark.proves("C10", "I3")
-def test_a_pipeline_from_format_to_format(home: Path, spark: Any) -> None:
-    spark.range(5).selectExpr("id AS n", "CAST(id * 1.5 AS DECIMAL(5,1)) AS price").write.json(str(home / "in"))
+def test_a_pipeline_from_format_to_format(home: Path, anywhere: Any) -> None:
+    anywhere.range(5).selectExpr("id AS n", "CAST(id * 1.5 AS DECIMAL(5,1)) AS price").write.json(str(home / "in"))
     write_pipeline(
         home,
         "p",
@@ -113,4 +113,4 @@ pipelines:
         # Only Spark can say whether there is more: such a source is asked at every run
         run_until_quiet("p", most=4)
     assert [row["n"] for row in payloads(home / "out.jsonl")] == [0, 1, 2, 3, 4]
-    assert sorted(row.n for row in spark.read.parquet(str(home / "out")).collect()) == [0, 1, 2, 3, 4]
+    assert sorted(row.n for row in anywhere.read.parquet(str(home / "out")).collect()) == [0, 1, 2, 3, 4]

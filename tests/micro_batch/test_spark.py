@@ -18,7 +18,7 @@ from tests.micro_batch.test_whole import PROCESSED, events
 
 
 @pytest.mark.proves("C2", "C9", "I10")
-def test_rows_pass_through_executors_in_order(home: Path, spark: Any) -> None:
+def test_rows_pass_through_executors_in_order(home: Path, anywhere: Any) -> None:
     # Given several files, so that several executor tasks write several spool files
     write_pipeline(home, "p", PROCESSED.replace("settle: 0s", "settle: 0s, slice-bytes: 2KiB"))
     rows = [row for n in range(5) for row in events(home / "data", f"{n}.jsonl", n * 100, 100)]
@@ -41,7 +41,7 @@ FRAMES = PROCESSED.replace(
 
 
 @pytest.mark.proves("C2", "C4", "I10")
-def test_a_sql_processor_stands_among_record_wise_ones(home: Path, spark: Any) -> None:
+def test_a_sql_processor_stands_among_record_wise_ones(home: Path, anywhere: Any) -> None:
     write_pipeline(home, "p", FRAMES.replace("eq .Payload.After.n 7", "eq .Payload.After.n 15"))
     rows = events(home / "data", "a.jsonl", 0, 60)
     run_until_quiet("p", run_all=run_all)
@@ -74,7 +74,7 @@ pipelines:
 
 @pytest.mark.proves("C4", "C5", "C9", "I10")
 def test_the_record_that_a_statement_fails_on_is_nacked_alone_and_others_pass_a_condition_by(
-    home: Path, spark: Any
+    home: Path, connected: Any
 ) -> None:
     # Given a statement over the red records that fails on one of them, and blue ones that it would fail on too
     write_pipeline(home, "p", FAULTY)

@@ -1,0 +1,82 @@
+"""Sessions at a Spark Connect server: found again, told apart, warm; without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from conduit_tasks.errors import SparkLost
+from conduit_tasks.spark.connect import first_open
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2, 3, 7, 8, 100, 1_000])
+def test_the_first_session_that_is_not_closed_is_found_in_few_steps(closed: int) -> None:
+    asked: list[int] = []
+
+    def connect(number: int) -> int | None:
+        asked.append(number)
+        return number if number >= closed else None
+
+    assert first_open(connect) == closed
+    assert len(asked) <= 2 + 2 * closed.bit_length()
+
+
+def test_a_server_that_closes_every_session_is_no_endless_search() -> None:
+    with pytest.raises(SparkLost, match="takes no session"):
+        first_open(lambda number: None)
+
+
+def test_a_session_is_found_again_by_the_next_process_and_another_one_taken_once_it_is_closed(connected: Any) -> None:
+    from conduit_tasks.spark import session
+    from conduit_tasks.spark.connect import ConnectExecutors
+
+    # Given a pipeline's session, and that of another one
+    first = session.executors()
+    assert isinstance(first, ConnectExecutors)
+    url = str(first.address)
+
+    def session_of(pipeline: str) -> tuple[str, list[int]]:
+        executors = ConnectExecutors(url, pipeline, "sources.in")
+        answers = executors.run_all(abs, [-1, -2, -3])
+        [own] = executors._sessions.values()
+        return own.session_id, answers
+
+    a, answers = session_of("a")
+    assert answers == [1, 2, 3]
+    # Then the next process finds it, and pipelines have one each
+    assert session_of("a")[0] == a
+    assert session_of("b")[0] != a
+    # When the server closes it, as after an idle day, the next process has another one, and finds that again
+    executors = ConnectExecutors(url, "a", "sources.in")
+    executors.run_all(abs, [1])
+    executors.release()
+    again, answers = session_of("a")
+    assert again != a
+    assert answers == [1, 2, 3]
+    assert session_of("a")[0] == again
+
+
+def test_a_wrong_token_is_named_as_what_it_is(connected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from conduit_tasks.errors import ConfigError
+    from conduit_tasks.spark import session
+    from conduit_tasks.spark.connect import ConnectExecutors
+
+    executors = session.executors()
+    assert isinstance(executors, ConnectExecutors)
+    monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", "another")
+    with pytest.raises(ConfigError, match="does not take the token"):
+        ConnectExecutors(str(executors.address), "a", "n").run_all(abs, [1])
+
+
+def test_an_error_of_the_work_is_told_as_before_and_leaves_the_session_usable(connected: Any) -> None:
+    from pyspark.errors import PythonException
+
+    from conduit_tasks.spark.session import run_all
+
+    def divide(n: int) -> float:
+        return 1 / n
+
+    with pytest.raises(PythonException, match="ZeroDivisionError"):
+        run_all(divide, [1, 0])
+    assert run_all(divide, [2, 1]) == [0.5, 1.0]
