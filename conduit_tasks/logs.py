@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -73,6 +74,29 @@ class _Stderr(logging.StreamHandler):
     @property
     def stream(self) -> Any:
         return sys.stderr
+
+
+class _Kept(_Stderr):
+    def __init__(self, lines: deque[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@contextmanager
+def kept(most: int = 1_000) -> Iterator[deque[str]]:
+    """The last lines logged in the block, beside where they go: of a worker elsewhere, to be written again by its
+    driver."""
+    lines: deque[str] = deque(maxlen=most)
+    handler = _Kept(lines)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        root.removeHandler(handler)
 
 
 class Text(logging.Formatter):

@@ -42,17 +42,18 @@ def down(deadline: Annotated[float, typer.Option(help="Seconds in which pipeline
 @app.command()
 def status(format: Annotated[Format, typer.Option(help="text or json")] = Format.text) -> None:
     """Show which parts run and where. Exit code 1 where one is missing."""
-    from conduit_tasks.stack import gateway, processes
+    from conduit_tasks.stack import connect, gateway, processes
     from conduit_tasks.stack.down import GRACE
 
     layout = _layout()
     state = State.load(layout)
     rows = []
     for name in reversed(GRACE):
-        if name == gateway.NAME and name not in state.processes:
+        if name in (gateway.NAME, connect.NAME) and name not in state.processes:
             continue
         found = processes.find(state.processes.get(name))
-        where = {"redis": state.redis_url, "api-server": state.api_url, gateway.NAME: state.gateway_url}.get(name)
+        addresses = {"redis": state.redis_url, "api-server": state.api_url}
+        where = {**addresses, gateway.NAME: state.gateway_url, connect.NAME: state.connect_url}.get(name)
         rows.append((name, "running" if found else "stopped", found and found.pid, where, layout.log(name)))
     names = ("part", "state", "pid", "address", "log")
     if format is Format.json:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import sys
 import tempfile
 import time
 import uuid
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from conduit_tasks import logs
 from conduit_tasks.errors import ConduitError, ConfigError, InvariantBroken, SparkLost
 from conduit_tasks.settings import settings
 from conduit_tasks.spark.remote import TOKEN, Address
@@ -172,6 +174,15 @@ class ConnectExecutors:
             raise
 
 
+def warm(url: str) -> None:
+    """Runs a small job in a session of no pipeline's, and closes it."""
+    executors = ConnectExecutors(url, "", "warm")
+    try:
+        executors.run_all(abs, [-1, -2])
+    finally:
+        executors.release()
+
+
 def first_open(connect: Callable[[int], Any]) -> Any:
     """What `connect` gives for the lowest number that it gives something for, where closed ones precede open ones:
     looked for in steps that double, then by halving."""
@@ -206,7 +217,9 @@ class _Pieces:
         with _at(self.lock):
             for batch in batches:
                 for piece in batch.column(0).to_pylist():
-                    answer = cloudpickle.dumps(self.function(self.pieces[piece]))
+                    with logs.kept() as lines:
+                        made = self.function(self.pieces[piece])
+                    answer = cloudpickle.dumps((made, list(lines)))
                     yield pa.record_batch([pa.array([piece]), pa.array([answer], pa.binary())], ["piece", "answer"])
 
 
@@ -217,7 +230,13 @@ def _answers(table: pa.Table, count: int) -> list[Any]:
     answers = dict(zip(table.column("piece").to_pylist(), table.column("answer").to_pylist()))
     if sorted(answers) != list(range(count)) or table.num_rows != count:
         raise InvariantBroken(f"invariant 10: {count} tasks were started, and {table.num_rows} answered")
-    return [cloudpickle.loads(answers[piece]) for piece in range(count)]
+    made = []
+    for piece in range(count):
+        answer, lines = cloudpickle.loads(answers[piece])
+        made.append(answer)
+        # The worker's stderr is the server's log; the task's log has them, too.
+        sys.stderr.writelines(f"{line}\n" for line in lines)
+    return made
 
 
 @contextmanager

@@ -13,13 +13,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from conduit_tasks import logs
 from conduit_tasks.settings import settings
-from conduit_tasks.spark.remote import PORT, TOKEN
+from conduit_tasks.spark.remote import PORT, TOKEN, Address
 from conduit_tasks.spark.submit import launch
 
 log = logging.getLogger(__name__)
@@ -31,12 +32,15 @@ MEMORY = "1g"
 PAUSES = (0.0, 1.0, 2.0, 5.0, 10.0)
 """Seconds before it is started again; the first again once it lived for LIVED."""
 LIVED = 60.0
+START = 60.0
+"""Seconds in which it must listen, and have run its first job."""
 GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 
 CONF = {
     # Pipelines share the cores, each has a pool of its own.
     "spark.scheduler.mode": "FAIR",
+    "spark.python.daemon.module": "conduit_tasks.spark.daemon",
     # An idle session costs little, and a new one seconds.
     "spark.connect.session.manager.defaultSessionTimeout": "24h",
     # A job whose driver was killed: the next attempt interrupts it, this is for those that have none.
@@ -87,6 +91,7 @@ def serve(host: str, port: int, master: str) -> int:
         child = subprocess.Popen(argv, env={**os.environ, **environment}, cwd=home)  # noqa: S603  Spark's own
         if ending:
             child.terminate()
+        threading.Thread(target=_warm, args=(child, host, port), daemon=True).start()
         code = _wait(child, lambda: ending)
         if ending:
             break
@@ -97,6 +102,21 @@ def serve(host: str, port: int, master: str) -> int:
         while not ending and time.monotonic() < deadline:
             time.sleep(0.1)
     return 0
+
+
+def _warm(child: subprocess.Popen[bytes], host: str, port: int) -> None:
+    """Has the new server run a first small job, so that the first real one finds its classes loaded and compiled."""
+    address = Address("localhost" if host in ("127.0.0.1", "0.0.0.0") else host, port)  # noqa: S104 - only compared
+    deadline = time.monotonic() + START
+    while not address.listens():
+        if child.poll() is not None or time.monotonic() > deadline:
+            return
+        time.sleep(0.1)
+    code = f"from conduit_tasks.spark.connect import warm; warm({str(address)!r})"
+    try:
+        subprocess.run([sys.executable, "-c", code], timeout=START, check=False, stderr=subprocess.DEVNULL)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return
 
 
 def _wait(child: subprocess.Popen[bytes], ending: Any) -> int:

@@ -18,11 +18,11 @@ DEADLINE = 60.0
 """Seconds in which pipelines are drained."""
 GRACE = {
     **{"gateway": 40.0, "scheduler": 120.0},
-    **{"triggerer": 20.0, "dag-processor": 20.0, "api-server": 20.0, "redis": 30.0},
+    **{"spark-connect": 20.0, "triggerer": 20.0, "dag-processor": 20.0, "api-server": 20.0, "redis": 30.0},
 }
 """Seconds from SIGTERM to SIGKILL. The gateway answers what it took, the scheduler waits for its tasks; an idle
 triggerer takes ten."""
-ORDER = (("gateway", "scheduler"), ("triggerer", "dag-processor", "api-server"), ("redis",))
+ORDER = (("gateway", "scheduler"), ("spark-connect", "triggerer", "dag-processor", "api-server"), ("redis",))
 """Stopped one group after the other: the scheduler waits for its tasks, and tasks need the API and Redis."""
 
 STATELESS = frozenset({"dag-processor"})

@@ -8,8 +8,10 @@ import os
 import secrets
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from conduit_tasks.spark.remote import TOKEN, Address
 from conduit_tasks.stack.layout import Layout, write_private
 
 USER = "admin"
@@ -26,13 +28,19 @@ def load_secrets(layout: Layout) -> dict[str, str]:
         known["fernet"] = base64.urlsafe_b64encode(os.urandom(32)).decode()
         known["password"] = secrets.token_urlsafe(12)
         write_private(layout.secrets_file, known)
+    if "connect" not in known:  # made by a version that had no Connect server
+        known["connect"] = secrets.token_urlsafe(32)
+        write_private(layout.secrets_file, known)
     if not layout.passwords_file.exists():
         write_private(layout.passwords_file, {USER: known["password"]})
     return known
 
 
-def component_environment(layout: Layout, api_url: str, redis_url: str) -> dict[str, str]:
-    """This process's environment with ours laid over; a user's `AIRFLOW__*` wins where we do not rely on it."""
+def component_environment(layout: Layout, api_url: str, redis_url: str, connect_url: str = "") -> dict[str, str]:
+    """This process's environment with ours laid over; a user's `AIRFLOW__*` wins where we do not rely on it.
+
+    `connect_url`: the stack's Spark Connect server, where it has one; its token goes by the environment alone.
+    """
     own, bin_dir = load_secrets(layout), str(Path(sys.executable).parent)
     where = urlsplit(api_url)
     path = os.environ.get("PATH", os.defpath)
@@ -51,13 +59,24 @@ def component_environment(layout: Layout, api_url: str, redis_url: str) -> dict[
         "AIRFLOW__API__PORT": str(where.port),
         "AIRFLOW__API__BASE_URL": api_url,
     }
-    return {**_defaults(layout), **os.environ, **fixed}
+    if connect_url:
+        fixed[TOKEN] = own["connect"]
+    return {**_defaults(layout, connect_url), **os.environ, **fixed}
 
 
-def _defaults(layout: Layout) -> dict[str, str]:
+def spark_connection(connect_url: str) -> dict[str, Any]:
+    """Airflow's connection: at the Connect server, and by a submit of the task's own where that does not answer."""
+    if not connect_url:
+        return SPARK_CONNECTION
+    address = Address.parse(connect_url)
+    extra = {"master": SPARK_CONNECTION["host"]}
+    return {"conn_type": "spark_connect", "host": address.host, "port": address.port, "extra": extra}
+
+
+def _defaults(layout: Layout, connect_url: str) -> dict[str, str]:
     return {
         "CONDUIT_SPARK_POOL": POOL,
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(SPARK_CONNECTION),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark_connection(connect_url)),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         # Idle workers cost memory, and Spark is what fills the cores.

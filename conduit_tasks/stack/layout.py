@@ -115,6 +115,7 @@ class State:
     processes: dict[str, Process] = field(default_factory=dict)
     stopped_by_shutdown: list[str] = field(default_factory=list)
     gateway_url: str = ""
+    connect_url: str = ""
 
     @classmethod
     def load(cls, layout: Layout) -> State:

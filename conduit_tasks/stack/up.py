@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from conduit_tasks.cli.starter import FILES
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
-from conduit_tasks.stack import gateway, processes, redis
+from conduit_tasks.stack import connect, gateway, processes, redis
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import POOL, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, State
@@ -34,6 +34,9 @@ OTHERS = 600.0
 START_TIMEOUT = 180.0
 """Seconds; with two busy cores and a first start, Airflow has been seen to take 60."""
 
+CONNECT_TIMEOUT = 60.0
+"""Seconds; it starts beside Airflow, and listens before Airflow is healthy."""
+
 Say = Callable[[str], None]
 
 
@@ -48,7 +51,8 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
         end_left_behind(state, say)
         _redis(layout, state, say)
         state.api_url = _api_url(state)
-        env = component_environment(layout, state.api_url, state.redis_url)
+        connect.start(layout, state, say, _port)
+        env = component_environment(layout, state.api_url, state.redis_url, state.connect_url)
         _dag_files(layout, say)
         missing = [name for name in COMPONENTS if processes.find(state.processes.get(name)) is None]
         # In parallel to Airflow's start: it takes a minute of one core, once per JDK and pyspark.
@@ -63,6 +67,7 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
             state.save(layout)
         gateway.ensure(layout, state, env, say, port=_port, timeout=60)
         _await_health(layout, state, timeout)
+        connect.await_it(layout, state, say, CONNECT_TIMEOUT)
         with Api(state.api_url, password=load_secrets(layout)["password"]) as api:
             api.set_pool(POOL, slots())
         if state.stopped_by_shutdown:

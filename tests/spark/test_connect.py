@@ -80,3 +80,22 @@ def test_an_error_of_the_work_is_told_as_before_and_leaves_the_session_usable(co
     with pytest.raises(PythonException, match="ZeroDivisionError"):
         run_all(divide, [1, 0])
     assert run_all(divide, [2, 1]) == [0.5, 1.0]
+
+
+def test_what_workers_log_is_in_the_log_of_the_task(connected: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    import logging
+
+    from conduit_tasks import logs
+    from conduit_tasks.spark.session import run_all
+
+    def work(n: int) -> int:
+        logging.getLogger("conduit_tasks.x").info("piece %d", n)
+        return n
+
+    with logs.about(pipeline="p", node="sources.s"):
+        assert run_all(work, [1, 2]) == [1, 2]
+    found = [line for line in capsys.readouterr().err.splitlines() if "conduit_tasks.x: piece" in line]
+    assert [line.partition("piece ")[2] for line in found] == [
+        "1 [pipeline=p node=sources.s]",
+        "2 [pipeline=p node=sources.s]",
+    ]

@@ -21,7 +21,8 @@ from conduit_tasks.broker.connection import check_durability
 from conduit_tasks.cli.starter import FILES
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import Settings
-from conduit_tasks.stack import processes, redis
+from conduit_tasks.spark.remote import TOKEN
+from conduit_tasks.stack import connect, processes, redis
 from conduit_tasks.stack.environment import component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, Process, State
 from conduit_tasks.stack.processes import StackError
@@ -249,6 +250,49 @@ def test_what_the_user_set_of_airflow_wins_where_we_do_not_rely_on_it(
     assert env["AIRFLOW__API__PORT"] == "8099"
     assert env["CONDUIT_SPOOL"] == "s3://bucket"
     assert env["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("set_by_the_user", "runs"),
+    [
+        ({}, True),
+        ({"CONDUIT_SPARK_CONNECT": "off"}, False),
+        ({"AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[1]"}'}, False),
+    ],
+)
+def test_a_connect_server_is_the_default_unless_somebody_says_where_spark_is(
+    set_by_the_user: dict[str, str], runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CONDUIT_SPARK_CONNECT", "AIRFLOW_CONN_SPARK_DEFAULT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in set_by_the_user.items():
+        monkeypatch.setenv(name, value)
+    assert connect.wanted() is runs
+
+
+def test_components_are_told_of_the_connect_server_and_the_token_is_not_in_the_connection(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
+    monkeypatch.delenv(TOKEN, raising=False)
+    # Given a home whose secrets were made before there was such a server
+    own = load_secrets(layout)
+    token = own.pop("connect")
+    layout.secrets_file.write_text(json.dumps(own))
+
+    with_one = component_environment(layout, "http://127.0.0.1:8099", "unix:///x", "sc://localhost:15010")
+    without = component_environment(layout, "http://127.0.0.1:8099", "unix:///x")
+
+    assert json.loads(with_one["AIRFLOW_CONN_SPARK_DEFAULT"]) == {
+        "conn_type": "spark_connect",
+        "host": "localhost",
+        "port": 15010,
+        "extra": {"master": "local[*]"},
+    }
+    assert len(with_one[TOKEN]) > 30
+    assert with_one[TOKEN] == load_secrets(layout)["connect"] != token
+    assert json.loads(without["AIRFLOW_CONN_SPARK_DEFAULT"]) == {"conn_type": "spark", "host": "local[*]"}
+    assert TOKEN not in without
 
 
 def test_commands_find_the_redis_of_the_stack_in_their_home(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

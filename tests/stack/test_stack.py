@@ -11,6 +11,8 @@ import httpx
 import psutil
 import pytest
 
+from conduit_tasks.spark.remote import Address
+from conduit_tasks.spark.server import CLASS
 from conduit_tasks.stack import processes
 from conduit_tasks.stack.layout import Layout
 from tests.stack.conftest import PATIENCE, Receiver, Stack, until
@@ -133,6 +135,30 @@ def test_a_killed_schedulers_workers_are_ended_when_it_is_started_again(stack: S
     assert "that a killed scheduler had left running" in said
     assert processes.left_behind(scheduler) == []
     assert processes.find(stack.state.processes["scheduler"]) is not None
+
+
+@pytest.mark.proves("C9", "C11")
+def test_a_connect_server_that_is_killed_in_the_middle_is_there_again_and_the_run_goes_on(
+    stack: Stack, receiver: Receiver
+) -> None:
+    # Given a delivery in the middle, at the stack's own Connect server
+    receiver.pause = 0.02
+    stack.pipeline("served", http(receiver))
+    stack.write("served", "a", 1, 400)
+    stack.run("served", "--no-wait")
+    until(lambda: len(receiver.got) > 100)
+    supervisor = psutil.Process(stack.state.processes["spark-connect"].pid)
+    [server] = [p for p in supervisor.children() if CLASS in p.cmdline()]
+    # When it is killed
+    server.kill()
+    # Then another one listens at the same address, and the same run tries again and delivers the rest
+    run = stack.last_run("served")
+    with stack.api() as api:
+        until(lambda: api.run("served", run)["state"] in ("success", "failed"))
+        task = next(t for t in api.tasks("served", run) if t["task_id"] == "destinations.out")
+    assert (task["state"], task["try_number"]) == ("success", 2)
+    assert list(dict.fromkeys(receiver.got)) == list(range(1, 401))
+    until(Address.parse(stack.state.connect_url).listens)
 
 
 @pytest.mark.proves("C9", "I3", "I4", "I10")
