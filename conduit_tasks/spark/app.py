@@ -117,6 +117,8 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    if code:
-        # The interpreter's exit would otherwise wait for the gateway; the code is what Airflow acts on.
+    from conduit_tasks.spark.session import close
+
+    # The interpreter's exit would otherwise wait for the gateway; the code is what Airflow acts on.
+    if code or close():
         os._exit(code)

@@ -84,6 +84,12 @@ class ConnectExecutors:
             time.sleep(0.05)
         return True
 
+    def close(self) -> bool:
+        """Leaves the sessions as they are; by itself Spark's client would speak with the server again at the exit."""
+        for spark in self._sessions.values():
+            spark.client.close()
+        return True
+
     def release(self) -> None:
         """Closes the sessions at the server, for good: their ids cannot be used again."""
         from pyspark.sql.connect.session import SparkSession

@@ -54,6 +54,9 @@ class PlainExecutors:
     def lost(self, error: Exception) -> ConduitError | None:
         return None  # a context of one's own ends with its driver
 
+    def close(self) -> bool:
+        return False  # the JVM ends with the interpreter
+
     def halt(self, seconds: float) -> bool:
         pyspark = sys.modules.get("pyspark")
         sc = pyspark.SparkContext._active_spark_context if pyspark else None

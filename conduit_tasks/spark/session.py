@@ -39,6 +39,9 @@ class Executors(Protocol):
     def halt(self, seconds: float) -> bool:
         """Cancels what runs; whether nothing is at work any more, after so many seconds at most. Any thread."""
 
+    def close(self) -> bool:
+        """After the last job; whether nothing is left that the interpreter's exit would have to end."""
+
 
 _executors: Executors | None = None
 _about: tuple[str, str] = ("", "")
@@ -82,6 +85,11 @@ def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
 def lost(error: Exception) -> ConduitError | None:
     """See `Executors.lost`."""
     return _executors.lost(error) if _executors is not None else None
+
+
+def close() -> bool:
+    """See `Executors.close`."""
+    return _executors is not None and _executors.close()
 
 
 def halt(seconds: float) -> bool:
