@@ -16,6 +16,7 @@ import hashlib
 import os
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ class ConnectExecutors:
     def __init__(self, url: str, pipeline: str, node: str) -> None:
         self.address, self.pipeline, self.node = Address.parse(url), pipeline, node or "unnamed"
         self._sessions: dict[str, Any] = {}
+        self._opening = threading.Lock()
         self._lock: Path | None = None
         self._cleared: set[str] = set()
 
@@ -124,9 +126,10 @@ class ConnectExecutors:
         spark.addTag(self.node)
 
     def _session(self, part: str) -> Any:
-        if part not in self._sessions:
-            self._sessions[part] = self._open(part)
-        return self._sessions[part]
+        with self._opening:
+            if part not in self._sessions:
+                self._sessions[part] = self._open(part)
+            return self._sessions[part]
 
     def _open(self, part: str) -> Any:
         with tempfile.TemporaryDirectory(prefix="conduit-include-") as side:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.settings import forget
+from conduit_tasks.spark.ended import ENDED
 from tests.conftest import ConnectServer
 from tests.faults.parts import Application, Receiver, account, drive, events, until
 from tests.faults.test_deadly_record import PIPELINE as DEADLY
 from tests.faults.test_deadly_record import check, given
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_sealed
-from tests.micro_batch.harness import payloads, write_pipeline
+from tests.micro_batch.harness import payloads, state, write_pipeline
 
 Start = Callable[..., Application]
 
@@ -89,6 +91,24 @@ def test_a_server_that_is_killed_ends_the_attempt_within_ten_seconds_and_the_nex
     until(mortal.address.listens, "another server", 60)
     again = applications("p", "destinations.web", "two", mortal.environment)
     assert again.wait(120) == 0, again.log.read_text()[-3000:]
+    arrived(home, receiver, rows, IN_FLIGHT + UNTOLD)
+
+
+@pytest.mark.proves("C10", "C15", "C9")
+def test_a_driver_that_is_asked_to_end_interrupts_its_job_and_gives_its_lease_up(
+    home: Path, receiver: Receiver, applications: Start, connect_server: ConnectServer
+) -> None:
+    rows, application = delivering(home, receiver, applications, connect_server)
+    application.process.send_signal(signal.SIGTERM)
+    assert application.wait(60) == ENDED, application.log.read_text()[-2000:]
+    # Then nobody is at work, and nothing is waited for
+    [ended] = [e for e in application.events() if e["event"] == "ended"]
+    assert ended["lease"] == "given up"
+    sent = receiver.accepted()
+    broker = state("p")
+    assert broker.held_for("destinations.web") == 0
+    broker.close()
+    assert receiver.accepted() == sent
     arrived(home, receiver, rows, IN_FLIGHT + UNTOLD)
 
 
