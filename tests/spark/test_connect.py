@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 
 from conduit_tasks.errors import SparkLost
 from conduit_tasks.spark.connect import first_open
+from tests.faults.parts import until
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2, 3, 7, 8, 100, 1_000])
@@ -99,3 +102,38 @@ def test_what_workers_log_is_in_the_log_of_the_task(connected: Any, capsys: pyte
         "1 [pipeline=p node=sources.s]",
         "2 [pipeline=p node=sources.s]",
     ]
+
+
+def test_what_a_killed_predecessor_left_is_interrupted_by_the_first_job_of_its_node_and_by_no_other(
+    connected: Any,
+) -> None:
+    from conduit_tasks.spark import session
+    from conduit_tasks.spark.connect import ConnectExecutors, _nobody_at
+
+    own = session.executors()
+    assert isinstance(own, ConnectExecutors)
+
+    def of(node: str) -> ConnectExecutors:
+        return ConnectExecutors(str(own.address), "a", node)
+
+    # Given a job that a driver waits for no longer
+    left, ended = of("sources.in"), list[BaseException]()
+
+    def work() -> None:
+        try:
+            left.run_all(time.sleep, [120])
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            ended.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    until(lambda: left._lock is not None and not _nobody_at(left._lock), "the job to begin", 60)
+    # When another node's driver begins, it goes on
+    assert of("sources.other").run_all(abs, [-1]) == [1]
+    assert left._lock is not None
+    assert not _nobody_at(left._lock)
+    # When its node's next one begins, it is ended, its worker with it
+    assert of("sources.in").run_all(abs, [-1]) == [1]
+    thread.join(30)
+    assert "cancel" in str(ended[0]).lower()
+    until(lambda: left._lock is not None and _nobody_at(left._lock), "its worker to end", 30)
