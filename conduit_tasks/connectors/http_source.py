@@ -163,6 +163,9 @@ class HttpSource(Source):
             following = {**at, "seen": len(found)} if found else token
         # A server that does not answer 304 is told by its tag.
         same = self._next == "etag" and following == at
+        if self._next == "etag":
+            # Asked for by the same tag again, what comes may be something else: positions name both.
+            at = {**following, "behind": at.get("etag")}
         return _Page(at, seen, [] if same else found[seen:], following, len(answer.content))
 
     def _following(self, whole: Any, records: list[Any], answer: httpx.Response) -> Token:

@@ -29,6 +29,7 @@ PATIENCE = 0.2
 """Seconds that the client gathers a batch."""
 HEADER, BINARY_HEADER = "kafka.header.", "kafka.header.base64."
 """Metadata of a header: its value as text, or in base64 where it is none."""
+ERROR = "conduit.error"
 _CE = re.compile(r"ce_([a-z0-9]+)")
 """A header of an event in binary mode (CloudEvents Kafka binding, 3.2)."""
 
@@ -139,7 +140,7 @@ def batch_of(part: str, messages: Sequence[Any]) -> pa.RecordBatch:
         [
             pc.binary_join_element_wise(f"{part}:", offsets.cast(pa.string()), "").cast(pa.binary()),
             operation.take(values.is_null().cast(pa.int8())),
-            _metadata(messages),
+            _metadata(part, messages),
             pa.array([m.key() for m in messages], pa.binary()),
             none,
             values,
@@ -149,7 +150,7 @@ def batch_of(part: str, messages: Sequence[Any]) -> pa.RecordBatch:
     )
 
 
-def _metadata(messages: Sequence[Any]) -> pa.MapArray:
+def _metadata(part: str, messages: Sequence[Any]) -> pa.MapArray:
     """`opencdc.createdAt` (nanoseconds) from the message's time, and its headers."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -157,15 +158,33 @@ def _metadata(messages: Sequence[Any]) -> pa.MapArray:
     from conduit_tasks.record.schema import READ_SCHEMA
 
     map_type = READ_SCHEMA.field("metadata").type
-    headers = [m.headers() for m in messages]
+    headers = [_of(m) for m in messages]
     kinds, times = zip(*(m.timestamp() for m in messages))
     if any(headers) or not all(kinds):
         own = [[("opencdc.createdAt", f"{t}000000")] if k else [] for k, t in zip(kinds, times)]
-        return pa.array([[*o, *_headers(h or ())] for o, h in zip(own, headers)], map_type)
+        return pa.array(
+            [[*o, *_named(part, m, h)] for m, o, h in zip(messages, own, headers)],
+            map_type,
+        )
     count = len(messages)
     items = pc.binary_join_element_wise(pa.array(times, pa.int64()).cast(pa.string()), "000000", "")
     keys = pa.repeat(pa.scalar("opencdc.createdAt", pa.string()), count)
     return pa.MapArray.from_arrays(pa.array(range(count + 1), pa.int32()), keys, items).cast(map_type)
+
+
+def _of(message: Any) -> list[tuple[str, bytes | None]] | str | None:
+    """A message's headers; why not, where the client cannot make text of a name, and then gives none of them."""
+    try:
+        found: list[tuple[str, bytes | None]] | None = message.headers()
+    except (SystemError, UnicodeDecodeError):
+        return "the name of a header is not UTF-8"
+    return found
+
+
+def _named(part: str, message: Any, headers: list[tuple[str, bytes | None]] | str | None) -> list[tuple[str, str]]:
+    if isinstance(headers, str):
+        return [(ERROR, f"{part}:{message.offset()}: {headers}")]
+    return _headers(headers or ())
 
 
 def _headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, str]]:

@@ -147,6 +147,21 @@ def test_a_micro_batch_takes_no_more_bytes_than_its_limit_and_a_page() -> None:
         assert sum(batch.num_rows for batch in endless.read(replace(slice, hint=3))) == 3
 
 
+@pytest.mark.proves("C10")
+def test_answers_that_follow_on_the_same_one_are_other_records() -> None:
+    """Given an answer that is A, B, A again, and then C, then C's records have ids of their own: a receiver that drops
+    what it has would drop them with B's."""
+    said = ["A"]
+    found: list[Record] = []
+    with answering(lambda _: (200, [{"n": said[0]}], {"ETag": said[0]})) as server:
+        position: dict[str, Any] = {}
+        for said[0] in "ABAC":
+            records, position = drain(lambda: source(server, "etag"), position)
+            found += records
+    assert [r.after["n"] for r in found if isinstance(r.after, dict)] == list("ABAC")
+    assert len({r.id for r in found}) == 4
+
+
 def test_a_server_that_fails_for_a_moment_is_asked_again() -> None:
     shop = Shop()
     with answering(shop) as server:

@@ -57,6 +57,17 @@ def test_key_value_headers_and_time_of_a_message_become_a_record(kafka: Kafka) -
     assert [r.position for r in (first, second)] == [f"{topic}:0:{n}".encode() for n in (0, 1)]
 
 
+def test_a_header_whose_name_is_not_utf8_marks_its_own_message_and_keeps_no_other_back(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.put(topic, [b"before"], headers=[("who", b"me")])
+    kafka.put_with_header(topic, b"with", b"na\xffme")
+    kafka.put(topic, [b"after"], headers=[("who", b"me")])
+    before, marked, last = everything(kafka.source(topic))
+    assert [r.after for r in (before, marked, last)] == [b"before", b"with", b"after"]
+    assert marked.meta()["conduit.error"] == f"{topic}:0:1: the name of a header is not UTF-8"
+    assert before.meta()["kafka.header.who"] == last.meta()["kafka.header.who"] == "me"
+
+
 # --- planning
 
 
