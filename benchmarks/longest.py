@@ -332,6 +332,11 @@ def cases() -> dict[str, Call]:
             {**token, "from": 1, "to": 1, "observed": {}},
             {K.ack("a"): {"from": "1", "to": "1"}, K.intent("a"): named(b("begin_ack", "position") // 2)},
         ),
+        "slim": Call(
+            {"pipeline": K.pipeline, "each": [K.micro_batch(m) for m in range(2, 2 + b("slim", "each"))]},
+            {"to": 1 + b("slim", "each")},
+            {K.micro_batch(m): {"state": "sealed", "slices:a": "x" * 200} for m in range(2, 2 + b("slim", "each"))},
+        ),
         "begin_collect": Call(
             {
                 "pipeline": K.pipeline,

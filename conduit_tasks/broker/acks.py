@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -212,6 +213,22 @@ class Acks(Deliveries):
                 break
             out.append(m)
         return out
+
+    def slim(self, sources: Sequence[str], destinations: Sequence[str], age: float) -> None:
+        """Of micro-batches below every cursor, acked by every source and sealed `age` seconds ago, keeps only what
+        redeliveries and collection ask for: a fraction, as there are as many as `spool.retention` has runs."""
+        sealed, *cursors = self.cursors(destinations)
+        acked = [int(n or 0) for n in self.read(*(("HGET", self.keys.ack(s), "m") for s in sources))]
+        done = max(self.numbers("slim", "collected"))
+        old = self.now() - age
+        for some in portions(range(done + 1, min([sealed, *cursors, *acked]) + 1)):
+            found = self.read(*(("HGET", self.keys.micro_batch(m), "sealed_at") for m in some))
+            due = [m for m, _ in takewhile(lambda of: (seconds(of[1]) or 0.0) <= old, zip(some, found))]
+            if due:
+                keys = {"pipeline": self.keys.pipeline, "each": [self.keys.micro_batch(m) for m in due]}
+                self.run(scripts.SLIM, keys, to=due[-1])
+            if len(due) < len(some):
+                break
 
     def begin_collect(self, m: int) -> None:
         """Marks micro-batch m before its files are removed. Raises InvariantBroken where somebody needs it."""

@@ -30,6 +30,10 @@ UNFINISHED = 3_600.0
 """Seconds that a cleared task's redelivery may be left lying at least, before it holds back no collection any more."""
 
 
+SLIM_AFTER = 3_600.0
+"""Seconds after which a micro-batch that is done with is kept in a fraction of its size."""
+
+
 def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
     """Acks one source and collects. Returns {"acked": position or None, "collected": [numbers]}."""
     with opened(pipeline_id, run_id) as context:
@@ -130,5 +134,7 @@ def collect(context: Context) -> list[int]:
         context.spool.collect(context.pipeline.id, number)
         context.broker.end_collect(number)
         done.append(number)
+    queues = [source_class(s.plugin).comes_again for s in context.pipeline.sources if source_class(s.plugin).settles]
+    context.broker.slim(sources, destinations, max([SLIM_AFTER, *queues]))
     collect_ledger(context)
     return done

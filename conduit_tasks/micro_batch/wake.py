@@ -18,6 +18,7 @@ from conduit_tasks.pipeline.topology import Pipeline, Wake
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.spool.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,8 @@ LEFT = 60.0
 @dataclass(frozen=True)
 class Look:
     """What one look saw. `news`: sources with something to read; `left`: something that was read is not delivered
-    everywhere; `progress`: differs from an earlier one where a run did something meanwhile."""
+    everywhere, or Redis has forgotten it; `progress`: differs from an earlier one where a run did something
+    meanwhile."""
 
     news: tuple[str, ...] = ()
     left: bool = False
@@ -68,10 +70,12 @@ class Watch:
     """Looks at one pipeline's sources and state. Both methods may block for as long as a server lets them wait; several
     threads may call them."""
 
-    def __init__(self, pipeline: Pipeline, broker: Broker, sources: Mapping[str, Source]) -> None:
+    def __init__(self, pipeline: Pipeline, broker: Broker, sources: Mapping[str, Source], spool: Spool) -> None:
         self.wake = pipeline.wake or Wake()
         self._pipeline, self._broker, self._sources = pipeline, broker, sources
+        self._spool = spool
         self._positions: dict[str, Position] = {}
+        self._forgot = False
         self._read: tuple[int, ...] | None = None
         self._alone = threading.Lock()
 
@@ -81,6 +85,7 @@ class Watch:
         from conduit_tasks.broker.broker import Broker
         from conduit_tasks.broker.connection import connect
         from conduit_tasks.connectors.registry import source_class
+        from conduit_tasks.micro_batch.context import open_spool
         from conduit_tasks.micro_batch.plan import source_connector
         from conduit_tasks.settings import settings
 
@@ -88,10 +93,11 @@ class Watch:
         wanted = pipeline.wake.sources if pipeline.wake else ()
         ids = [s.id for s in pipeline.sources if source_class(s.plugin).watchable() and (not wanted or s.id in wanted)]
         sources = {id: source_connector(pipeline, id) for id in ids}
-        return cls(pipeline, Broker(pipeline.id, connect(settings())), sources)
+        return cls(pipeline, Broker(pipeline.id, connect(settings())), sources, open_spool(pipeline))
 
     def look(self) -> Look:
-        """What there is to do. One question to Redis, one to each source; changes nothing.
+        """What there is to do. One question to Redis, one to each source, and one to the spool where something moved;
+        changes nothing.
 
         Raises ConduitError where either cannot be asked.
         """
@@ -111,10 +117,12 @@ class Watch:
         if read != self._read:
             # Planned positions move with these; a source of many files has many of them.
             self._positions = {id: self._broker.position(id) for id in self._sources}
+            # A Redis that forgot its last moments, or an older copy of it: the next run brings its state back.
+            self._forgot = self._spool.sealed(self._pipeline.id, read[0] + 1) is not None
             self._read = read
         news = tuple(id for id, source in self._sources.items() if source.news(self._positions[id]))
         behind = any(cursor < read[2] for cursor, (_, state) in zip(cursors, states, strict=True) if state != "stopped")
-        return Look(news, behind or bool(read[1]), (*read, *cursors))
+        return Look(news, behind or bool(read[1]) or self._forgot, (*read, *cursors))
 
     def close(self) -> None:
         """Leaves nothing open, once a look under way has ended."""

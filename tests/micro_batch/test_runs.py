@@ -11,15 +11,19 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.state import Stage
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.micro_batch import runs
+from conduit_tasks.micro_batch import acks, runs
 from conduit_tasks.micro_batch.context import Context, opened
-from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.plan import plan, plan_run
 from conduit_tasks.spool.names import renamed
 from tests.micro_batch.harness import deliver_again, lines, run_once, state, write_pipeline
 from tests.micro_batch.test_whole import TWO, events
 
-DAY = 480
-"""Runs, one every three minutes."""
+DAY = 1_440
+"""Runs, one a minute."""
+PERIOD = runs.HELD // 2 + 1
+"""Runs after which some go to the spool."""
+HALF, WHOLE = DAY // 2 // PERIOD * PERIOD, DAY // PERIOD * PERIOD
+"""Moments of a day between which nothing but a few digits may change."""
 
 
 def size(broker: Broker) -> tuple[int, int]:
@@ -28,16 +32,19 @@ def size(broker: Broker) -> tuple[int, int]:
     return len(keys), sum(broker.read(*(("MEMORY", "USAGE", key, "SAMPLES", "0") for key in keys)))
 
 
-def busy(context: Context, run: str) -> None:
-    """What one run tells the broker, of one micro-batch, to the end of its life."""
+def busy(context: Context, run: str, retention: float = 0.0) -> None:
+    """What one run tells the broker, of one micro-batch, to the end of its life; what is kept for `retention` is as
+    old as a server's clock says that is an hour ahead for each 60 runs."""
     broker = context.broker
     at = broker.latest_sealed()
     piece = Slice("data/a.jsonl", "", {"offset": at * 10, "crc": 1}, {"offset": at * 10 + 10, "crc": 1}, records=10)
     m = broker.open({"in": [piece]}, "config", at + 1)
     with broker.acquire("sources.in", run) as lease:
-        broker.stage("sources.in", m, lease.token, Stage("stage", [10], 10))
+        stage = Stage("p/0000000001/sources.in-1795318723577820.json", [10], 10, matched={"all": 10, "red": 0})
+        broker.stage("sources.in", m, lease.token, stage)
     with broker.acquire("seal", run) as lease:
-        broker.seal(m, lease.token, manifest="m", total=10, bytes=10, matched={"all": 10, "red": 0})
+        manifest = f"p/{m:010d}/manifest-{lease.token}.json"
+        broker.seal(m, lease.token, manifest=manifest, total=10, bytes=10, matched={"all": 10, "red": 0})
     with broker.acquire("destinations.all", run) as lease:
         broker.confirm("all", m, lease.token, [(0, 9)], {"matched": 10}, run=run, retention=86_400.0)
         runs.finish(context, "all", run)
@@ -45,29 +52,46 @@ def busy(context: Context, run: str) -> None:
     ack = broker.begin_ack("in", ["all", "red"], "delivered")
     assert ack is not None
     broker.commit_ack("in", ack)
-    for n in broker.collectable(["in"], ["all", "red"], 0):
+    if retention:
+        # The same clock for all: what this run sealed is a minute younger than what the last one did.
+        sealed = broker.keys.micro_batch(m)
+        broker.redis.hset(sealed, "sealed_at", str(int((broker.now() - 2 * 86_400 + m * 60) * 1e6)))
+        ahead = 2 * 86_400 - m * 60
+        broker.slim(["in"], ["all", "red"], 3_600 + ahead)
+    for n in broker.collectable(["in"], ["all", "red"], retention and retention + ahead):
         broker.begin_collect(n)
         broker.end_collect(n)
 
 
-def test_a_day_of_busy_runs_leaves_redis_as_an_hour_does(home: Path) -> None:
+def named(n: int) -> str:
+    return f"scheduled__2026-11-21T{n // 60:02d}:{n % 60:02d}:00+00:00"
+
+
+@pytest.mark.parametrize("retention", [0.0, 2 * 3_600.0])
+def test_a_day_of_busy_runs_leaves_redis_as_half_a_day_does(home: Path, retention: float) -> None:
+    """Given a micro-batch a minute, then Redis holds after a day what it held after half of it, a few digits aside;
+    with a `spool.retention` of two hours that is 120 micro-batches, of which those older than an hour are small."""
     write_pipeline(home, "p", TWO)
     (home / "data").mkdir()
     sizes: list[tuple[int, int]] = []
     with opened("p", "test") as context:
         for n in range(DAY):
-            busy(context, f"scheduled__2026-11-21T{n // 20:02d}:{n % 20 * 3:02d}:00+00:00")
-            if n + 1 in (runs.HELD, DAY // 2, DAY):
+            busy(context, named(n), retention)
+            if n + 1 in (HALF, WHOLE):
                 sizes.append(size(context.broker))
-        assert all(keys <= sizes[0][0] for keys, _ in sizes), sizes
-        assert all(used <= sizes[0][1] + 256 for _, used in sizes), sizes
-        # And every one of them is known, the first as the last
-        for run in ("scheduled__2026-11-21T00:00:00+00:00", "scheduled__2026-11-21T23:57:00+00:00"):
+        (half, used), (whole, after) = sizes
+        kept = retention / 60
+        assert whole == half, sizes
+        assert after <= used * 1.02 + 256, sizes
+        assert kept <= whole <= kept + runs.HELD + 30
+        assert after < 16_000 + min(kept, 60) * 1_800 + max(kept - 60, 0) * 450, sizes
+        # And every run is known, the first as the last
+        for run in (named(0), named(DAY - 1)):
             assert runs.finished(context, "all", run)
         assert not runs.finished(context, "all", "never")
-        assert not runs.finished(context, "red", "scheduled__2026-11-21T00:00:00+00:00")
+        assert not runs.finished(context, "red", named(0))
         renamed(context.spool, "p", "all", "every")
-        assert runs.finished(context, "every", "scheduled__2026-11-21T01:00:00+00:00"), "it was called so then"
+        assert runs.finished(context, "every", named(60)), "it was called so then"
 
 
 def test_a_day_of_idle_runs_leaves_nothing_in_redis(home: Path) -> None:
@@ -77,10 +101,38 @@ def test_a_day_of_idle_runs_leaves_nothing_in_redis(home: Path) -> None:
     plan_run("p", "settled")
     broker = state("p")
     before = size(broker)
-    for n in range(DAY // 12):
-        assert not plan_run("p", f"idle-{n}").work
+    with opened("p", "idle") as context:
+        for _ in range(DAY):
+            assert not plan(context).work
     keys, used = size(broker)
     assert (keys, used <= before[1] + 64) == (before[0], True), "a number gains a digit, nothing else"
+    broker.close()
+
+
+def test_a_micro_batch_that_is_kept_small_is_sent_again_as_any_other(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given micro-batches that were delivered and acked some time ago, then a fraction of them is kept, and a task that
+    is cleared sends what its run had delivered."""
+    monkeypatch.setattr(acks, "SLIM_AFTER", 0.0)
+    write_pipeline(home, "p", TWO)
+    broker = state("p")
+    sizes = []
+    for n in range(3):
+        events(home / "data", "a.jsonl", n * 10, 10)
+        run_once("p", f"run-{n}")
+        sizes.append(broker.redis.memory_usage(broker.keys.micro_batch(1), samples=0))
+    assert "slices:in" not in broker.hash(broker.keys.micro_batch(3))
+    assert sizes[-1] < 600, sizes
+    sent = len(lines(home / "out/all.jsonl"))
+    assert "delivered 1 micro-batches" in str(deliver_again("p", "all", "run-0"))
+    assert len(lines(home / "out/all.jsonl")[sent:]) == 10
+    assert broker.find_micro_batch(1).total == 10
+    # What is not acked, or not delivered, is whole
+    events(home / "data", "a.jsonl", 30, 10)
+    plan_run("p", "planned")
+    broker.slim(["in"], ["all", "red"], 0.0)
+    assert broker.unsealed().slices["in"]
     broker.close()
 
 

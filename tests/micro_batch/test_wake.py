@@ -137,6 +137,30 @@ def test_what_a_destination_did_not_take_is_left(home: Path, watching: Callable[
     assert watch.look() == Look()
 
 
+@pytest.mark.proves("X7")
+def test_a_redis_that_has_forgotten_something_wakes_its_pipeline(home: Path, watching: Callable[..., Watch]) -> None:
+    """Given a Redis that is put back to before a micro-batch was sealed, and nothing new, then the pipeline is woken,
+    as its next run brings the state back from the spool; and then no more."""
+    watch = watching(far="far.jsonl")
+    run_until_quiet("p")
+    broker = state("p")
+    keys = [key for key in broker.redis.scan_iter("*") if broker.redis.type(key) == "hash"]
+    before = {key: broker.redis.hgetall(key) for key in keys}
+    (home / "in").mkdir(exist_ok=True)
+    (home / "in" / "a.jsonl").write_text('{"n": 1}\n')
+    run_until_quiet("p")
+    assert watch.look() == Look(progress=watch.look().progress)
+    (home / "in" / "a.jsonl").unlink()
+    broker.redis.flushall()
+    for key, fields in before.items():
+        broker.redis.hset(key, mapping=fields)
+    broker.initialise()
+    assert watch.look().left
+    run_until_quiet("p")
+    assert not watch.look().left
+    broker.close()
+
+
 def test_a_header_alone_and_an_unfinished_line_are_no_news(home: Path) -> None:
     from conduit_tasks.connectors.file import FileSource
 
