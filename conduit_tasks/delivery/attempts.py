@@ -14,7 +14,7 @@ from typing import Any
 
 from conduit_tasks.connectors.base import Outcome, RecordDestination
 from conduit_tasks.delivery.at_most_once import Gate
-from conduit_tasks.delivery.deadlines import Deadlines
+from conduit_tasks.delivery.deadlines import RENEWALS, Deadlines, does_not_fit
 from conduit_tasks.delivery.down import Suspects
 from conduit_tasks.delivery.numbering import LaneNumbers
 from conduit_tasks.delivery.outcome import error_class, outcome_of
@@ -23,7 +23,7 @@ from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.work import Entry, Work
-from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.errors import Unavailable
 from conduit_tasks.pipeline.topology import Delivery
 
 log = logging.getLogger(__name__)
@@ -209,11 +209,10 @@ class Attempts:
     async def _keep_lease(self) -> None:
         """Waits until sends may begin again. Raises Fenced where the lease is lost."""
         async with self._lease:
-            if self._lasts():
-                return
-            await asyncio.get_running_loop().run_in_executor(None, self._port.renew)
+            loop = asyncio.get_running_loop()
+            for _ in range(RENEWALS):
+                if self._lasts():
+                    return
+                await loop.run_in_executor(None, self._port.renew)
             if not self._lasts():
-                raise ConfigError(
-                    f"{self._work.node}: delivery.timeout {self._options.timeout:g} s does not fit into the lease; "
-                    "shorten it, or raise CONDUIT_LEASE_TTL"
-                )
+                raise does_not_fit(self._work.node, self._options.timeout)

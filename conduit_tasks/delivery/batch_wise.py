@@ -18,6 +18,7 @@ import numpy as np
 
 from conduit_tasks.connectors.base import BatchDestination, Outcome, Rows
 from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
+from conduit_tasks.delivery.deadlines import RENEWALS, does_not_fit
 from conduit_tasks.delivery.in_order import InOrder
 from conduit_tasks.delivery.keeper import Keeper
 from conduit_tasks.delivery.numbering import RowNumbering
@@ -30,7 +31,7 @@ from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.delivery.watchdog import Watchdog
 from conduit_tasks.delivery.work import DERIVED_STRIDE, Reading, Report, Work, process
-from conduit_tasks.errors import ConfigError, PipelineStopped, Refused, Unavailable
+from conduit_tasks.errors import PipelineStopped, Refused, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
@@ -171,14 +172,12 @@ class BatchWise:
 
     def _may_send(self) -> None:
         self._keeper.check()
-        if time.monotonic() < self._port.send_until:
-            return
-        self._port.renew()
+        for _ in range(RENEWALS):
+            if time.monotonic() < self._port.send_until:
+                return
+            self._port.renew()
         if time.monotonic() >= self._port.send_until:
-            raise ConfigError(
-                f"{self._work.node}: delivery.timeout {self._options.timeout:g} s does not fit into the lease; "
-                "shorten it, or raise CONDUIT_LEASE_TTL"
-            )
+            raise does_not_fit(self._work.node, self._options.timeout)
 
     def _parted(self, chunk: Chunk) -> tuple[Chunk | None, Chunk | None]:
         """The rows to write, and those that wait behind a dead letter of their key (X4)."""

@@ -9,10 +9,21 @@ import asyncio
 import time
 from typing import Any
 
+from conduit_tasks.errors import ConfigError
+
 LOOKS = 20
 """Looks per timeout."""
 SELDOM = 0.25
 """Seconds between two looks at most."""
+RENEWALS = 10
+"""Times that a lease is renewed for one send: a process that stands still may find a renewed one nearly over again."""
+
+
+def does_not_fit(node: str, timeout: float) -> ConfigError:
+    """The error of a send that a lease has no room for, however often it is renewed."""
+    return ConfigError(
+        f"{node}: delivery.timeout {timeout:g} s does not fit into the lease; shorten it, or raise CONDUIT_LEASE_TTL"
+    )
 
 
 class Deadlines:

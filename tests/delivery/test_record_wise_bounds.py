@@ -13,7 +13,7 @@ from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, Unavailable
 from conduit_tasks.pipeline.topology import UNTOLD, Delivery
-from tests.delivery.fakes import FakePort, Tape, Target, work_of
+from tests.delivery.fakes import FOREVER, FakePort, Tape, Target, work_of
 
 BUSY = Outcome("failed", "503 Service Unavailable", 503)
 
@@ -132,6 +132,16 @@ def test_no_send_begins_after_the_lease_allows_it() -> None:
     # Then nothing is sent
     assert not target.sends
     assert port.renewals >= 1
+
+
+@pytest.mark.parametrize("target", [Target(), Tape()], ids=["one", "many"])
+def test_a_process_that_stands_still_behind_a_renewal_renews_again(target: Any) -> None:
+    # Given a lease whose first renewals are over when they are looked at, because the process stood still
+    port = FakePort(10, list(range(10)), send_until=time.monotonic() - 1)
+    port.fail_at = lambda _: setattr(port, "send_until", FOREVER) if port.renewals == 3 else None
+    # Then that is no fault of the file
+    deliver(work_of(port), target, port, Delivery())
+    assert port.complete
 
 
 @pytest.mark.proves("T9")
