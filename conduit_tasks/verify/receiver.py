@@ -26,6 +26,8 @@ class Memory:
     """How often it answers 503."""
     silent: float = 0.0
     """How often it takes a record and never answers."""
+    slow: float = 0.05
+    """Seconds that each half of a send takes, at most."""
     endless: float = 0.0
     """How often a connection is never seen to end."""
     taken: list[tuple[str, str, int]] = field(default_factory=list)
@@ -46,13 +48,13 @@ class Remembering(RecordDestination):
 
     async def send(self, record: Record) -> Outcome:
         event = record.after if isinstance(record.after, dict) else {}
-        await asyncio.sleep(memory.random.uniform(0.001, 0.05))
+        await asyncio.sleep(memory.random.uniform(0.02, 1.0) * memory.slow)
         if memory.random.random() < memory.busy:
             return Outcome("failed", "busy", 503)
         if event.get("c") in memory.refused:
             return Outcome("refused", f"no {event.get('c')} here", 400)
         memory.taken.append((record.id, str(event.get("s")), int(event.get("n", -1))))
-        await asyncio.sleep(memory.random.uniform(0.001, 0.05))
+        await asyncio.sleep(memory.random.uniform(0.02, 1.0) * memory.slow)
         if memory.silent and memory.random.random() < memory.silent:
             memory.lost_answers += 1
             await asyncio.Event().wait()

@@ -49,6 +49,8 @@ def _trip(s: Scenario, random: Random) -> None:
     s.classes, s.sources, s.more, s.batch, s.untold = [REFUSED], ["a"], 1, 1000, 1000
     s.quiet, s.few, s.unconfirmed = 10, False, random.choice([1, 2])
     s.rates, s.aims, s.memory.lossy, s.memory.busy = Rates(0, 0, 0, 0, 0.1), [], 0.0, 0.0
+    # At once, so that what was delivered is told together with the nack.
+    s.memory.slow = 0.0
 
 
 def _power(s: Scenario, random: Random) -> None:
