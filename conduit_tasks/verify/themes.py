@@ -88,8 +88,9 @@ def _attempts(s: Scenario, random: Random) -> None:
 def _queue(s: Scenario, random: Random) -> None:
     """Sources that cannot be read again: what was settled is gone."""
     s.queued, s.strict = True, False
-    if random.random() < 0.7 and DEADLY not in s.classes:
-        s.classes.append(DEADLY)
+    if random.random() > 0.25:
+        # One that kills, for certain.
+        s.classes, s.quiet = [DEADLY, *(c for c in s.classes if c != DEADLY)], random.randint(1, 3)
     s.stored = random.random() < 0.5
     s.own_disk = random.random() < 0.5
     s.retention = "24h" if s.own_disk else s.retention
