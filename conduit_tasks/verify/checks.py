@@ -10,7 +10,7 @@ from typing import Any
 
 from conduit_tasks.verify.queues import Queues
 from conduit_tasks.verify.result import Found
-from conduit_tasks.verify.scenario import PIPELINE, Scenario
+from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
 
 Event = tuple[str, int]
 """(source, n)."""
@@ -81,6 +81,8 @@ class Outside:
         """Where each event begins in its file; the end of the file is the last."""
         at, out = 0, [0]
         path = self.home / "data" / f"{source}.jsonl"
+        if source == LOST and self.scenario.gone is not None:
+            path = self.home / "data/gone"
         for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
             at += len(line)
             out.append(at)
@@ -90,11 +92,15 @@ class Outside:
 def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[str, Any]) -> None:
     """Adds up what is there after everything was drained. `snapshot`: of `micro_batch.progress`."""
     dead = outside.dead()
+    if scenario.gone is not None:
+        _vanished(scenario, found, scenario.gone, snapshot["totals"].get("read", 0))
     for destination in scenario.destinations:
         state = next(d for d in snapshot["destinations"] if d["id"] == destination)
         _destination(scenario, outside, found, destination, dead.get(destination, []), state)
     _before_fan_out(scenario, found, dead.get("_pipeline", []), snapshot)
     for source in snapshot["sources"]:
+        if source["id"] == LOST and scenario.gone is not None:
+            continue
         if scenario.queued:
             if waiting := outside.waiting(source["id"]):
                 found.unacked += waiting
@@ -109,6 +115,14 @@ def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[s
             found.broken(f"{missing} events of {source['id']} are not acked: {acked} of {end} bytes")
     if snapshot["unsealed"] is not None:
         found.broken(f"micro-batch {snapshot['unsealed']['number']} was left unsealed")
+
+
+def _vanished(scenario: Scenario, found: Found, gone: tuple[int, int], read: int) -> None:
+    """Of a file that is gone, what had been read is all that there is to deliver: nothing of it is lost or made up."""
+    of = read - sum(len(events) for source, events in scenario.events.items() if source != LOST)
+    if not gone[0] <= of <= gone[1]:
+        found.broken(f"{of} events of a file that is gone were read; it had been {gone[0]} to {gone[1]}")
+    scenario.events[LOST] = scenario.events[LOST][: max(of, 0)]
 
 
 def _destination(  # noqa: PLR0917 - what is known of one destination

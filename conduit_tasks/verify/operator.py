@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.errors import ConfigError, NotStopped
+from conduit_tasks.micro_batch.positions import place
+from conduit_tasks.settings import settings
 from conduit_tasks.verify import deadly
-from conduit_tasks.verify.scenario import PIPELINE, Scenario
+from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
 
 if TYPE_CHECKING:
     from conduit_tasks.pipeline.topology import Pipeline
@@ -30,11 +33,13 @@ class Operator:
         self.raw = redis.Redis.from_url(url_of(client))
         self.broker = Broker(PIPELINE, client)
         self.rolled_back = 0
+        self._forgotten = False
         self._remembered: tuple[float, State, int] = (0.0, {}, 0)
         self._copy: tuple[State, int] = ({}, 0)
         self._mishaps = {
             "the operator stops by force and starts": self._restart,
             "Redis is full": self.fill,
+            "a source's file is gone": self._vanish,
             "a copy of Redis is made": self._make_copy,
             "an older copy of Redis is put back": self._put_back,
             "Redis' clock jumps ahead": lambda: self._jump(redis=JUMP),
@@ -69,6 +74,8 @@ class Operator:
         """Mends what stopped the pipeline, and starts it."""
         broker = self.broker
         self._rebuild_lost()
+        if self.scenario.gone is not None:
+            self._find()
         if not self.client.exists(broker.keys.pipeline):
             return
         status = broker.status().status
@@ -89,6 +96,34 @@ class Operator:
         """What a theme has happen to the world."""
         self.world.said(name)
         self._mishaps[name]()
+
+    def _vanish(self) -> None:
+        """A file is removed, of which something is planned."""
+        unsealed = self.broker.unsealed()
+        staged = sum(int(n) for n in self.broker.hash(self.broker.keys.index(LOST)).values())
+        stage = unsealed.stages.get(f"sources.{LOST}") if unsealed is not None else None
+        sealed = min([staged, *(stage.first_index or ())]) if stage is not None else staged
+        self.scenario.gone = (sealed, staged)
+        (settings().home / f"data/{LOST}.jsonl").rename(settings().home / "data/gone")
+
+    def _find(self) -> None:
+        """What the error advises: the file's former content is put back, or it is forgotten and the rest goes on."""
+        if self.scenario.vanishing == "put back":
+            self.world.said("the operator puts the file back")
+            (settings().home / "data/gone").rename(settings().home / f"data/{LOST}.jsonl")
+            self.scenario.gone = None
+        elif self.scenario.vanishing == "forget" and not self._forgotten:
+            self.broker.force_stop()
+            try:
+                place(PIPELINE, LOST, {}, [f"data/{LOST}.jsonl"])
+            except NotStopped:
+                self.world.said("the operator lets end what is in flight")
+            except ConfigError:
+                self._forgotten = True
+            else:
+                self.world.said("the operator has the source forget the file")
+                self._forgotten = True
+            self.broker.start()
 
     def _restart(self) -> None:
         self.broker.force_stop()

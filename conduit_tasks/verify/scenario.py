@@ -31,6 +31,8 @@ from conduit_tasks.verify.themes import THEMES, theme_of
 from conduit_tasks.verify.world import Aim, Rates
 
 PIPELINE = "verified"
+LOST = "lost"
+"""The source whose file is removed after it was planned."""
 
 
 @dataclass
@@ -73,6 +75,10 @@ class Scenario:
     follow."""
     more: int = 1
     """Times as many events."""
+    vanishing: str = ""
+    """What is done about a file of source `lost` that is gone: skip it by the setting, put it back, or forget it."""
+    gone: tuple[int, int] | None = None
+    """The file of `lost` is gone: so many of its events, at least and at most, had been read."""
     theme: str = ""
     """What the seed is about (`themes`); empty: everything as it is drawn."""
     text: str = ""
@@ -127,6 +133,8 @@ class Scenario:
     def grow(self, home: Path, random: Random, send: Callable[[str, str, str], None], everything: bool = False) -> None:
         """Some of what is not there yet comes to the sources; `send`: to a queue."""
         for source in self.sources:
+            if source == LOST and self.gone is not None:
+                continue
             first = self.written[source]
             more = len(self.events[source]) - first
             count = more if everything else min(more, random.randint(0, self.batch))
@@ -135,7 +143,7 @@ class Scenario:
             if self.queued:
                 for n, text in enumerate(lines, first):
                     send(source, f"{source}-{n}", text)
-            else:
+            elif lines:
                 with path.open("a") as file:
                     file.writelines(text + "\n" for text in lines)
             self.written[source] = first + count
@@ -227,6 +235,13 @@ def _when(c: int) -> str:
     return f"condition: '{{{{ eq .Payload.After.c {c} }}}}'"
 
 
+def _path(s: Scenario, source: str) -> str:
+    """Of a source's file, and what is to be done if it is gone."""
+    if not s.vanishing:
+        return f"data/{source}.jsonl"
+    return f'"data/{source}*.jsonl", missing: {"skip" if s.vanishing == "skip" else "fail"}'
+
+
 def text_of(s: Scenario) -> str:
     """The pipeline file."""
     lines = [
@@ -251,7 +266,7 @@ def text_of(s: Scenario) -> str:
             f"        ack-on: {'stored' if s.stored else 'delivered'}",
             f"        settings: {{queue: {source}, format: json, wait: 0s, visibility-timeout: 20s}}"
             if s.queued
-            else f"        settings: {{path: data/{source}.jsonl, format: jsonl, key: k, settle: 0s}}",
+            else f"        settings: {{path: {_path(s, source)}, format: jsonl, key: k, settle: 0s}}",
             "        processors:",
             "          - {id: mark, plugin: field.set,"
             " settings: {field: .Metadata.mark, value: 'm{{ .Payload.After.k }}'}}",

@@ -148,6 +148,17 @@ def _silence(s: Scenario, random: Random) -> None:
     s.memory.busy = 0.0
 
 
+def _vanish(s: Scenario, random: Random) -> None:
+    """A file is removed between the plan and its read: the setting passes it over, or the operator acts."""
+    s.sources, s.strict, s.own_disk = ["a", "lost"], False, False
+    s.classes = [c for c in s.classes if c != DEADLY]
+    s.batch, s.lag, s.more = random.choice([3, 5]), random.choice([None, 50]), 2
+    s.vanishing = random.choice(["skip", "put back", "put back", "forget"])
+    s.rates = replace(s.rates, forget=0.0, power=0.0)
+    s.aims = [Aim("acquire", "sources.lost", random.choice([1, 1, 2]), "a source's file is gone")]
+    s.aims += [Aim("stage", "sources.", random.randint(1, 3), "before")]
+
+
 THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "restage": _restage,
     "collect": _collect,
@@ -161,6 +172,7 @@ THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "full": _full,
     "sizes": _sizes,
     "silence": _silence,
+    "vanish": _vanish,
 }
 """Name → how it changes what was drawn."""
 

@@ -15,7 +15,7 @@ from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.verify.checks import Event, Outside
 from conduit_tasks.verify.guards import Guards, Hook
 from conduit_tasks.verify.result import Found
-from conduit_tasks.verify.scenario import PIPELINE, Scenario
+from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
 from conduit_tasks.verify.world import World
 
 
@@ -91,6 +91,9 @@ class Watch:
                 self.found.broken(f"Invariant 2: {source} is acked at {offset} after {max(given)}")
             given.append(offset)
             count = sum(1 for at in self.outside.offsets(source)[1:] if at <= offset)
+            if source == LOST and self.scenario.gone is not None:
+                # What was passed over is acked as well.
+                count = min(count, self.scenario.gone[0])
             self._has_all(source, self.scenario.events[source][:count])
         self.world.call("the source is acked", lambda: None)
 

@@ -273,6 +273,14 @@ MUTANTS = [
         "power",
     ),
     Mutant(
+        "what is gone is passed over unasked",
+        "connectors/missing.py",
+        {
+            'if source.settings["missing"] != "skip":\n            raise Missing(f"{error}. {ways_out(source': 'if False:\n            raise Missing(f"{error}. {ways_out(source'
+        },
+        "vanish",
+    ),
+    Mutant(
         "confirmed before it is written",
         "delivery/batch_wise.py",
         {WRITE: WRITE + HURRIED},
