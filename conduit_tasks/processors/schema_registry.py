@@ -197,7 +197,8 @@ class ConfluentRegistry:
         if answer.status_code >= 500 or answer.status_code in (408, 429):
             raise Unavailable(f"the schema registry answers {answer.status_code}", status=answer.status_code)
         if answer.status_code >= 300:
-            raise ConfigError(f"the schema registry answers {answer.status_code} to {path}: {answer.text[:200]}")
+            said = answer.content[:200].decode(errors="replace")
+            raise ConfigError(f"the schema registry answers {answer.status_code} to {path}: {said}")
         try:
             return orjson.loads(answer.content)
         except orjson.JSONDecodeError as error:

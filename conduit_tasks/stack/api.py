@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+import orjson
 
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.stack.environment import USER, load_secrets
@@ -16,6 +17,9 @@ from conduit_tasks.stack.layout import Layout, State
 URL, NAME, PASSWORD, TOKEN = (f"CONDUIT_AIRFLOW_{name}" for name in ("URL", "USER", "PASSWORD", "TOKEN"))
 TRIES, PAUSE = 8, 0.5
 """SQLite answers "database error" now and then under load; eight tries half a second apart outlast it."""
+
+
+T = TypeVar("T")
 
 
 class ApiError(ConduitError):
@@ -79,7 +83,7 @@ class Api:
             try:
                 self._login()
                 answer = self._client.request(method, f"/api/v2{path}", **options)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 said = f"{type(error).__name__}: {error}"
                 continue
             if answer.status_code == httpx.codes.UNAUTHORIZED and self._password:
@@ -87,7 +91,7 @@ class Api:
             elif answer.status_code == httpx.codes.NOT_FOUND and absent:
                 return None
             elif answer.status_code < httpx.codes.BAD_REQUEST:
-                return answer.json() if answer.content else None
+                return self._json(answer) if answer.content else None
             elif answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                 raise ApiError(f"{method} {path}: {_said(answer)}", answer.status_code)
             said = _said(answer)
@@ -101,11 +105,30 @@ class Api:
             raise httpx.TransportError(_said(answer))
         if answer.status_code >= httpx.codes.BAD_REQUEST:
             raise ApiError(f"{self.url} refuses the user {self._user!r}; set {NAME} and {PASSWORD}", answer.status_code)
-        self._client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+        token = _part(self._json(answer), "access_token", str, "/auth/token")
+        if not token.isascii() or not token.isprintable():
+            raise ApiError(f"{self.url} gives a token that is no header's value")
+        self._client.headers["Authorization"] = f"Bearer {token}"
+
+    def _json(self, answer: httpx.Response) -> Any:
+        """What a good answer holds. Raises ApiError where it is no JSON, as a sign-in page or a redirect to one."""
+        try:
+            if answer.is_success:
+                return orjson.loads(answer.content)
+        except orjson.JSONDecodeError:
+            pass
+        raise ApiError(
+            f"{answer.request.method} {answer.request.url.path}: {answer.status_code} without JSON: what answers at "
+            f"{self.url} is no Airflow API; set {URL} to the address of Airflow's api-server itself",
+            answer.status_code,
+        )
 
     def dag(self, dag_id: str) -> dict[str, Any] | None:
         """The DAG, or None where Airflow has not seen it (yet)."""
-        found: dict[str, Any] | None = self.request("GET", f"/dags/{dag_id}", absent=True)
+        path = f"/dags/{dag_id}"
+        found: dict[str, Any] | None = self.request("GET", path, absent=True)
+        if found is not None:
+            _part(found, "is_paused", bool, path)
         return found
 
     def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
@@ -118,25 +141,33 @@ class Api:
                 raise
 
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}")
+        path = f"/dags/{dag_id}/dagRuns/{run_id}"
+        found: dict[str, Any] = self.request("GET", path)
+        _part(found, "state", str, path)
         return found
 
     def active_runs(self, dag_id: str) -> list[str]:
         """Ids of the runs that are queued or running."""
-        found = self.request("GET", f"/dags/{dag_id}/dagRuns", params={"state": ["queued", "running"], "limit": 100})
-        return [run["dag_run_id"] for run in found["dag_runs"]]
+        path = f"/dags/{dag_id}/dagRuns"
+        found = self.request("GET", path, params={"state": ["queued", "running"], "limit": 100})
+        return [_part(run, "dag_run_id", str, path) for run in _part(found, "dag_runs", list, path)]
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """The run's task instances."""
-        found = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", params={"limit": 200})
-        instances: list[dict[str, Any]] = found["task_instances"]
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
+        found = self.request("GET", path, params={"limit": 200})
+        instances: list[dict[str, Any]] = _part(found, "task_instances", list, path)
+        for instance in instances:
+            _part(instance, "task_id", str, path)
+            _part(instance, "try_number", int, path)
         return instances
 
     def log(self, dag_id: str, run_id: str, task_id: str, attempt: int) -> list[str]:
         """The lines of a task's log."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{attempt}"
         found = self.request("GET", path, params={"full_content": "true"}, headers={"Accept": "application/json"})
-        return [line["event"] if isinstance(line, dict) else str(line) for line in found["content"]]
+        lines = _part(found, "content", list, path)
+        return [str(line.get("event", "")) if isinstance(line, dict) else str(line) for line in lines]
 
     def set_pool(self, name: str, slots: int) -> None:
         """Makes a pool, or changes how many tasks it lets run at once."""
@@ -147,9 +178,19 @@ class Api:
             self.request("PATCH", f"/pools/{name}", json=body)
 
 
+def _part(answer: Any, name: str, kind: type[T], path: str) -> T:
+    """A part of an answer. Raises ApiError where it is not as Airflow documents it."""
+    found = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(found, kind):
+        raise ApiError(f"what answers to {path} is no Airflow as it is known here: it has no '{name}'; check {URL}")
+    return found
+
+
 def _said(answer: httpx.Response) -> str:
+    # Not as its header says it is encoded, which may be anything.
+    text = answer.content.decode(errors="replace")
     try:
-        detail = answer.json().get("detail", answer.text)
+        detail = orjson.loads(answer.content).get("detail", text)
     except (ValueError, AttributeError):
-        detail = answer.text
+        detail = text
     return f"{answer.status_code} {str(detail)[:500]}"

@@ -311,6 +311,7 @@ def test_a_token_server_gives_a_token_or_an_error_of_ours(body: bytes, heads: li
     heads=HEADS,
     status=STATUS | st.sampled_from([b"404 No", b"409 No", b"422 No", b"500 No"]),
 )
+@example(body=b"<html>", heads=[b"Content-Type: text/plain; charset=utf-16"], status=b"422 No")
 def test_a_schema_registry_answers_or_an_error_of_ours_says_why_not(
     body: bytes, heads: list[bytes], status: bytes
 ) -> None:
