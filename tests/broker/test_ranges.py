@@ -59,6 +59,21 @@ def test_lua_computes_as_python_does(broker: Broker, a: set[int], b: set[int], b
     assert broker.redis.eval(SHARED + body, 0, str(x), str(y)) == [str(y.subtract(x)), expected, str(y.add(x))]
 
 
+def test_each_range_of_a_large_set_is_found_by_its_first_and_by_its_last(broker: Broker) -> None:
+    """Whatever place the halving comes by, a range that ends exactly where it is looked for is the one."""
+    body = """
+        local wrong = 0
+        for n = 0, 999 do
+          for _, x in ipairs({4 * n, 4 * n + 1}) do
+            local _, first = range_from(ARGV[1], x, 1)
+            if first ~= 4 * n then wrong = wrong + 1 end
+          end
+        end
+        return wrong"""
+    many = ",".join(f"{4 * n}-{4 * n + 1}" for n in range(1_000))
+    assert broker.redis.eval(SHARED + body, 0, many) == 0
+
+
 @pytest.mark.parametrize("place", [0, 49_999, 99_999])
 def test_a_word_on_a_large_set_looks_at_few_of_its_ranges(broker: Broker, place: int) -> None:
     """Given a set of 100,000 ranges, then one more, wherever it lies, is found by looking at some dozen of them."""

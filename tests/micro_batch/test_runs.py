@@ -14,8 +14,9 @@ from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch import acks, runs
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import plan, plan_run
+from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.spool.names import renamed
-from tests.micro_batch.harness import deliver_again, lines, run_once, state, write_pipeline
+from tests.micro_batch.harness import deliver_again, here, lines, run_once, state, write_pipeline
 from tests.micro_batch.test_whole import TWO, events
 
 DAY = 1_440
@@ -131,8 +132,11 @@ def test_a_micro_batch_that_is_kept_small_is_sent_again_as_any_other(
     # What is not acked, or not delivered, is whole
     events(home / "data", "a.jsonl", 30, 10)
     plan_run("p", "planned")
+    with opened("p", "planned") as context:
+        read_source(context, "in", here, 5.0)
     broker.slim(["in"], ["all", "red"], 0.0)
-    assert broker.unsealed().slices["in"]
+    assert broker.micro_batch(4).state == "sealed"
+    assert broker.micro_batch(4).slices["in"]
     broker.close()
 
 
