@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,7 +97,15 @@ class ConduitSubmitHook(SparkSubmitHook):
         return self._submit_sp.returncode if self._submit_sp else None
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """As the provider's, which leaves the pipe of the process open."""
+        """As the provider's, which leaves the pipe of the process open, and puts every property into the command line,
+        where whoever is on the machine reads it."""
+        with properties_file(self._conf) as file:
+            # The provider itself looks at this one.
+            self._conf = {name: value for name, value in self._conf.items() if name.endswith(".waitAppCompletion")}
+            self._properties_file = file
+            return self._submitted(application, **kwargs)
+
+    def _submitted(self, application: str, **kwargs: Any) -> str | None:
         try:
             return super().submit(application, **kwargs)
         finally:
@@ -110,7 +120,10 @@ class ConduitSubmitHook(SparkSubmitHook):
             self.log.info("at %s: %s", self.remote, " ".join(self._application_args or []))
             return [*self._get_spark_binary_path(), application, *(self._application_args or [])]
         # The whole line is four pages of JVM options; what a reader wants from it is said here.
-        command = self._get_spark_binary_path() + self._build_spark_common_args() + [application]
+        command = self._get_spark_binary_path() + self._build_spark_common_args()
+        if self._properties_file:
+            command.append("--load-spark-defaults")
+        command.append(application)
         self.log.info(
             "submitting to %s%s: %s",
             self._connection["master"],
@@ -180,6 +193,28 @@ def connect_address(connection: Any) -> Address | None:
     if (ssl := connection.extra_dejson.get("use_ssl")) is not None:
         params["use_ssl"] = str(ssl).lower()
     return replace(address, params=params, token=connection.password or address.token)
+
+
+@contextmanager
+def properties_file(conf: Mapping[str, str]) -> Iterator[str | None]:
+    """A file of these properties that only we can read, for as long as the block runs; None where there are none."""
+    if not conf:
+        yield None
+        return
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="conduit-", suffix=".properties") as file:
+        file.writelines(f"{_escaped(name, ' :=#!')}={_escaped(value)}\n" for name, value in conf.items())
+        file.flush()
+        yield file.name
+
+
+def _escaped(text: str, special: str = "") -> str:
+    """As `java.util.Properties` reads it."""
+    text = (
+        text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
+    )
+    for character in special:
+        text = text.replace(character, f"\\{character}")
+    return f"\\{text}" if text.startswith(" ") else text
 
 
 def session_settings(conf: Mapping[str, str]) -> dict[str, str]:

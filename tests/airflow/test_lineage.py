@@ -1,7 +1,8 @@
-"""OpenLineage's properties of a task reach the Spark application that it submits."""
+"""OpenLineage's properties of a task reach the Spark application that it submits, and nobody who lists processes."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.micro_batch.work import WorkNeeded
 from tests.airflow.conftest import write_pipeline
 
+API_KEY, SECRET = "spark.openlineage.transport.auth.apiKey", "hush-1-2-3"
+ODD = "fe=eds: \\d #1, ü\t\nend"
 COMPAT = "airflow.providers.common.compat.openlineage.utils.spark"
 
 
@@ -18,19 +21,26 @@ COMPAT = "airflow.providers.common.compat.openlineage.utils.spark"
 def submitted(
     home: Path, spark_connection: str, application: Path, tmp_path: Path, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Any:
-    """Executes the operator with these options; the words of the driver JVM's command line."""
+    """Executes the operator with these options; (the words of the driver JVM's command line, Spark's properties)."""
     write_pipeline(home)
     monkeypatch.setattr("conduit_tasks.micro_batch.work.needed", lambda *_, **__: WorkNeeded(True, "micro-batch 1"))
-    out = tmp_path / "words"
+    out = tmp_path / "said"
     application.write_text(
-        "import os\n"
+        "import json, os, stat, sys\n"
         "words = open(f'/proc/{os.getppid()}/cmdline').read().split(chr(0))\n"
-        f"open({str(out)!r}, 'w').write(chr(10).join(words))\n"
+        "file = words[words.index('--properties-file') + 1]\n"
+        "from pyspark import SparkConf, SparkContext\n"
+        "conf = dict(SparkContext(conf=SparkConf()).getConf().getAll())\n"
+        f"said = [words, conf, file, stat.S_IMODE(os.stat(file).st_mode)]\n"
+        f"open({str(out)!r}, 'w').write(json.dumps(said))\n"
     )
 
-    def run(**options: Any) -> list[str]:
+    def run(**options: Any) -> tuple[list[str], dict[str, str]]:
         ConduitSubmitOperator(task_id="t", pipeline_id="toy", node="destinations.out", **options).execute(context)
-        return out.read_text().splitlines()
+        words, properties, file, mode = json.loads(out.read_text())
+        assert mode == 0o600
+        assert not Path(file).exists(), "the file of the properties is gone with the submit"
+        return words, properties
 
     return run
 
@@ -43,16 +53,19 @@ def test_what_the_provider_injects_and_what_the_user_sets_goes_with_the_submit(
         return {**properties, "spark.openlineage.parentRunId": context["run_id"]}
 
     def transport(properties: dict[str, str], context: Any) -> dict[str, str]:
-        return {**properties, "spark.openlineage.transport.type": "http"}
+        return {**properties, "spark.openlineage.transport.type": "http", API_KEY: SECRET}
 
     monkeypatch.setattr(f"{COMPAT}.inject_parent_job_information_into_spark_properties", parent)
     monkeypatch.setattr(f"{COMPAT}.inject_transport_information_into_spark_properties", transport)
     # When only the first is asked for
-    words = submitted(openlineage_inject_parent_job_info=True, conf={"spark.openlineage.namespace": "feeds"})
-    # Then
-    assert {"spark.openlineage.parentRunId=r1", "spark.openlineage.namespace=feeds"} <= set(words)
-    assert "spark.openlineage.transport.type=http" not in words
-    # And when only the second is
-    words = submitted(openlineage_inject_transport_info=True)
-    assert "spark.openlineage.transport.type=http" in words
-    assert "spark.openlineage.parentRunId=r1" not in words
+    words, properties = submitted(openlineage_inject_parent_job_info=True, conf={"spark.openlineage.namespace": ODD})
+    # Then Spark has it, and what the user set, to the letter
+    assert properties["spark.openlineage.parentRunId"] == "r1"
+    assert properties["spark.openlineage.namespace"] == ODD
+    assert "spark.openlineage.transport.type" not in properties
+    # And when only the second is, then its key is in Spark and in no command line
+    words, properties = submitted(openlineage_inject_transport_info=True)
+    assert properties["spark.openlineage.transport.type"] == "http"
+    assert properties[API_KEY] == SECRET
+    assert "spark.openlineage.parentRunId" not in properties
+    assert not [word for word in words if SECRET in word or "openlineage" in word]
