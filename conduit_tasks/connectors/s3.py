@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from conduit_tasks.connectors.file_framing import LineFraming
+    from conduit_tasks.connectors.s3_read import S3Object
 
 RECORD = 250
 """Bytes of a record, as a limit of records is turned into bytes: how many an object holds is not known unread."""
@@ -108,25 +109,24 @@ class S3Source(Source):
         return missing.tolerated(self, slice, self._read(slice), missing.beyond(slice))
 
     def _read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
-        from conduit_tasks.connectors.s3_read import S3Object, rows_of
-
-        key, format = slice.hint["key"], slice.hint["format"]
-        data = self._data(key, slice.hint["etag"])
-        part = f"{self._bucket}/{key}"
-        if format == "parquet":
-            yield from rows_of(part, data, self.settings.get("key"))
-            return
         from conduit_tasks.connectors.file_framing import CsvFraming
         from conduit_tasks.connectors.file_read import records
 
-        file, framing = S3Object(part, data), self._framing(format)
-        begin = file.beginning() if framing.skip_blank else 0
-        if isinstance(framing, CsvFraming):
-            header = file.first_record(framing, settled=lambda: True)
-            begin = header[1] if header else file.size
-        nulls = tuple(word.encode() for word in options.words(self.settings, "null-values"))
-        own = None if format == "text" else self.settings.get("key")
-        yield from records(file, framing, format, begin=begin, end=file.size, key=own, null_values=nulls, parse=True)
+        format, own = slice.hint["format"], self.settings.get("key")
+        with self._object(slice.hint["key"], slice.hint["etag"]) as file:
+            if format == "parquet":
+                yield from file.rows(own)
+                return
+            framing = self._framing(format)
+            begin = file.beginning() if framing.skip_blank else 0
+            if isinstance(framing, CsvFraming):
+                header = file.first_record(framing, settled=lambda: True)
+                begin = header[1] if header else file.size
+            nulls = tuple(word.encode() for word in options.words(self.settings, "null-values"))
+            key = None if format == "text" else own
+            yield from records(
+                file, framing, format, begin=begin, end=file.size, key=key, null_values=nulls, parse=True
+            )
 
     def _framing(self, format: str) -> LineFraming:
         from conduit_tasks.connectors.file_framing import CsvFraming, LineFraming
@@ -136,16 +136,17 @@ class S3Source(Source):
         delimiter = self.settings["delimiter"].replace("\\t", "\t")
         return CsvFraming(delimiter.encode(), self.settings["quote"].encode())
 
-    def _data(self, key: str, etag: str) -> bytes:
-        """The object as it was planned, unpacked."""
-        from conduit_tasks.connectors.s3_read import unpacked
+    def _object(self, key: str, etag: str) -> S3Object:
+        """The object as it was planned, unpacked, on this machine's disk."""
+        from conduit_tasks.connectors.s3_read import PIECE, S3Object, unpacked
 
         where = f"s3: {self._bucket}/{key}"
         try:
             with aws.Failing(SourceError, where):
                 answer = self._open().get_object(Bucket=self._bucket, Key=key, IfMatch=etag)
                 with answer["Body"] as body:
-                    data = body.read()
+                    pieces = unpacked(where, iter(lambda: body.read(PIECE), b""), self._largest)
+                    return S3Object(f"{self._bucket}/{key}", pieces)
         except SourceError as error:
             cause = error.__cause__
             if isinstance(cause, Exception) and aws.code(cause) in ("PreconditionFailed", "412", "NoSuchKey"):
@@ -154,7 +155,6 @@ class S3Source(Source):
                     "data under a new key"
                 ) from None
             raise
-        return unpacked(where, data, self._largest)
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"s3.bucket": self._bucket, "s3.key": slice.hint["key"]}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import io
+import os
+import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,48 +16,88 @@ from conduit_tasks.connectors.file_open import SourceFile
 from conduit_tasks.connectors.file_parquet import rows_between, sound
 from conduit_tasks.errors import SourceError
 
+PIECE = 4 << 20
+"""Bytes of an object that are in memory at once."""
 _GZIP = b"\x1f\x8b"
 
 
 class S3Object(SourceFile):
-    """An object that is here whole, to be read as a file is."""
+    """An object that lies here, unpacked, in a file without a name: it is read as a file is, whatever its size."""
 
-    def __init__(self, part: str, data: bytes) -> None:
-        self.part, self._data = part, data
-        self.size, self.modified = len(data), 0.0
+    def __init__(self, part: str, pieces: Iterable[bytes]) -> None:
+        """Raises SourceError where there is no room for it; what `pieces` raises."""
+        self.part = part
+        # The disk is for what is as large as this; `TMPDIR` says which.
+        self._file = tempfile.TemporaryFile(prefix="conduit-s3-", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self.fd = self._file.fileno()
+        try:
+            for piece in pieces:
+                self._keep(piece)
+        except BaseException:
+            self._file.close()
+            raise
+        self.size, self.modified = os.fstat(self.fd).st_size, 0.0
 
-    def bytes_at(self, start: int, length: int) -> bytes:
-        return self._data[start : start + length]
+    def _keep(self, piece: bytes) -> None:
+        try:
+            while piece:
+                piece = piece[self._file.write(piece) :]
+        except OSError as error:
+            where = tempfile.gettempdir()
+            raise self.error(
+                f"cannot be kept in {where} to be read: {error.strerror}; make room, or set TMPDIR"
+            ) from error
+
+    def error(self, what: str) -> SourceError:
+        return SourceError(f"s3: {self.part} {what}")
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        self._file.close()
+
+    def rows(self, key: str | None) -> Iterator[pa.RecordBatch]:
+        """Those of a Parquet file. Raises SourceError."""
+        with sound(self), pq.ParquetFile(self._file) as parquet:
+            for row, batch in rows_between(parquet, 0, parquet.metadata.num_rows):
+                yield batch_of(batch, self.part, row, key)
 
 
-def rows_of(part: str, data: bytes, key: str | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file. Raises SourceError."""
-    with sound(S3Object(f"s3: {part}", data)), pq.ParquetFile(io.BytesIO(data)) as parquet:
-        for row, batch in rows_between(parquet, 0, parquet.metadata.num_rows):
-            yield batch_of(batch, part, row, key)
+def unpacked(where: str, pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """Data that is packed by gzip, unpacked; of no more than `most` bytes altogether. Raises SourceError."""
+    left = most
+    for piece in _unpacked(where, iter(pieces)):
+        left -= len(piece)
+        if left < 0:
+            raise SourceError(f"{where} is larger than {most:,} bytes; raise 'largest', or write smaller objects")
+        yield piece
 
 
-def unpacked(where: str, data: bytes, most: int) -> bytes:
-    """Data that is packed by gzip, unpacked; never more than `most` bytes. Raises SourceError."""
-    too_large = f"{where} is larger than {most:,} bytes; raise 'largest', or write smaller objects"
-    if not data.startswith(_GZIP):
-        if len(data) > most:
-            raise SourceError(too_large)
-        return data
-    out = bytearray()
+def _unpacked(where: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    head = b""
+    for piece in pieces:
+        head += piece
+        if len(head) >= len(_GZIP):
+            break
+    pieces = chain([head], pieces)
+    if not head.startswith(_GZIP):
+        yield from pieces
+        return
+    member = None
     try:
-        while data:
-            # Files of several members, as appended to, are one.
-            member = zlib.decompressobj(wbits=31)
-            out += member.decompress(data, most + 1 - len(out))
-            if len(out) > most:
-                raise SourceError(too_large)
-            if not member.eof:
-                raise SourceError(f"{where} is cut off: its gzip has no end")
-            data = member.unused_data.lstrip(b"\0")
+        for piece in pieces:
+            data = piece
+            while data:
+                if member is None:
+                    # Files of several members, as appended to, are one; zeros fill up the last block of a tape.
+                    if not (data := data.lstrip(b"\0")):
+                        break
+                    member = zlib.decompressobj(wbits=31)
+                yield member.decompress(data, PIECE)
+                data = member.unconsumed_tail
+                if member.eof:
+                    data, member = member.unused_data, None
+        if member is not None:
+            yield member.flush()
     except zlib.error as error:
         raise SourceError(f"{where} is damaged: {error}") from None
-    return bytes(out)
+    if member is not None and not member.eof:
+        raise SourceError(f"{where} is cut off: its gzip has no end")

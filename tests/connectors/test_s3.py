@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from conduit_tasks.connectors import s3_read
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Rows, Slice
 from conduit_tasks.connectors.s3 import S3Destination, S3Source
@@ -121,10 +124,42 @@ def test_what_was_replaced_or_cannot_be_told_is_named(moto: MotoServer, bucket: 
 
 def test_packed_data_is_bounded_and_must_be_whole() -> None:
     packed = gzip.compress(b"x" * 10_000)
-    assert unpacked("o", packed, 10_000) == b"x" * 10_000
+    for pieces in ([packed], [packed[n : n + 1] for n in range(len(packed))]):
+        assert b"".join(unpacked("o", pieces, 10_000)) == b"x" * 10_000
+    # Several members are one, also with zeros behind them.
+    assert b"".join(unpacked("o", [packed, b"\0\0", packed + b"\0"], 20_000)) == b"x" * 20_000
     for data, most, said in ((packed, 9_999, "larger"), (packed[:-9], 10**6, "no end"), (b"12345", 4, "larger")):
         with pytest.raises(SourceError, match=said):
-            unpacked("o", data, most)
+            list(unpacked("o", [data], most))
+
+
+MEASURE = """
+import re, zlib
+from conduit_tasks.connectors.s3_read import S3Object, unpacked
+peak = lambda: int(re.search("VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
+packer = zlib.compressobj(wbits=31)
+packed = b"".join([packer.compress(bytes(1 << 20)) for _ in range(256)]) + packer.flush()
+before = peak()
+with S3Object("b/k", unpacked("b/k", [packed], 1 << 30)) as file:
+    assert file.size == 256 << 20 and file.bytes_at((256 << 20) - 3, 9) == bytes(3)
+print(peak() - before)
+"""
+
+
+@pytest.mark.proves("C13")
+def test_an_object_is_read_through_the_disk_and_not_held_in_memory() -> None:
+    # Given an object of 256 MiB, packed to a thousandth, and a process of its own
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True, timeout=120)
+    # When it is unpacked and read, then memory has grown by some pieces of it
+    assert int(done.stdout) < 64 << 10
+
+
+def test_an_object_for_which_there_is_no_room_is_named_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - closed by the object
+    monkeypatch.setattr(s3_read.tempfile, "TemporaryFile", lambda **_: full)
+    with pytest.raises(SourceError, match=r"s3: b/k cannot be kept in .*No space left.*set TMPDIR"):
+        s3_read.S3Object("b/k", [b"x"])
+    assert full.closed
 
 
 def destination(moto: MotoServer, **more: str) -> S3Destination:

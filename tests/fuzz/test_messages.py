@@ -22,7 +22,7 @@ from conduit_tasks.connectors import kafka_read
 from conduit_tasks.connectors.base import Limit, Rows
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.connectors.redis import RedisSource
-from conduit_tasks.connectors.s3_read import rows_of, unpacked
+from conduit_tasks.connectors.s3_read import S3Object, unpacked
 from conduit_tasks.connectors.sql import SOURCE as SqlSource
 from conduit_tasks.connectors.sqs_message import batch_of as sqs_batch
 from conduit_tasks.errors import ConduitError
@@ -196,7 +196,8 @@ PARQUET = sound()
 @example(data=PARQUET[:-8] + b"\xff\xff\xff\x7fPAR1")
 def test_a_parquet_file_that_is_damaged_is_refused_by_name(data: bytes) -> None:
     def from_a_bucket() -> list[pa.RecordBatch]:
-        return list(rows_of("b/k.parquet", data, "n"))
+        with S3Object("b/k.parquet", [data]) as file:
+            return list(file.rows("n"))
 
     def from_a_file() -> list[pa.RecordBatch]:
         with tempfile.TemporaryDirectory() as folder:
@@ -223,7 +224,7 @@ def test_a_parquet_file_that_is_damaged_is_refused_by_name(data: bytes) -> None:
 def test_a_packed_object_is_unpacked_no_further_than_it_may_be(data: bytes, most: int) -> None:
     found, said = b"", "s3: b/k"
     try:
-        found = unpacked("s3: b/k", data, most)
+        found = b"".join(unpacked("s3: b/k", [data[:9], data[9:]], most))
     except ConduitError as error:
         said = str(error)
     assert len(found) <= max(most, len(data))

@@ -1,3 +1,74 @@
-"""Fixtures that other folders have, too."""
+"""A standalone Spark cluster of the tests' own."""
 
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import conduit_tasks
+from conduit_tasks.spark import cds
+from tests.faults.parts import until
 from tests.s3 import bucket, s3_server  # noqa: F401
+
+ROOT = Path(conduit_tasks.__file__).parents[1]
+
+
+@dataclass
+class Cluster:
+    master: str
+    workers: list[subprocess.Popen[bytes]]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A master and two workers with a core each, as the compose stack has them."""
+    port, processes = _free_port(), []
+    home = cds.spark_home()
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+    }
+
+    def start(name: str, *arguments: str) -> None:
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            command = [str(home / "bin" / "spark-class"), *arguments]
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+
+    master = f"spark://127.0.0.1:{port}"
+    log = tmp_path / "master.log"
+    try:
+        start(
+            "master", "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1", "-p", str(port), "--webui-port", "0"
+        )
+        until(lambda: _listens(port), "the master to listen", 120)
+        for number in (1, 2):
+            folder = ("-d", str(tmp_path / f"worker-{number}-work"), "--webui-port", "0")
+            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g", *folder, master)
+        until(lambda: log.read_text().count("Registering worker") == 2, "both workers to register", 120)
+        yield Cluster(master, processes[1:])
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait(60)
