@@ -82,6 +82,9 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
                     f"the source {source_id} is told nothing before the spool says so, and that cannot be written: "
                     f"{error}; the same position is given again"
                 ) from error
+            # A disk may have stood still: whoever lost the lease meanwhile tells nothing that is older than its
+            # successor's word.
+            lease.renew()
             connector = source_connector(context.pipeline, source_id)
             connector.receipts = Kept(context.spool)
             began = time.monotonic()

@@ -11,10 +11,14 @@ import pytest
 
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.base import Rows
+from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.connectors.file_destination import FileDestination
 from conduit_tasks.errors import Fenced
 from conduit_tasks.micro_batch import seal
+from conduit_tasks.micro_batch.acks import ack
+from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.micro_batch.work import needed
@@ -22,7 +26,7 @@ from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool import durable
 from conduit_tasks.spool.store import LocalStore
-from tests.micro_batch.harness import here, state, write_pipeline
+from tests.micro_batch.harness import here, run_once, state, write_pipeline
 from tests.micro_batch.test_whole import TWO, events
 
 
@@ -176,3 +180,35 @@ def test_a_node_whose_holder_died_before_the_servers_clock_went_back_is_worked_o
         context.broker.redis.hset(key, "until", str(ahead))
     # Then a run that looks at the node works on it, rather than leave it to that holder
     assert needed("p", "sources.in", "two").submit
+
+
+@pytest.mark.proves("I2", "I4", "C12")
+def test_an_ack_that_stood_still_over_its_mark_is_not_told_after_its_successors(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given an ack whose mark takes so long that another run has the lease by then
+    write_pipeline(home, "p", TWO)
+    events(home / "data", "a.jsonl", 0, 5)
+    run_once("p")
+    events(home / "data", "a.jsonl", 5, 5)
+    plan_run("p", "one")
+    with opened("p", "one") as context:
+        read_source(context, "in", here, 5.0)
+        for name in ("all", "red"):
+            deliver_destination(
+                context, name, here, run="one", wait=5.0, drain_limit=5.0, cleared=False, progress=lambda **_: None
+            )
+    told, mark = list[object](), Marker.mark
+
+    def slow(self: Marker) -> None:
+        mark(self)
+        with opened("p", "two") as other:
+            other.broker.redis.hset(other.broker.keys.lease("acks.in"), "until", "0")
+            other.broker.acquire("acks.in", "another")
+
+    monkeypatch.setattr(Marker, "mark", slow)
+    monkeypatch.setattr(FileSource, "ack", lambda self, position: told.append(position))
+    # Then it tells the source nothing
+    with opened("p", "one") as context, pytest.raises(Fenced):
+        ack(context, "in")
+    assert told == []
