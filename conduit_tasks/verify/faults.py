@@ -119,7 +119,8 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
 
         if world.actor is None or word in _HARMLESS:
             world.check()
-            return operation()
+            # Who looks on beside a process has the time of its last script.
+            return execute(self, *args, **options) if world.beside else operation()
         if word == "TIME":
             return world.redis_time
         what = names.get(str(args[1]), "a script") if script else " ".join(map(str, args[:2]))

@@ -146,6 +146,11 @@ class World:
         """Who is asking; None outside of actors, and where faults are switched off."""
         return None if getattr(self._here, "off", 0) else getattr(self._here, "actor", None)
 
+    @property
+    def beside(self) -> bool:
+        """Whether somebody is asking who looks on while a process stands still."""
+        return getattr(self._here, "actor", None) is not None
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """No faults and no points inside: for those who look on."""
