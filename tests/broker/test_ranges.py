@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.broker.broker import Broker
@@ -47,7 +47,13 @@ SHARED = (files("conduit_tasks.broker") / "scripts" / "_shared.lua").read_text()
 many = st.sets(st.integers(0, 700), max_size=500)
 
 
-@given(many | numbers, many | numbers, st.sampled_from([0, 97, 10**15]))
+filled = st.builds(lambda n, gaps: set(range(n)) - gaps, st.integers(0, 60), st.sets(st.integers(0, 60), max_size=4))
+"""Long ranges with few gaps, as what is confirmed has: several others lie within one of them."""
+
+
+@given(many | numbers, many | numbers | filled, st.sampled_from([0, 97, 10**15]))
+@example({4, 6, 7, 8}, set(range(9)), 0)
+@example({4, 6, 7, 8, 11}, set(range(8)), 0)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 def test_lua_computes_as_python_does(broker: Broker, a: set[int], b: set[int], base: int) -> None:
     body = """

@@ -132,6 +132,9 @@ local function united(s, given)
   for _, r in ipairs(given) do
     local a, b = r[1], r[2]
     local place, first, last, behind = range_from(s, a - 1, at)
+    -- In the range of `s` that the one before it lies in, too: `given` never touches itself.
+    local within = from and a <= to
+    local reached = to
     if from and a <= to + 1 then
       a, b = from, math.max(b, to)
     else
@@ -141,7 +144,8 @@ local function united(s, given)
       at = place
     end
     if first and last < r[1] then at, first, last, behind = range_from(s, r[1], behind) end
-    if not first or first > r[2] then outside = true
+    if within then inside, outside = true, outside or r[2] > reached
+    elseif not first or first > r[2] then outside = true
     elseif first <= r[1] and last >= r[2] then inside = true
     else inside, outside = true, true end
     if first and last <= b then at, first, last, behind = range_from(s, b + 1, at) end
