@@ -84,6 +84,10 @@ def _destination(context: Context, node: str, run_id: str, cleared: bool) -> Wor
         completed = 0
     cursor, sealed = broker.delivery(destination).cursor, broker.latest_sealed()
     if cursor >= sealed:
+        if context.broker.confirmed_by(destination, [run_id])[run_id]:
+            # Its driver died, and its executor (at a Connect server, in a cluster) ended the work.
+            runs.finish(context, destination, run_id)
+            return WorkNeeded(False, "an earlier attempt of this run has delivered everything", done=True)
         said = f"{completed} micro-batches had nothing for it" if completed else "nothing to deliver"
         return WorkNeeded(False, said, done=bool(completed))
     return WorkNeeded(True, f"micro-batches {cursor + 1} to {sealed}")

@@ -15,6 +15,7 @@ from conduit_tasks.micro_batch import acks, runs
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import plan, plan_run
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.spool.names import renamed
 from tests.micro_batch.harness import deliver_again, here, lines, run_once, state, write_pipeline
 from tests.micro_batch.test_whole import TWO, events
@@ -175,3 +176,21 @@ def test_what_is_past_its_retention_is_told_so_and_in_the_end_forgotten(
         for n in range(2, 4):
             busy(context, f"run-{n}")
         assert not runs.finished(context, "all", "run-0")
+
+
+@pytest.mark.proves("C10")
+def test_what_an_executor_ended_after_its_driver_had_died_is_done_by_that_run_and_not_skipped(home: Path) -> None:
+    # Given a destination that had everything confirmed in this run, by a driver that did not live to say so
+    write_pipeline(home, "p", TWO)
+    events(home / "data", "a.jsonl", 0, 10)
+    run_once("p", "one")
+    broker = state("p")
+    broker.redis.delete(broker.keys.runs("all"))
+    # When its task is tried again
+    work = needed("p", "destinations.all", "one")
+    # Then it is done, and clearing it later sends again what this run delivered
+    assert (work.submit, work.done) == (False, True)
+    assert broker.finished("all", "one")
+    # While a run that delivered nothing has nothing to do
+    assert not needed("p", "destinations.all", "two").done
+    broker.close()
