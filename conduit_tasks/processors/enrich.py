@@ -150,10 +150,11 @@ def _rows(path: str) -> Iterable[Mapping[str, Any]]:
 def _query(url: str, query: str) -> Iterable[Mapping[str, Any]]:
     import sqlalchemy
 
-    from conduit_tasks.connectors.sql_url import limits
+    from conduit_tasks.connectors.sql_url import limits, with_driver
 
     try:
-        engine = sqlalchemy.create_engine(url, connect_args=limits(sqlalchemy.make_url(url), QUERY))
+        address = with_driver(sqlalchemy.make_url(url))
+        engine = sqlalchemy.create_engine(address, connect_args=limits(address, QUERY))
         try:
             with engine.connect() as connection:
                 for row in connection.execute(sqlalchemy.text(query)).mappings():

@@ -31,7 +31,7 @@ def test_up_again_changes_nothing(stack: Stack) -> None:
 
     assert stack.state == before
     assert "starting" not in said
-    assert stack.conduit("stack", "status").count("running") == 5
+    assert stack.conduit("stack", "status").count("running") == 6
     for path in (Layout(stack.home).state_file, Layout(stack.home).secrets_file, Layout(stack.home).passwords_file):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
