@@ -40,7 +40,7 @@ pipelines:
         type: destination
         plugin: http
         settings: {url: "URL"}
-        delivery: {rate-limit: RATE_WEB, timeout: 3s, max-unconfirmed: 16, order-by: key}
+        delivery: {rate-limit: RATE_WEB, timeout: 1s, max-unconfirmed: 16, order-by: key}
       - id: table
         type: destination
         plugin: sql

@@ -27,7 +27,7 @@ pipelines:
       - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload},
          delivery: {timeout: 1s}}
       - {id: web, type: destination, plugin: http, settings: {url: "URL"},
-         delivery: {timeout: 3s, max-unconfirmed: 8, order-by: key}}
+         delivery: {timeout: 1s, max-unconfirmed: 8, order-by: key}}
       - {id: table, type: destination, plugin: sql, delivery: {timeout: 1s},
          settings: {url: "sqlite:///out/table.db", table: events, columns: "n:int=.Payload.After.n"}}
     processors: [{id: mark, plugin: field.set, settings: {field: .Metadata.seen, value: "yes"}}]
