@@ -13,6 +13,7 @@ import pytest
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.settings import forget
+from conduit_tasks.spark.app import HELD
 from conduit_tasks.spark.ended import ENDED
 from tests.conftest import ConnectServer
 from tests.faults.parts import Application, Receiver, account, drive, events, until
@@ -56,7 +57,7 @@ def arrived(home: Path, receiver: Receiver, rows: list[Any], most: int) -> None:
 
 
 @pytest.mark.proves("C9", "C10", "I4")
-def test_what_a_killed_driver_left_running_at_the_server_is_interrupted_by_the_next(
+def test_what_a_killed_driver_left_running_at_the_server_is_interrupted_or_waited_for_by_the_next(
     home: Path, receiver: Receiver, applications: Start, connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "2")
@@ -66,8 +67,8 @@ def test_what_a_killed_driver_left_running_at_the_server_is_interrupted_by_the_n
     first.kill()
     # When the next attempt begins
     second = applications("p", "destinations.web", "two", connect_server.environment)
-    # Then it delivers the rest
-    assert second.wait(120) == 0, second.log.read_text()[-3000:]
+    # Then it delivers the rest, or leaves it to what is still at it and keeps its lease
+    assert second.wait(120) in (0, HELD), second.log.read_text()[-3000:]
     arrived(home, receiver, rows, IN_FLIGHT + UNTOLD)
 
 
