@@ -21,6 +21,7 @@ from conduit_tasks.pipeline.topology import Limits, Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
+    from conduit_tasks.broker.recovery import Failing
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,7 @@ class PlanResult:
 def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None) -> PlanResult:
     """Plans one run.
 
-    `limits`: `max-records` that this run may read at most (a param of a manual run); a micro-batch of it holds no more
-    than that, nor than the pipeline's own.
+    `limits` overrides `max-records` / `max-bytes` for this run (params of a manual run).
 
     Raises PipelineStopped with the stored first error where the pipeline is degraded (C16), StateLost where Redis has
     lost its state (X7).
@@ -53,19 +53,10 @@ def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = N
         while True:
             try:
                 with holding(context, again=False):
-                    found = plan(context, limits)
+                    return plan(context, limits)
             except Fenced:
                 # Another run opened and sealed the next micro-batch meanwhile: what there is to do has changed.
                 continue
-            if found.work:
-                context.broker.begin_run(run_id, (limits or {}).get("max-records") or 0, records_read(context))
-            return found
-
-
-def records_read(context: Context) -> int:
-    """Records that the sources have read, of everything sealed."""
-    totals = context.broker.totals()
-    return sum(totals.get(f"{s.node}/read", 0) for s in context.pipeline.sources)
 
 
 def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResult:
@@ -93,65 +84,39 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     if status.status == "stopping":
         pending = in_flight(context)
         return PlanResult(None, bool(pending), pending or "stopped: nothing is left in flight")
-    next_one = open_next(context, limits)
-    if next_one.number is not None:
-        return PlanResult(next_one.number, True, next_one.reason)
+    room = _room(context, limits)
+    waiting = left_alone(context, NODE) if room is not None else None
+    if room is not None and waiting is None:
+        expect = broker.latest_sealed() + 1
+        with counting(context, NODE):
+            slices = _slices(context, room, expect)
+        broker.recovered(NODE)
+        if any(slices.values()):
+            # Invariant 3: boundaries are durable before anything is read.
+            number = broker.open(slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
+            counted = [s.records for of in slices.values() for s in of]
+            known = [n for n in counted if n is not None]
+            said = f"{sum(known):,} records" if len(known) == len(counted) else f"{len(counted)} slices"
+            return PlanResult(number, True, f"micro-batch {number}: {said}")
     pending = outstanding(context)
     names = [d.id for d in pipeline.destinations]
     if not pending and broker.collectable([s.id for s in pipeline.sources], names, pipeline.spool_retention):
         pending = "micro-batches to collect"
     if pending:
         return PlanResult(None, True, pending)
-    return PlanResult(None, False, next_one.reason)
+    return PlanResult(None, False, _idle(context, room, waiting))
 
 
-@dataclass(frozen=True)
-class Next:
-    """The next micro-batch, `number` None where none was opened; `reason` says what is in it, or why there is none.
-
-    `looked` False: the sources were not asked; `budget`: because of what is in flight, which is being delivered.
-    """
-
-    number: int | None
-    reason: str
-    looked: bool = True
-    budget: bool = False
-
-
-def open_next(context: Context, limits: Mapping[str, int] | None = None) -> Next:
-    """Opens the next micro-batch, where nothing is unsealed and a source has something new within the limits.
-
-    Raises Fenced where another run opened one meanwhile, and what a source raises that cannot be planned.
-    """
-    broker, pipeline = context.broker, context.pipeline
-    room = _room(context, limits)
-    if room is None:
-        said = _shut(context)
-        return Next(None, said or "the lag budget is used up", looked=False, budget=not said)
-    if waiting := left_alone(context, NODE):
-        return Next(None, f"recovering: {waiting}")
-    expect = broker.latest_sealed() + 1
-    with counting(context, NODE):
-        slices = _slices(context, room, expect)
-    broker.recovered(NODE)
-    if not any(slices.values()):
-        return Next(None, "nothing new")
-    # Invariant 3: boundaries are durable before anything is read.
-    number = broker.open(slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
-    counted = [s.records for of in slices.values() for s in of]
-    known = [n for n in counted if n is not None]
-    said = f"{sum(known):,} records" if len(known) == len(counted) else f"{len(counted)} slices"
-    return Next(number, f"micro-batch {number}: {said}")
-
-
-def _shut(context: Context) -> str:
-    """Why nothing may be read until somebody does something, in words; empty where it is only the lag budget."""
-    if full := _full(context):
+def _idle(context: Context, room: Limits | None, waiting: Failing | None) -> str:
+    """Why there is nothing to do, in words."""
+    if waiting:
+        return f"recovering: {waiting}"
+    if room is None and (full := _full(context)):
         return full
-    if halted := halted_destinations(context):
+    if room is None and (halted := _halted(context)):
         said = f"{', '.join(halted)} stopped, and the lag budget is used up"
         return f"{said}; `conduit start {context.pipeline.id} --destination ID` goes on"
-    return ""
+    return "nothing new"
 
 
 def _restage(context: Context, unsealed: MicroBatch) -> None:
@@ -215,7 +180,7 @@ def outstanding(context: Context) -> str:
     """What is left to deliver or ack, in words; empty where there is nothing. One that is stopped has nothing to do."""
     broker, pipeline = context.broker, context.pipeline
     sealed = broker.latest_sealed()
-    halted = halted_destinations(context)
+    halted = _halted(context)
     behind = [d.id for d in pipeline.destinations if d.id not in halted and broker.delivery(d.id).cursor < sealed]
     if behind:
         return f"behind: {', '.join(behind)}"
@@ -233,7 +198,7 @@ def outstanding(context: Context) -> str:
     return ""
 
 
-def halted_destinations(context: Context) -> list[str]:
+def _halted(context: Context) -> list[str]:
     """The destinations that are stopped, each alone (X1)."""
     return [d.id for d in context.pipeline.destinations if context.broker.delivery(d.id).status == "stopped"]
 
@@ -256,8 +221,8 @@ def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | Non
     limits = pipeline.micro_batch
     records, size = limits.records, limits.bytes
     if overrides:
-        records = _least(records, overrides.get("max-records"))
-        size = _least(size, overrides.get("max-bytes"))
+        records = overrides.get("max-records") or records
+        size = overrides.get("max-bytes") or size
     backlog = context.broker.backlog([d.id for d in pipeline.destinations])
     budget = pipeline.lag_budget
     if budget is None:
@@ -273,10 +238,6 @@ def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | Non
     if (records is not None and records <= 0) or (size is not None and size <= 0):
         return None
     return Limits(records, size)
-
-
-def _least(a: int | None, b: int | None) -> int | None:
-    return min((n for n in (a, b) if n), default=None)
 
 
 def _full(context: Context) -> str:
