@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import Slice
+
 
 class ConduitError(Exception):
     """Root of all errors raised by this project."""
@@ -77,6 +82,17 @@ class SpoolError(ConduitError):
 
 class SourceError(ConduitError):
     """A source cannot be planned or read; the message names the part."""
+
+
+class PartLeftOut(SourceError):
+    """A part of a source cannot be planned; `slices` are those of all that can be read nonetheless."""
+
+    def __init__(self, message: str, slices: list[Slice]) -> None:
+        super().__init__(message)
+        self.slices = slices
+
+    def __reduce__(self) -> tuple[type[PartLeftOut], tuple[str, list[Slice]]]:
+        return type(self), (str(self), self.slices)
 
 
 class Missing(SourceError):

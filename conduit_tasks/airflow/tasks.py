@@ -34,15 +34,23 @@ def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, 
     with about(pipeline=pipeline_id, run=run_id), looking(pipeline_id, run_id), fail_without_retry():
         result = plan_run(pipeline_id, run_id, limits)
         log.info("%s", result.reason)
-    return {"micro_batch": result.micro_batch, "reason": result.reason} if result.work else False
+    if not result.work:
+        return False
+    return {"micro_batch": result.micro_batch, "reason": result.reason, "left_out": dict(result.left_out)}
 
 
-def ack(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
-    """Acks one source up to the lowest cursor, and collects; acts on the broker's state alone."""
+def ack(pipeline_id: str, source_id: str, run_id: str, ti: Any = None) -> dict[str, Any]:
+    """Acks one source up to the lowest cursor, and collects; acts on the broker's state alone.
+
+    Fails, when all that is done, where this run's `plan` had to leave the source out: such a run is no success.
+    """
     from conduit_tasks.micro_batch.acks import ack_source
 
     context = about(pipeline=pipeline_id, run=run_id, source=source_id)
     with context, looking(pipeline_id, run_id), fail_without_retry():
         done = ack_source(pipeline_id, source_id, run_id)
         log.info("acked %s, collected %d micro-batches", done.get("acked"), len(done.get("collected") or ()))
+    planned = ti.xcom_pull(task_ids="plan") if ti is not None else None
+    if isinstance(planned, dict) and (why := planned.get("left_out", {}).get(source_id)):
+        raise AirflowFailException(f"the source {source_id} was left out of this run: {why}")
     return done

@@ -95,10 +95,10 @@ class Lifecycle(MicroBatches, Recovering):
         return self.troubles(*self.nodes())[1]
 
     def nodes(self) -> list[str]:
-        """Everything that works under a lease, and `plan`."""
+        """Everything that works under a lease, and the planning of each source."""
         sources, destinations = self.registered()
         return [
-            "plan",
+            *(f"plan.{s}" for s in sources),
             *(f"sources.{s}" for s in sources),
             "processors",
             "seal",

@@ -163,7 +163,11 @@ class Source(Listener):
         self.settings = self.spec.check(settings)
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
-        """Slices past `position`, in reading order, within `limit`; [] where there is nothing. No Spark."""
+        """Slices past `position`, in reading order, within `limit`; [] where there is nothing. No Spark.
+
+        Raises PartLeftOut, with all other slices, where one part cannot be read and others can; SourceError where
+        nothing can.
+        """
         raise NotImplementedError
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
 from conduit_tasks.connectors.file_destination import FileDestination
-from conduit_tasks.errors import ConfigError, Missing, SourceError
+from conduit_tasks.errors import ConfigError, Missing, PartLeftOut, SourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from conduit_tasks.connectors.file_framing import LineFraming
     from conduit_tasks.connectors.file_open import SourceFile
+    from conduit_tasks.connectors.file_plan import Planner, Room
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,10 @@ class FileSource(Source):
 
         parts = [part for part in parts_of(self.settings["path"]) if grown(part, position.get(part))]
         # What has grown may hold no whole record yet, or a header alone.
-        return bool(parts and self._plan(parts, position, Limit(records=1)))
+        try:
+            return bool(parts and self._plan(parts, position, Limit(records=1)))
+        except PartLeftOut:
+            return True
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         from conduit_tasks.connectors.file_open import parts_of
@@ -113,8 +117,7 @@ class FileSource(Source):
         return {part for part in away if not os.path.lexists(path_of(part))}
 
     def _plan(self, parts: list[str], position: Position, limit: Limit) -> list[Slice]:
-        from conduit_tasks.connectors.file_open import SourceFile
-        from conduit_tasks.connectors.file_plan import Planner, Room
+        from conduit_tasks.connectors.file_plan import NotWhole, Planner, Room
         from conduit_tasks.connectors.file_settle import Settling
 
         by_file = self.settings.get("partition-by") == "file"
@@ -122,37 +125,53 @@ class FileSource(Source):
         planner = Planner(self._framing(), self.slice_bytes, settled, (lambda p: p) if by_file else (lambda _: ""))
         room = Room.of(limit)
         slices: list[Slice] = []
+        trouble: SourceError | None = None
         only = parts[0] if len(parts) == 1 else None
         for part in parts:
             if room.full or (limit.slices is not None and len(slices) >= limit.slices):
                 break
             try:
-                opened = SourceFile(part)
-            except Missing:
-                # Removed after it was read (or since the glob): nothing is left to read in it.
-                if part in position or part != only:
-                    continue
-                raise SourceError(f"{part} does not exist; correct 'path', or write a glob if it comes later") from None
-            with opened as file:
-                since = self._since(file, position.get(part))
-                if self.format != "parquet":
-                    slices.extend(planner.slices(file, since, room))
-                    continue
-                from conduit_tasks.connectors import file_parquet
+                slices.extend(self._of_file(part, only, position.get(part), planner, room))
+            except NotWhole:
+                if not by_file:
+                    break  # what comes after it in their one order waits for it
+            except SourceError as error:
+                trouble = trouble or error
+                if not by_file:
+                    break
+        if trouble is None:
+            return slices
+        if slices:
+            raise PartLeftOut(str(trouble), slices) from trouble
+        raise trouble
 
-                try:
-                    slices += file_parquet.slices(
-                        file,
-                        since,
-                        room,
-                        slice_bytes=self.slice_bytes,
-                        settled=settled,
-                        partition=planner.partition,
-                    )
-                except file_parquet.NotWhole:
-                    if not by_file:
-                        break  # what comes after it in their one order waits for it
-        return slices
+    def _of_file(self, part: str, only: str | None, token: Any | None, planner: Planner, room: Room) -> Iterator[Slice]:
+        """What one file has past its position. Raises SourceError behind the last that can be read, NotWhole where it
+        is being written. `only`: the one file there is to be."""
+        from conduit_tasks.connectors.file_open import SourceFile
+
+        try:
+            opened = SourceFile(part)
+        except Missing:
+            # Removed after it was read (or since the glob): nothing is left to read in it.
+            if token is not None or part != only:
+                return
+            raise SourceError(f"{part} does not exist; correct 'path', or write a glob if it comes later") from None
+        with opened as file:
+            since = self._since(file, token)
+            if self.format != "parquet":
+                yield from planner.slices(file, since, room)
+                return
+            from conduit_tasks.connectors import file_parquet
+
+            yield from file_parquet.slices(
+                file,
+                since,
+                room,
+                slice_bytes=self.slice_bytes,
+                settled=planner.settled,
+                partition=planner.partition,
+            )
 
     def _since(self, file: SourceFile, token: Any | None) -> Any | None:
         """Where a file goes on: its token, None from the beginning. Of one that is another by now `missing` says

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from conduit_tasks.connectors.arrow_rows import batch_of
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.file_open import GUARD, SourceFile, path_of
-from conduit_tasks.connectors.file_plan import Room
+from conduit_tasks.connectors.file_plan import NotWhole, Room
 from conduit_tasks.delivery.outcome import clip
 from conduit_tasks.record.batches import batches_of
 from conduit_tasks.settings import settings
@@ -21,10 +21,6 @@ from conduit_tasks.settings import settings
 ROWS = 16_384
 """Rows per batch."""
 _MAGIC = b"PAR1"
-
-
-class NotWhole(Exception):
-    """The file has no footer yet."""
 
 
 def slices(

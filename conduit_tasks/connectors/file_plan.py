@@ -14,9 +14,14 @@ import numpy as np
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.file_framing import CsvFraming, LineFraming
 from conduit_tasks.connectors.file_open import SourceFile
+from conduit_tasks.errors import SourceError
 
 CHUNK = 4 << 20
 _NO_BOUND = 1 << 62
+
+
+class NotWhole(Exception):
+    """A file whose reader needs its end does not have it yet."""
 
 
 @dataclass
@@ -49,7 +54,10 @@ class Planner:
     partition: Callable[[str], str]
 
     def slices(self, file: SourceFile, token: Any | None, room: Room) -> Iterator[Slice]:
-        """The slices of what lies past `token` (None: from the beginning), as far as `room` allows; shrinks it."""
+        """The slices of what lies past `token` (None: from the beginning), as far as `room` allows; shrinks it.
+
+        Raises SourceError behind the last whole record where no other one can follow.
+        """
         start = file.token(0) if token is None else token
         offset = file.check(start)
         if offset == file.size:
@@ -61,7 +69,12 @@ class Planner:
         begin = end = at
         count = 0
         while at < file.size and not room.full:
-            ends = self._ends(file, at)
+            try:
+                ends = self._ends(file, at)
+            except SourceError:
+                if count:
+                    yield self._slice(file, start, begin, end, count)
+                raise
             i = 0
             while i < len(ends) and not room.full:
                 in_slice = int(np.searchsorted(ends, begin + self.slice_bytes, "right"))

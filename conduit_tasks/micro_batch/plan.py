@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.changes.plan import in_flight as in_flight_to
-from conduit_tasks.connectors.base import Limit, Slice, Source
+from conduit_tasks.connectors.base import Source
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
+from conduit_tasks.micro_batch.asking import Asked, ask
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.gone import forget_gone
-from conduit_tasks.micro_batch.holding import holding, unsettled
-from conduit_tasks.micro_batch.receipts import Kept
-from conduit_tasks.micro_batch.recovery import counting, left_alone
+from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.pipeline.topology import Limits, Pipeline
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from conduit_tasks.broker.recovery import Failing
 
 log = logging.getLogger(__name__)
-
-NODE = "plan"
 
 SLICES = 5_000
 """Of a micro-batch at most: they are one command to Redis (`open`, `stage`, `begin_ack`)."""
@@ -38,6 +35,8 @@ class PlanResult:
     micro_batch: int | None
     work: bool
     reason: str
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Source → why it was not asked whole; the others were."""
 
 
 def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None) -> PlanResult:
@@ -85,32 +84,33 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
         pending = in_flight(context)
         return PlanResult(None, bool(pending), pending or "stopped: nothing is left in flight")
     room = _room(context, limits)
-    waiting = left_alone(context, NODE) if room is not None else None
-    if room is not None and waiting is None:
+    asked = Asked()
+    if room is not None:
         expect = broker.latest_sealed() + 1
-        with counting(context, NODE):
-            slices = _slices(context, room, expect)
-        broker.recovered(NODE)
-        if any(slices.values()):
+        asked = ask(context, room, expect, SLICES)
+        if any(asked.slices.values()):
             # Invariant 3: boundaries are durable before anything is read.
-            number = broker.open(slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
-            counted = [s.records for of in slices.values() for s in of]
+            number = broker.open(asked.slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
+            counted = [s.records for of in asked.slices.values() for s in of]
             known = [n for n in counted if n is not None]
             said = f"{sum(known):,} records" if len(known) == len(counted) else f"{len(counted)} slices"
-            return PlanResult(number, True, f"micro-batch {number}: {said}")
+            return PlanResult(number, True, f"micro-batch {number}: {said}", asked.told())
     pending = outstanding(context)
     names = [d.id for d in pipeline.destinations]
     if not pending and broker.collectable([s.id for s in pipeline.sources], names, pipeline.spool_retention):
         pending = "micro-batches to collect"
     if pending:
-        return PlanResult(None, True, pending)
-    return PlanResult(None, False, _idle(context, room, waiting))
+        return PlanResult(None, True, pending, asked.told())
+    for failure in asked.failed.values():
+        # There is nothing else to do that it would hold up.
+        raise failure
+    return PlanResult(None, False, _idle(context, room, asked.waiting))
 
 
-def _idle(context: Context, room: Limits | None, waiting: Failing | None) -> str:
+def _idle(context: Context, room: Limits | None, waiting: Sequence[Failing]) -> str:
     """Why there is nothing to do, in words."""
     if waiting:
-        return f"recovering: {waiting}"
+        return f"recovering: {'; '.join(map(str, waiting))}"
     if room is None and (full := _full(context)):
         return full
     if room is None and (halted := _halted(context)):
@@ -252,43 +252,6 @@ def _full(context: Context) -> str:
         f"Redis uses {used:.0%} of its maxmemory: from {share:.0%} on (CONDUIT_REDIS_SHARE) nothing new is read. Raise "
         "maxmemory, or keep less: a shorter `spool.retention`, dead letters redriven or purged"
     )
-
-
-def _slices(context: Context, room: Limits, expect: int) -> dict[str, list[Slice]]:
-    """Asks every source in turn for an equal share of the room that is left; together never more than the room
-    (invariant 7). Which is first changes with each micro-batch, so that a room smaller than the number of sources
-    starves none of them, and one that has nothing leaves its share to the others."""
-    pipeline = context.pipeline
-    out: dict[str, list[Slice]] = {}
-    records, size, slices, count = room.records, room.bytes, SLICES, len(pipeline.sources)
-    for left, at in zip(range(count, 0, -1), range(expect, expect + count)):
-        source = pipeline.sources[at % count]
-        most = -(-slices // left)
-        limit = Limit(_share(records, left), _share(size, left), most)
-        if limit.records == 0 or limit.bytes == 0 or most == 0:
-            break
-        connector = source_connector(pipeline, source.id)
-        connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
-        try:
-            out[source.id] = connector.plan(context.broker.position(source.id), limit)[:most]
-        finally:
-            connector.close()
-        records = _rest(records, limit.records, [s.records for s in out[source.id]])
-        size = _rest(size, limit.bytes, [s.bytes for s in out[source.id]])
-        slices -= len(out[source.id])
-    return {s.id: out[s.id] for s in pipeline.sources if s.id in out}
-
-
-def _share(room: int | None, sources: int) -> int | None:
-    return None if room is None else -(-room // sources)
-
-
-def _rest(room: int | None, share: int | None, taken: list[int | None]) -> int | None:
-    """What slices leave of a room; their whole share where they cannot say what they hold."""
-    if room is None or share is None:
-        return None
-    known = [n for n in taken if n is not None]
-    return max(0, room - (sum(known) if len(known) == len(taken) else share))
 
 
 def source_connector(pipeline: Pipeline, source_id: str) -> Source:

@@ -61,5 +61,9 @@ def died(pipeline_id: str, node: str, run_id: str, how: str) -> None:
 def left_alone(context: Context, node: str) -> Failing | None:
     """The node's failures, where it is too early to try again."""
     found = context.broker.failing(node)
-    # A longer wait than there is: the server's clock went back since.
-    return found[0] if found and 0 < found[0].wait <= context.pipeline.recovery.max_delay else None
+    return found[0] if found and too_early(context, found[0]) else None
+
+
+def too_early(context: Context, failing: Failing) -> bool:
+    """Whether its delay is not over yet. A longer one than there is: the server's clock went back since."""
+    return 0 < failing.wait <= context.pipeline.recovery.max_delay

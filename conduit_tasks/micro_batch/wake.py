@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from conduit_tasks.connectors.base import Position, Source
+from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.topology import Pipeline, Wake
 
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 
 LONGEST = 300.0
 """Seconds between two wake-ups that achieve nothing."""
+TROUBLE = 60.0
+"""Seconds at most until a source that could not be looked at is looked at again."""
 LEFT = 60.0
 """Seconds without progress, and without a wake-up, after which what is left over from a run is worth another one."""
 
@@ -78,6 +82,7 @@ class Watch:
         self._forgot = False
         self._read: tuple[int, ...] | None = None
         self._alone = threading.Lock()
+        self._alone_until: dict[str, tuple[float, float]] = {}
 
     @classmethod
     def open(cls, pipeline_id: str) -> Self:
@@ -120,9 +125,27 @@ class Watch:
             # A Redis that forgot its last moments, or an older copy of it: the next run brings its state back.
             self._forgot = self._spool.sealed(self._pipeline.id, read[0] + 1) is not None
             self._read = read
-        news = tuple(id for id, source in self._sources.items() if source.news(self._positions[id]))
+        news = tuple(id for id in self._sources if self._has_news(id))
         behind = any(cursor < read[2] for cursor, (_, state) in zip(cursors, states, strict=True) if state != "stopped")
         return Look(news, behind or bool(read[1]) or self._forgot, (*read, *cursors))
+
+    def _has_news(self, id: str) -> bool:
+        """Asks one source; one that cannot be looked at has none, and is left alone for a while that grows."""
+        until, wait = self._alone_until.get(id, (0.0, 1.0))
+        if time.monotonic() < until:
+            return False
+        try:
+            found = self._sources[id].news(self._positions[id])
+        except BrokerUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are looked at
+            log.warning(
+                "%s: the source %s does not wake it: %s: %s", self._pipeline.id, id, type(error).__name__, error
+            )
+            self._alone_until[id] = (time.monotonic() + wait, min(2 * wait, TROUBLE))
+            return False
+        self._alone_until.pop(id, None)
+        return found
 
     def close(self) -> None:
         """Leaves nothing open, once a look under way has ended."""

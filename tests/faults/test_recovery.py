@@ -139,9 +139,9 @@ def test_a_source_that_cannot_be_planned_is_left_alone_while_the_backlog_goes_on
         assert isinstance(run_once("p")["plan"], SourceError)
     assert "no such mount" in run_once("p")["plan"], "it is not asked again at once"
     broker = state("p")
-    until(lambda: not broker.failing("plan")[0].wait, "the delay to end")
+    until(lambda: not broker.failing("plan.in")[0].wait, "the delay to end")
     drive()
-    assert broker.failing("plan") == []
+    assert broker.failing("plan.in") == []
     assert len(payloads(quick / "out/file.jsonl")) == 10
     broker.close()
 

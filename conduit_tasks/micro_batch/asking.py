@@ -1,0 +1,129 @@
+"""Asks the sources what lies past their positions. One that cannot answer is left out, and holds up no other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from conduit_tasks.connectors.base import Limit, Slice
+from conduit_tasks.errors import (
+    BrokerUnavailable,
+    ConduitError,
+    InvariantBroken,
+    NotDurable,
+    PartLeftOut,
+    PipelineStopped,
+    SpoolError,
+    StateLost,
+)
+from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.holding import unsettled
+from conduit_tasks.micro_batch.receipts import Kept
+from conduit_tasks.micro_batch.recovery import NO_FAILURE, count, too_early
+from conduit_tasks.pipeline.topology import Limits, Source
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.recovery import Failing
+
+log = logging.getLogger(__name__)
+
+OF_ALL = (BrokerUnavailable, InvariantBroken, NotDurable, PipelineStopped, SpoolError, StateLost)
+"""What no source has to itself."""
+
+
+def node_of(source_id: str) -> str:
+    """Under which name the failures of planning a source are counted."""
+    return f"plan.{source_id}"
+
+
+@dataclass
+class Asked:
+    """What the sources answered. `failed`: why one was left out, in whole or in part; `waiting`: those that are not
+    asked yet, because they failed a moment ago."""
+
+    slices: dict[str, list[Slice]] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
+    waiting: list[Failing] = field(default_factory=list)
+
+    def told(self) -> dict[str, str]:
+        """`failed` in words."""
+        return {id: _said(error) for id, error in self.failed.items()}
+
+
+def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
+    """Asks every source in turn for an equal share of the room that is left, and of `most` slices; together never more
+    (invariant 7). Which is first changes with each micro-batch (`expect`), so that a room smaller than the number of
+    sources starves none of them, and one that has nothing leaves its share to the others.
+
+    A failure is counted as that source's own, which is then left alone until its delay is over; but not where only a
+    part of it cannot be read, as the rest of it goes on.
+    """
+    pipeline, broker = context.pipeline, context.broker
+    failing = {f.node: f for f in broker.failing(*(node_of(s.id) for s in pipeline.sources))}
+    out = Asked()
+    records, size, slices, number = room.records, room.bytes, most, len(pipeline.sources)
+    for left, at in zip(range(number, 0, -1), range(expect, expect + number)):
+        source = pipeline.sources[at % number]
+        node = node_of(source.id)
+        share = -(-slices // left)
+        limit = Limit(_share(records, left), _share(size, left), share)
+        if limit.records == 0 or limit.bytes == 0 or share == 0:
+            break
+        before = failing.get(node)
+        early = before is not None and too_early(context, before)
+        if before is not None and early and before.error.error_class != PartLeftOut.__name__:
+            out.waiting.append(before)
+            continue
+        found: list[Slice] = []
+        try:
+            found = _plan(context, source, limit)
+            if before is not None:
+                broker.recovered(node)
+        except OF_ALL:
+            raise
+        except Exception as error:
+            if isinstance(error, PartLeftOut):
+                found = error.slices
+            elif not isinstance(error, ConduitError):
+                log.exception("%s: the source %s failed", pipeline.id, source.id)
+            if not early:
+                out.failed[source.id] = error
+                log.error("%s: the source %s is left out: %s", pipeline.id, source.id, _said(error))
+                if not isinstance(error, NO_FAILURE):
+                    count(context, node, _said(error), type(error).__name__)
+        out.slices[source.id] = found = found[:share]
+        records = _rest(records, limit.records, [s.records for s in found])
+        size = _rest(size, limit.bytes, [s.bytes for s in found])
+        slices -= len(found)
+    out.slices = {s.id: out.slices[s.id] for s in pipeline.sources if s.id in out.slices}
+    return out
+
+
+def _plan(context: Context, source: Source, limit: Limit) -> list[Slice]:
+    from conduit_tasks.micro_batch.plan import source_connector
+
+    position = context.broker.position(source.id)
+    connector = source_connector(context.pipeline, source.id)
+    connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
+    try:
+        return connector.plan(position, limit)
+    finally:
+        connector.close()
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _share(room: int | None, sources: int) -> int | None:
+    return None if room is None else -(-room // sources)
+
+
+def _rest(room: int | None, share: int | None, taken: Sequence[int | None]) -> int | None:
+    """What slices leave of a room; their whole share where they cannot say what they hold."""
+    if room is None or share is None:
+        return None
+    known = [n for n in taken if n is not None]
+    return max(0, room - (sum(known) if len(known) == len(taken) else share))

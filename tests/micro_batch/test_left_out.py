@@ -1,0 +1,232 @@
+"""A source, or a file of it, that cannot be read is left out; the others are read as if it were not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from conduit_tasks.airflow import tasks
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.connectors import file_open
+from conduit_tasks.connectors.base import Limit
+from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.errors import ConfigError, InvariantBroken, PartLeftOut, SourceError, Unavailable
+from conduit_tasks.micro_batch.wake import Watch
+from tests.micro_batch.harness import lines, run_once, run_until_quiet, state, write_pipeline
+
+LONGEST = 4 << 20
+PIPELINE = """version: "2.2"
+pipelines:
+  - id: p
+    status: running
+    error-recovery: {{min-delay: {delay}, max-delay: {delay}, max-retries: {retries}}}
+    connectors:
+      - id: bad
+        type: source
+        plugin: file
+        settings: {{path: "bad/*.jsonl", format: jsonl, settle: 0s{more}}}
+      - id: good
+        type: source
+        plugin: file
+        settings: {{path: "good/*.jsonl", format: jsonl, settle: 0s}}
+      - {{id: out, type: destination, plugin: file, settings: {{path: out.jsonl, format: payload}}}}
+"""
+
+
+def put(path: Path, *records: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        file.writelines(f'{{"n": "{r}"}}\n' for r in records)
+
+
+@pytest.fixture
+def endless(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`bad/b.jsonl` has one record, and then no line end within what a record may hold; `good` has two."""
+    monkeypatch.setattr(file_open, "MAX_RECORD", LONGEST)
+    put(home / "bad/b.jsonl", "b")
+    with (home / "bad/b.jsonl").open("a") as file:
+        file.write("x" * (LONGEST + (4 << 20)))
+    put(home / "good/g.jsonl", "g1", "g2")
+    return home
+
+
+def pipeline(home: Path, more: str = "", delay: str = "1ms", retries: int = 20) -> Broker:
+    write_pipeline(home, "p", PIPELINE.format(more=more, delay=delay, retries=retries))
+    return state("p")
+
+
+def out(home: Path) -> set[str]:
+    return {line.split('"')[3] for line in lines(home / "out.jsonl")}
+
+
+@pytest.mark.proves("C16")
+def test_a_file_without_a_line_end_holds_up_what_follows_it_and_no_other_source(endless: Path) -> None:
+    put(endless / "bad/a.jsonl", "a")
+    put(endless / "bad/c.jsonl", "c")
+    broker = pipeline(endless)
+    # When there is a run, all is read that lies before it, and all of the other source
+    run_once("p")
+    assert out(endless) == {"a", "b", "g1", "g2"}
+    # Then the failure is kept, under the source's name, and names the file and the byte
+    assert broker.status().status == "recovering"
+    assert [f.node for f in broker.failing(*broker.nodes())] == ["plan.bad"]
+    assert "bad/b.jsonl has no end of a record within 4 MiB from byte 11" in broker.failing("plan.bad")[0].error.error
+    # When the other source has more, it goes on
+    put(endless / "good/g.jsonl", "g3")
+    run_once("p")
+    assert "g3" in out(endless)
+    # When nothing else is to be done, the run fails by it
+    error = run_once("p")["plan"]
+    assert isinstance(error, SourceError)
+    assert "take the file away" in str(error)
+    # When the file is taken away, what it held up goes on, and nothing is wrong any more
+    (endless / "bad/b.jsonl").rename(endless / "b")
+    run_until_quiet("p")
+    assert out(endless) == {"a", "b", "c", "g1", "g2", "g3"}
+    assert broker.status().status == "running"
+    broker.close()
+
+
+def test_between_files_without_an_order_it_holds_up_none(endless: Path) -> None:
+    put(endless / "bad/c.jsonl", "c")
+    broker = pipeline(endless, ", partition-by: file", delay="1h")
+    run_once("p")
+    put(endless / "bad/c.jsonl", "d")
+    run_once("p")
+    assert out(endless) == {"b", "c", "d", "g1", "g2"}, "a part that is left out is not waited for"
+    assert broker.failing("plan.bad")[0].failures == 1, "before its delay is over, it is no further failure"
+    broker.close()
+
+
+def test_all_that_can_be_read_comes_with_the_error(endless: Path) -> None:
+    put(endless / "bad/c.jsonl", "c")
+    settings = {"path": "bad/*.jsonl", "format": "jsonl", "settle": "0s", "partition-by": "file"}
+    source = FileSource(settings)
+    with pytest.raises(PartLeftOut, match=r"bad/b.jsonl has no end") as raised:
+        source.plan({}, Limit(records=10))
+    assert [(s.part, s.records) for s in raised.value.slices] == [("bad/b.jsonl", 1), ("bad/c.jsonl", 1)]
+    assert source.news({})
+    position = {s.part: s.end for s in raised.value.slices}
+    with pytest.raises(SourceError, match=r"bad/b.jsonl has no end") as raised_again:
+        source.plan(position, Limit(records=10))
+    assert not isinstance(raised_again.value, PartLeftOut), "nothing can be read"
+
+
+@pytest.mark.parametrize(
+    "error", [SourceError("no such mount"), Unavailable("no answer"), ConfigError("no table"), KeyError("a defect")]
+)
+def test_whatever_a_source_fails_with_the_others_are_read(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    broken(monkeypatch, error)
+    put(home / "good/g.jsonl", "g")
+    broker = pipeline(home)
+    run_once("p")
+    assert out(home) == {"g"}
+    counted = [f.node for f in broker.failing(*broker.nodes())]
+    assert counted == ([] if isinstance(error, Unavailable) else ["plan.bad"])
+    broker.close()
+
+
+def test_a_broken_invariant_is_nobodys_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch, InvariantBroken("invariant 3"))
+    put(home / "good/g.jsonl", "g")
+    pipeline(home).close()
+    assert isinstance(run_once("p")["plan"], InvariantBroken)
+    assert out(home) == set()
+
+
+def test_a_source_that_failed_is_not_asked_before_its_delay_is_over(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = broken(monkeypatch, SourceError("no such mount"))
+    broker = pipeline(home, delay="1h")
+    for n in range(3):
+        put(home / "good/g.jsonl", str(n))
+        run_once("p", f"run-{n}")
+    assert out(home) == {"0", "1", "2"}
+    assert asked == ["bad"]
+    assert "plan.bad failed once" in run_once("p")["plan"]
+    broker.close()
+
+
+@pytest.mark.proves("C16")
+def test_one_that_fails_for_long_degrades_the_pipeline_as_error_recovery_says(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch, SourceError("no such mount"))
+    broker = pipeline(home, delay="1ms", retries=1)
+    for n in range(2):
+        put(home / "good/g.jsonl", str(n))
+        run_once("p", f"run-{n}")
+    assert broker.status().status == "degraded"
+    assert "no such mount" in str(broker.status().error)
+    broker.close()
+
+
+def test_a_run_that_left_a_source_out_fails_in_its_acks_once_all_is_done(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch, SourceError("no such mount"))
+    put(home / "good/g.jsonl", "g")
+    broker = pipeline(home, delay="1h")
+    said = tasks.plan("p", "run", {})
+    assert isinstance(said, dict)
+    assert said["left_out"] == {"bad": "SourceError: no such mount"}
+    run_once("p", "run")
+
+    class Task:
+        def xcom_pull(self, task_ids: str) -> Any:
+            assert task_ids == "plan"
+            return said
+
+    with pytest.raises(AirflowFailException, match="bad was left out of this run: SourceError: no such mount"):
+        tasks.ack("p", "bad", "run", Task())
+    assert tasks.ack("p", "good", "run", Task())["acked"] is None, "acked by the run already"
+    # A later run that does not ask it is no failure
+    put(home / "good/g.jsonl", "h")
+    later = tasks.plan("p", "later", {})
+    assert isinstance(later, dict)
+    assert later["left_out"] == {}
+    broker.close()
+
+
+def test_a_source_that_cannot_be_looked_at_keeps_no_other_from_waking_the_pipeline(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    own = FileSource.news
+
+    def news(self: FileSource, position: Any) -> bool:
+        asked.append(self.connector)
+        if self.connector == "bad":
+            raise SourceError("no such mount")
+        return own(self, position)
+
+    monkeypatch.setattr(FileSource, "news", news)
+    put(home / "good/g.jsonl", "g")
+    pipeline(home).close()
+    watch = Watch.open("p")
+    try:
+        assert [watch.look().news for _ in range(3)] == [("good",)] * 3
+        assert asked.count("bad") == 1, "it is not looked at again at once"
+    finally:
+        watch.close()
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
+    """Has the source `bad` fail when it is planned; who was asked so."""
+    asked: list[str] = []
+    own = FileSource.plan
+
+    def plan(self: FileSource, position: Any, limit: Limit) -> Any:
+        if self.connector == "bad":
+            asked.append(self.connector)
+            raise error
+        return own(self, position, limit)
+
+    monkeypatch.setattr(FileSource, "plan", plan)
+    return asked
