@@ -8,14 +8,14 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
 from conduit_tasks.connectors.portion import Portion
-from conduit_tasks.connectors.redis_client import URL, asking, check_url, opened
+from conduit_tasks.connectors.redis_client import URL, asking, check_url, entries_as_pairs, opened
 from conduit_tasks.connectors.redis_destination import RedisDestination
 from conduit_tasks.errors import ConfigError, SourceError, SpoolError
 from conduit_tasks.record import jsons
@@ -29,7 +29,9 @@ PAGE = 1_000
 """Entries asked for, or acked, at a time."""
 UNBOUNDED = 100_000
 """Entries of one stream per micro-batch where the limit says nothing."""
-Entry = tuple[bytes, dict[bytes, bytes]]
+Fields = list[tuple[bytes, bytes]]
+"""In their order; a name may come more than once."""
+Entry = tuple[bytes, Fields]
 
 
 class RedisSource(Source):
@@ -215,7 +217,7 @@ class RedisSource(Source):
         there = [(id, fields) for id, fields in found if id is not None]
         if len(there) < len(found):
             known = {_id(id) for id, _ in there}
-            there += [(id.encode(), {}) for id in ids if id not in known and not client.xrange(stream, id, id, 1)]
+            there += [(id.encode(), []) for id in ids if id not in known and not client.xrange(stream, id, id, 1)]
         return there
 
     def reached(self, slice: Slice) -> Token:
@@ -239,16 +241,17 @@ class RedisSource(Source):
         from conduit_tasks.record.schema import AFTER_STRUCTURED, RECORD_FIELDS, read_batch
 
         data, key = (self.settings[n].encode() if n in self.settings else None for n in ("data", "key"))
-        structured, payloads, errors = [], [], []
+        structured, payloads, keys, errors = [], [], [], []
         for id, fields in entries:
-            payload, error = _payload(fields, data, self.settings["format"] == "json")
+            payload, own, error = _parts(fields, data, key, self.settings["format"] == "json")
             payloads.append(payload)
+            keys.append(own)
             structured.append(not error and (data is None or self.settings["format"] == "json"))
             errors.append([("conduit.error", f"{stream} {_id(id)}: {error}")] if error else None)
         batch = read_batch(
             pa.array([f"{stream}/{_id(id)}".encode() for id, _ in entries], pa.binary()),
             after=pa.array(payloads, pa.binary()),
-            key=None if key is None else pa.array([fields.get(key) for _, fields in entries], pa.binary()),
+            key=None if key is None else pa.array(keys, pa.binary()),
             metadata=pa.array(errors, RECORD_FIELDS[2].type) if any(errors) else None,
         )
         shapes = pa.array(np.where(structured, AFTER_STRUCTURED, 0).astype(np.int8))
@@ -259,7 +262,7 @@ class RedisSource(Source):
 
     def _open(self) -> Any:
         if self._client is None:
-            self._client = opened(self.settings["url"])
+            self._client = entries_as_pairs(opened(self.settings["url"]))
         return self._client
 
     def close(self) -> None:
@@ -268,10 +271,19 @@ class RedisSource(Source):
             self._client = None
 
 
-def _payload(fields: dict[bytes, bytes], data: bytes | None, as_json: bool) -> tuple[bytes, str]:
-    """The payload, and why it is none of the kind it should be (it is raw then)."""
-    if data is None:
-        return _all(fields)
+def _parts(pairs: Fields, data: bytes | None, key: bytes | None, as_json: bool) -> tuple[bytes, bytes | None, str]:
+    """Payload, key, and why the payload is none of the kind it should be (it is raw then)."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        for name in (data, key):
+            if name is not None and (times := sum(n == name for n, _ in pairs)) > 1:
+                error = f"the field '{_text(name)}' is there {times} times, and one value is asked for"
+                return _all(pairs)[0], None, error
+    payload, error = _all(pairs) if data is None else _payload(fields, data, as_json)
+    return payload, None if key is None else fields.get(key), error
+
+
+def _payload(fields: dict[bytes, bytes], data: bytes, as_json: bool) -> tuple[bytes, str]:
     if data not in fields:
         return b"", f"there is no field '{_text(data)}'"
     if not as_json:
@@ -284,17 +296,24 @@ def _payload(fields: dict[bytes, bytes], data: bytes | None, as_json: bool) -> t
     return fields[data], f"'{_text(data)}' is no JSON object"
 
 
-def _all(fields: dict[bytes, bytes]) -> tuple[bytes, str]:
+def _all(pairs: Fields) -> tuple[bytes, str]:
+    """An object of all fields, and why its values are not their text. A name that comes more than once has a list."""
     try:
-        return json.dumps({k.decode(): v.decode() for k, v in fields.items()}).encode(), ""
+        return _object((k.decode(), v.decode()) for k, v in pairs), ""
     except UnicodeDecodeError:
-        packed = {k.decode(errors="backslashreplace"): base64.b64encode(v).decode() for k, v in fields.items()}
         error = "a field is not UTF-8 (all are in base64 here); name the one that holds the payload in 'data'"
-        return json.dumps(packed).encode(), error
+        return _object((k.decode(errors="backslashreplace"), base64.b64encode(v).decode()) for k, v in pairs), error
+
+
+def _object(pairs: Iterable[tuple[str, str]]) -> bytes:
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return json.dumps({name: of[0] if len(of) == 1 else of for name, of in values.items()}).encode()
 
 
 def _size(entries: list[Entry]) -> int:
-    return sum(len(name) + len(value) for _, fields in entries for name, value in fields.items())
+    return sum(len(name) + len(value) for _, fields in entries for name, value in fields)
 
 
 def _last(token: Token) -> str:

@@ -45,6 +45,29 @@ def opened(url: str) -> Any:
         raise (ConfigError if isinstance(error, ConfigError) else Unavailable)(f"redis: {said}") from None
 
 
+def entries_as_pairs(client: Any) -> Any:
+    """Has a client answer an entry of a stream as (id, [(field, value), …]), as it was written: a field may be
+    there more than once, of which redis-py's dict keeps the last."""
+    from redis import RedisCluster
+
+    if isinstance(client, RedisCluster):
+        of_node = client.get_redis_connection
+        client.get_redis_connection = lambda node: _with_pairs(of_node(node))  # type: ignore[method-assign]
+        return client
+    return _with_pairs(client)
+
+
+def _with_pairs(client: Any) -> Any:
+    client.set_response_callback("XREADGROUP", lambda answer, **_: [(s, _entries(e)) for s, e in answer or ()])
+    client.set_response_callback("XCLAIM", lambda answer, **_: _entries(answer))
+    return client
+
+
+def _entries(answer: list[Any]) -> list[tuple[bytes | None, list[tuple[bytes, bytes]]]]:
+    """One that is gone has no fields, or (from an older server) no id either."""
+    return [(None, []) if e is None else (e[0], list(zip(*[iter(e[1] or ())] * 2, strict=True))) for e in answer]
+
+
 @contextmanager
 def asking(kind: type[ConduitError], what: str) -> Iterator[None]:
     """Turns what the client raises into Unavailable where it may recover, else `kind`."""

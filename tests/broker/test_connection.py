@@ -227,8 +227,9 @@ def run_through(broker: Broker) -> None:
     assert broker.status().status == "running"
 
 
-def test_every_script_runs_on_a_cluster_because_its_keys_share_a_slot(tcp: Callable[..., int], tmp_path: Path) -> None:
-    port = tcp(tmp_path / "node", "appendonly yes", "cluster-enabled yes", "cluster-node-timeout 1000")
+def cluster(tcp: Callable[..., int], folder: Path) -> str:
+    """The address of a cluster of one node."""
+    port = tcp(folder, "appendonly yes", "cluster-enabled yes", "cluster-node-timeout 1000")
     admin = redis.Redis(port=port)
     admin.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
     deadline = time.monotonic() + 60
@@ -236,7 +237,11 @@ def test_every_script_runs_on_a_cluster_because_its_keys_share_a_slot(tcp: Calla
         assert time.monotonic() < deadline
         time.sleep(0.05)
     admin.close()
-    c = connect(Settings(redis_url=f"redis+cluster://127.0.0.1:{port}"))
+    return f"redis+cluster://127.0.0.1:{port}"
+
+
+def test_every_script_runs_on_a_cluster_because_its_keys_share_a_slot(tcp: Callable[..., int], tmp_path: Path) -> None:
+    c = connect(Settings(redis_url=cluster(tcp, tmp_path / "node")))
     assert check_durability(c, "check").append_fsync == "everysec"
     run_through(Broker("p", c))
     c.close()

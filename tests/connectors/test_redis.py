@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from conduit_tasks.connectors.redis import RedisDestination, RedisSource
 from conduit_tasks.errors import ConfigError, Fenced, Refused, SourceError, SpoolError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
+from tests.broker.test_connection import cluster, tcp  # noqa: F401 - a fixture
 from tests.conftest import RedisServer
 from tests.connectors.test_delta import rows
 from tests.micro_batch.harness import lines, run_once, run_until_quiet, write_pipeline
@@ -99,6 +100,60 @@ def test_entries_are_read_in_order_and_acked_by_what_was_read(client: redis.Redi
     assert client.xpending("s", "conduit.p.in")["pending"] == 0
     assert source.plan(after, Limit()) == []
     assert client.xlen("s") == 7
+
+
+def twice(client: redis.Redis | redis.RedisCluster, stream: str = "s") -> None:
+    client.execute_command("XADD", stream, "*", "tag", "a", "n", "1", "tag", "b", "tag", "a")
+
+
+def test_a_field_that_an_entry_has_more_than_once_loses_no_value(client: redis.Redis, make: Any) -> None:
+    # Given an entry with one field three times, of another consumer that let it lie, and one that is new
+    for stream in ("s", "t"):
+        client.xgroup_create(stream, "conduit.p.in", id="0", mkstream=True)
+    twice(client)
+    client.xreadgroup("conduit.p.in", "other", {"s": ">"})
+    twice(client, "t")
+    add(client, 2)
+    # When both are read, that field is a list of its values in their order
+    source = make(streams="s,t", min_idle="0s")
+    found = [r.after for s in source.plan({}, Limit()) for b in source.read(s) for r in to_records(b, ORIGIN)]
+    assert found == [{"tag": ["a", "b", "a"], "n": "1"}, {"n": "2"}, {"tag": ["a", "b", "a"], "n": "1"}]
+
+
+def test_nor_does_it_on_a_cluster(
+    tcp: Callable[..., int],  # noqa: F811 - as above
+    tmp_path: Path,
+    make: Any,
+) -> None:
+    url = cluster(tcp, tmp_path / "node")
+    client = redis.RedisCluster.from_url(url.replace("redis+cluster", "redis"))
+    twice(client)
+    client.close()
+    (slice,) = (source := make(url=url)).plan({}, Limit())
+    (record,) = [r for b in source.read(slice) for r in to_records(b, ORIGIN)]
+    assert record.after == {"tag": ["a", "b", "a"], "n": "1"}
+
+
+@pytest.mark.parametrize("named", [{"data": "tag"}, {"data": "n", "key": "tag"}, {"key": "tag"}])
+def test_where_one_value_is_asked_for_and_there_are_several_the_entry_is_nacked_whole(
+    client: redis.Redis, make: Any, named: dict[str, str]
+) -> None:
+    twice(client)
+    source = make(**named)
+    (slice,) = source.plan({}, Limit())
+    (record,) = [r for b in source.read(slice) for r in to_records(b, ORIGIN)]
+    assert "the field 'tag' is there 3 times" in record.metadata["conduit.error"]
+    assert record.key is None
+    assert isinstance(record.after, bytes)
+    assert json.loads(record.after) == {"tag": ["a", "b", "a"], "n": "1"}
+
+
+def test_one_that_is_not_asked_for_may_be_there_as_often_as_it_likes(client: redis.Redis, make: Any) -> None:
+    twice(client)
+    source = make(data="n", format="text", key="n")
+    (slice,) = source.plan({}, Limit())
+    (record,) = [r for b in source.read(slice) for r in to_records(b, ORIGIN)]
+    assert (record.after, record.key) == (b"1", b"1")
 
 
 @pytest.mark.proves("T2", "C10", "I3")
