@@ -32,7 +32,7 @@ class FileSource(Source):
 
     Token: {"offset": bytes read, "crc": CRC-32 of up to 4 KiB before it}: a file that was shortened or replaced
     is Missing, never read as if it had grown; with `missing: skip` it is a new one, in its next "life" (from 1). A
-    record's position: `<part>:<byte offset it begins at>`, `<part>#<life>:…` in a later life.
+    record's position: `<part>:<byte offset it begins at>`, `<part>#<life>:…` in a later life (`file_open.place_of`).
     """
 
     local = True
@@ -210,15 +210,15 @@ class FileSource(Source):
         return read_slice(slice, self._framing(), self.format, key=self.key, null_values=nulls, parse=parse)
 
     def before(self, position: bytes, at: Position) -> bool:
-        part, _, place = position.decode().rpartition(":")
-        life = "0"
-        if part not in at:
-            part, _, life = part.rpartition("#")
+        from conduit_tasks.connectors.file_open import part_and_life
+
+        place, _, number = position.decode().rpartition(":")
+        part, life = part_and_life(place)
         token: Any = at.get(part)
         if token is None:
             return False
         there = token["offset"] if "offset" in token else token["row"]
-        return (int(life), int(place)) < (token.get("life", 0), there)
+        return (life, int(number)) < (token.get("life", 0), there)
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"file.path": slice.part}

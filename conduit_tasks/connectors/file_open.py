@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 import zlib
 from collections.abc import Callable
@@ -21,6 +22,7 @@ GUARD = 4096
 MAX_RECORD = 64 << 20
 """Bytes; nothing buffers without a bound (C13), and an unclosed quote would take the rest of the file."""
 
+_LIFE = re.compile(r"#([0-9]+)\Z")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -75,6 +77,19 @@ def _unlinked(names: list[str]) -> list[str]:
     return list(by_file.values())
 
 
+def place_of(part: str, life: int) -> str:
+    """What positions in a file begin with: its name, and the number of its life from the second on; also that of the
+    first where the name itself ends like one (`a#1`), so that no two are the same."""
+    return f"{part}#{life}" if life or _LIFE.search(part) else part
+
+
+def part_and_life(place: str) -> tuple[str, int]:
+    """The reverse of `place_of`."""
+    if (found := _LIFE.search(place)) is None:
+        return place, 0
+    return place[: found.start()], int(found[1])
+
+
 def grown(part: str, token: Any | None) -> bool:
     """Whether the file may hold more than a position says, by its size alone; not where it is gone."""
     try:
@@ -127,7 +142,7 @@ class SourceFile:
     @property
     def place(self) -> str:
         """What the positions of its records begin with: a later life's are no earlier record's."""
-        return f"{self.part}#{self.life}" if self.life else self.part
+        return place_of(self.part, self.life)
 
     def bytes_at(self, start: int, length: int) -> bytes:
         """`length` bytes from `start`, fewer at the end of the file."""

@@ -20,7 +20,7 @@ from conduit_tasks.connectors import s3_read
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Rows, Slice
 from conduit_tasks.connectors.s3 import S3Destination, S3Source
-from conduit_tasks.connectors.s3_read import unpacked
+from conduit_tasks.connectors.s3_read import S3Object, unpacked
 from conduit_tasks.errors import ConfigError, Fenced, Missing, SourceError, Unavailable
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.record.record import Origin, Record
@@ -326,3 +326,8 @@ pipelines:
     follow(once)
     run_until_quiet("p")
     assert len((home / "out.jsonl").read_text().splitlines()) == 4
+
+
+def test_positions_in_an_object_begin_with_its_key_whatever_that_ends_with() -> None:
+    with S3Object("b/key#1", [b"line\n"]) as file:
+        assert file.place == "b/key#1"

@@ -6,12 +6,17 @@ import json
 import logging
 import re
 import shlex
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from conduit_tasks.cli.main import app
+from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file_open import part_and_life, place_of
 from conduit_tasks.errors import Missing, NotStopped
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
@@ -209,6 +214,38 @@ def test_a_file_that_comes_back_as_another_one_is_neither_skipped_nor_taken_for_
         file.write('{"n": 71}\n')
     run_until_quiet("p")
     assert got(home)[-2:] == [70, 71]
+
+
+def test_a_file_whose_name_looks_like_another_ones_next_life_has_ids_of_its_own(home: Path) -> None:
+    """Given files that end with a number sign and a number, and one that is replaced, then no two records share an id,
+    and of each it is known whether it lies before a position."""
+    pipeline(home, "missing: skip")
+    write_pipeline(home, "p", PIPELINE.replace("MORE", "missing: skip").replace("*.jsonl", "*"))
+    for n, name in enumerate(["b", "b#1", "b#1#0", "b#1#1"]):
+        write(home, name, 10 * n, 2)
+    run_until_quiet("p")
+    for n, name in enumerate(["b", "b#1"]):
+        write(home, name, 50 + 10 * n, 1)
+    run_until_quiet("p")
+    assert got(home) == [0, 1, 10, 11, 20, 21, 30, 31, 50, 60]
+    assert len(set(places(home))) == 10
+    source = FileSource({"path": "data/*", "format": "jsonl", "missing": "skip"})
+    planned = positions("p")[0]["planned"]
+    assert all(source.before(b64decode(place), planned) for place in places(home))
+    assert not source.before(b"data/b#1:10", planned), "of its second life, not of the other file"
+    assert not source.before(b"data/b#1#1:9", {**planned, "data/b#1#1": {"offset": 0}})
+    assert not source.before(b"data/b#2:0", planned)
+    assert source.before(b"data/b#1#1#0:9", planned)
+
+
+@given(st.text("a#01", min_size=1), st.integers(0, 12))
+def test_what_the_positions_begin_with_tells_file_and_life(part: str, life: int) -> None:
+    assert part_and_life(place_of(part, life)) == (part, life)
+
+
+def test_names_without_a_number_at_their_end_are_as_they_were() -> None:
+    assert [place_of("data/a.csv", life) for life in (0, 1, 2)] == ["data/a.csv", "data/a.csv#1", "data/a.csv#2"]
+    assert [place_of(name, 0) for name in ("#a", "a#b", "a#", "#1.csv")] == ["#a", "a#b", "a#", "#1.csv"]
 
 
 def test_undoing_what_is_open_gives_indexes_and_positions_back(home: Path) -> None:
