@@ -233,7 +233,7 @@ def test_a_file_whose_name_looks_like_another_ones_next_life_has_ids_of_its_own(
     planned = positions("p")[0]["planned"]
     assert all(source.before(b64decode(place), planned) for place in places(home))
     assert not source.before(b"data/b#1:10", planned), "of its second life, not of the other file"
-    assert not source.before(b"data/b#1#1:9", {**planned, "data/b#1#1": {"offset": 0}})
+    assert not source.before(b"data/b#1#1:10", {**planned, "data/b#1#1": {"offset": 0}})
     assert not source.before(b"data/b#2:0", planned)
     assert source.before(b"data/b#1#1#0:9", planned)
 
