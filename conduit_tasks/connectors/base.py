@@ -106,6 +106,15 @@ class Limit:
     """More of them are thrown away: a source that spares itself the work may stop there."""
 
 
+class Owner:
+    """What a connector has in its system under a name that must be its own."""
+
+    def owned(self) -> Collection[str]:
+        """Names, in words and without secrets, that no other connector may use: two that share a consumer group or a
+        replication slot take each other's records. Asked of an instance that is not opened."""
+        return ()
+
+
 class Listener:
     """What a connector and a processor have in common: they may register handlers of state changes (SEMANTICS C7)."""
 
@@ -119,7 +128,7 @@ class Listener:
         return {}
 
 
-class Source(Listener):
+class Source(Listener, Owner):
     """A positional source: reading a slice again gives the same records (invariant 3). One that cannot promise it plans
     open slices, and says after reading each where it ended.
 
@@ -234,7 +243,7 @@ class Outcome:
 DELIVERED = Outcome("delivered")
 
 
-class RecordDestination(Listener):
+class RecordDestination(Listener, Owner):
     """Record-wise: one outcome per record. `send` is called concurrently up to `max-unconfirmed`."""
 
     spec: ClassVar[Spec]
@@ -309,7 +318,7 @@ def _nobody_asks() -> None:
     """Outside of an engine there is no lease."""
 
 
-class BatchDestination(Listener):
+class BatchDestination(Listener, Owner):
     """Batch-wise: `write` is all or nothing and durable when it returns; bisected on `Refused`.
 
     The state that `write` returns is stored with the confirmation, in one step. `open(state)` is called

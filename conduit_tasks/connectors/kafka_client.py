@@ -26,6 +26,12 @@ OURS = frozenset(
 )
 """Settings of librdkafka on which the guarantees rest."""
 
+
+def transactional_id(pipeline: str, destination: str) -> str:
+    """The id of a destination's transactions; its index is kept by groups whose names begin with it."""
+    return f"conduit.{pipeline}.{destination}"
+
+
 CONNECTION = (
     Option("servers", "brokers to ask for all others, comma-separated: host:port", required=True),
     Option("clientID", "how connections of this connector are called in the broker's log", default="conduit-tasks"),

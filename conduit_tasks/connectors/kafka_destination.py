@@ -93,6 +93,11 @@ class KafkaDestination(BatchDestination):
         self._there: set[Any] = set()
         """Rows that were confirmed in a write that failed, as `identities` names them."""
 
+    def owned(self) -> list[str]:
+        """The id of its transactions (`effectively-once`), by which the index of what it wrote is named, too."""
+        name = client.transactional_id(self.pipeline, self.connector)
+        return [f"the transactional id {name} at {server}" for server in options.words(self.settings, "servers")]
+
     def open(self, state: dict[str, Any] | None) -> None:
         """There is no state to go back to. Clients that failed are replaced: what they had on their way is over."""
         client.library()

@@ -34,7 +34,7 @@ class Transactions:
     ) -> None:
         self._settings, self._timeout = settings, timeout
         self._topic = settings["index-topic"]
-        self._name = f"conduit.{numbers.pipeline}.{numbers.destination}"
+        self._name = client.transactional_id(numbers.pipeline, numbers.destination)
         self._groups: dict[int, Any] = {}
         self._current: dict[int, int] = {}
         still_ours()

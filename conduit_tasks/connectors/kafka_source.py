@@ -111,6 +111,12 @@ class KafkaSource(Source):
         """The consumer group."""
         return self.settings.get("groupID") or f"conduit.{self.pipeline}.{self.connector}"
 
+    def owned(self) -> list[str]:
+        """Its own group; one that `groupID` names is there to be shared."""
+        if self.settings.get("groupID"):
+            return []
+        return [f"the consumer group {self.group} at {server}" for server in options.words(self.settings, "servers")]
+
     def news(self, position: Position) -> bool:
         """By the lag of the group. A partition that was never looked at is news where its place is still to be held."""
         with client.reaching("looking at the lag"):

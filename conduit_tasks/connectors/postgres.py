@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -109,6 +110,13 @@ class PostgresSource(Source):
         self._cdc = self.settings["mode"] == "cdc"
         self._rows = self._incremental() if self.settings["mode"] == "incremental" else None
         self._ends: dict[bytes, Token] = {}
+
+    def owned(self) -> list[str]:
+        """Its slot, which every ack moves on."""
+        if not self._cdc:
+            return []
+        at = urlsplit(self._url)
+        return [f"the replication slot {self._slot.name} at {at.netloc.rpartition('@')[2]}{at.path}"]
 
     def _incremental(self) -> SqlSource:
         """The one table's rows, read as the connector `sql` does. Raises ConfigError."""

@@ -88,6 +88,13 @@ class RedisSource(Source):
         held under a name of its own."""
         return f"{self._consumer}.taken"
 
+    def owned(self) -> list[str]:
+        """Its consumer: what that holds is taken for what an earlier attempt read."""
+        from conduit_tasks.broker.connection import address
+
+        where = address(self.settings["url"])
+        return [f"the consumer {self._consumer} of {self.group}, stream {s} at {where}" for s in self._streams]
+
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         """An open slice for each stream in which something waits, with an equal share of the limit."""
         with asking(SourceError, "cannot be asked what waits"):

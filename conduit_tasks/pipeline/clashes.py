@@ -1,13 +1,15 @@
-"""Pipelines of a folder that cannot be there together: of the same id, or with DAGs of the same name."""
+"""Pipelines of a folder that cannot be there together: of the same id, with DAGs of the same name, or with connectors
+that share what must be each one's own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from conduit_tasks.pipeline.findings import Finding
 from conduit_tasks.pipeline.names import dag_id, redrive_dag_id, replay_dag_id
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.pipeline.topology import Destination, Pipeline, Source
 
 
 class Declared(NamedTuple):
@@ -45,6 +47,46 @@ def without_clashes(
     return kept, found
 
 
-def _clash(one: Declared, code: str, message: str) -> Finding:
-    hint = "give each pipeline an id of its own"
+def without_shared(pipelines: Sequence[Pipeline], *, plugins: bool) -> tuple[list[Pipeline], list[Finding]]:
+    """The pipelines whose connectors share nothing that must be each one's own, and what is wrong with the others.
+
+    Connectors are loaded only with `plugins`, and otherwise where two would have one name where a dot joins the ids
+    (`a.b`, `c` and `a`, `b.c`).
+    """
+    joined = Counter(f"{p.id}.{c.id}" for p in pipelines for c in _connectors(p))
+    owners: dict[str, list[tuple[Pipeline, str]]] = {}
+    for pipeline in pipelines:
+        for connector in _connectors(pipeline):
+            if plugins or joined[f"{pipeline.id}.{connector.id}"] > 1:
+                for thing in _owned(pipeline, connector):
+                    owners.setdefault(thing, []).append((pipeline, connector.id))
+    found, refused = [], set()
+    for thing, of in owners.items():
+        for pipeline, id in of if len(of) > 1 else ():
+            others = " and ".join(f"{o} of {p.id}" for p, o in of if (p.id, o) != (pipeline.id, id))
+            message = f"{id} of {pipeline.id} would share {thing} with {others}"
+            hint = "give one of them another id, or name another one in its settings"
+            found.append(_clash(Declared(pipeline.id, pipeline.file, pipeline.line), "E108", message, hint))
+            refused.add(pipeline.id)
+    return [p for p in pipelines if p.id not in refused], found
+
+
+def _connectors(pipeline: Pipeline) -> list[Source | Destination]:
+    return [*pipeline.sources, *pipeline.destinations]
+
+
+def _owned(pipeline: Pipeline, connector: Source | Destination) -> Iterator[str]:
+    from conduit_tasks.connectors.registry import destination_class, source_class
+    from conduit_tasks.errors import ConfigError
+
+    try:
+        find = source_class if isinstance(connector, Source) else destination_class
+        made = find(connector.plugin)(connector.settings)
+    except ConfigError:
+        return  # That is a finding of its own.
+    made.pipeline, made.connector = pipeline.id, connector.id
+    yield from dict.fromkeys(made.owned())
+
+
+def _clash(one: Declared, code: str, message: str, hint: str = "give each pipeline an id of its own") -> Finding:
     return Finding(one.file, one.line, 1, code, "error", message, hint, one.id)

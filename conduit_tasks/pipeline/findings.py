@@ -26,6 +26,7 @@ CODES = {
     "E105": "an id is used twice",
     "E106": "two pipelines would get the same name in Airflow",
     "E107": "a key does not belong to this type of connector",
+    "E108": "two connectors would share what must be each one's own",
     "E201": "the pipeline has no source",
     "E202": "the pipeline has no destination",
     "E203": "unknown plugin",

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline import model, validate
 from conduit_tasks.pipeline.build import to_pipeline
-from conduit_tasks.pipeline.clashes import Declared, without_clashes
+from conduit_tasks.pipeline.clashes import Declared, without_clashes, without_shared
 from conduit_tasks.pipeline.findings import Finding, Path, Report, nearest
 from conduit_tasks.pipeline.lookup import Wanted, can_hold
 from conduit_tasks.pipeline.mend import keep_sure, mended
@@ -80,7 +80,7 @@ def load_file(
         return result
     for document in read(text, str(path), os.environ if env is None else env):
         _load_document(document, result, plugins, records)
-    return _checked_ids(result) if check_ids else result
+    return _checked_ids(result, plugins) if check_ids else result
 
 
 def load_folder(
@@ -111,7 +111,7 @@ def load_folder(
         result.pipelines += loaded.pipelines
         result.findings += loaded.findings
         result.declared += loaded.declared
-    return _checked_ids(result)
+    return _checked_ids(result, plugins)
 
 
 def is_pipeline_file(path: FilePath) -> bool:
@@ -290,6 +290,7 @@ def _known(keys: type[model.Keys]) -> set[str]:
     return {str(f.alias or name) for name, f in keys.model_fields.items()}
 
 
-def _checked_ids(result: LoadResult) -> LoadResult:
+def _checked_ids(result: LoadResult, plugins: bool) -> LoadResult:
     kept, found = without_clashes(result.pipelines, result.declared)
-    return replace(result, pipelines=kept, findings=[*result.findings, *found])
+    kept, shared = without_shared(kept, plugins=plugins)
+    return replace(result, pipelines=kept, findings=[*result.findings, *found, *shared])
