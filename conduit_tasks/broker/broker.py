@@ -21,3 +21,7 @@ __all__ = ["Broker", "MicroBatch"]
 
 class Broker(Lifecycle, Acks, Sending, Replays, Versions, Lateness):
     """See the module. `lease_ttl` and `lease_grace` in seconds."""
+
+    def at_work(self) -> list[str]:
+        """Nodes whose lease somebody holds."""
+        return [node for node in self.nodes() if self.held_for(node)]

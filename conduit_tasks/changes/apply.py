@@ -127,7 +127,7 @@ def _stand_still(broker: Broker, pipeline: Pipeline, deadline: float, wake: Call
     moves = broker.status().status not in ("stopped", "degraded")
     if moves and _live(pipeline.id) is not None:
         control.stop(pipeline.id, deadline=deadline, wake=wake)
-    while held := [node for node in broker.nodes() if broker.held_for(node)]:
+    while held := broker.at_work():
         if time.monotonic() >= until:
             raise ConduitError(
                 f"pipeline {pipeline.id}: {', '.join(held)} still at work after {deadline:g} s; nothing is changed. "

@@ -99,6 +99,9 @@ def stop(
         return
     done = control.stop(pipeline, deadline=deadline, wait=wait, wake=wake)
     note(f"{pipeline}: {done.status}" + (f", in flight: {done.left}" if done.left else ""))
+    if done.alone:
+        note("nobody works on it: the next run delivers it, or `conduit stop --force` drops what is not sealed")
+        raise typer.Exit(1)
     if done.overdue:
         note(f"the deadline of {deadline:g} s is missed; runs go on delivering, or `conduit stop --force`")
         raise typer.Exit(1)

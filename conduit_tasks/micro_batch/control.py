@@ -12,15 +12,20 @@ from conduit_tasks.micro_batch.plan import in_flight
 
 POLL, WAKE = 0.5, 5.0
 """Seconds between two looks at what is still in flight, and between two at whether a run is under way."""
+QUIET = 5.0
+"""Seconds without anybody at work, longer than between two tasks of a run. After that nobody is waited for, if no run
+can be started."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """How a stop ended. `left`: what is in flight still, in words; `overdue`: the deadline was missed, runs go on."""
+    """How a stop ended. `left`: what is in flight still, in words; `overdue`: the deadline was missed, runs go on;
+    `alone`: nobody works on it, and no run can be started."""
 
     status: str
     left: str = ""
     overdue: bool = False
+    alone: bool = False
 
 
 def start(pipeline_id: str, destination: str | None = None) -> str:
@@ -77,16 +82,21 @@ def stop(
     """Stops gracefully (C15): only reading stops, what is in flight is delivered and acked within `deadline` seconds.
 
     `wake` is called while something is in flight: it sees to a run, without which nothing would be delivered, and says
-    False where it cannot.
+    False where it cannot. Then it is waited for who works already, and for nobody where nobody does.
     """
     with opened(pipeline_id, "stop") as context:
         context.broker.stop(deadline)
         until = time.monotonic() + deadline
         left = in_flight(context)
-        woken = time.monotonic()
-        if left and wake is not None and not wake(pipeline_id):
+        woken = at_work = time.monotonic()
+        hopeless = bool(left) and wake is not None and not wake(pipeline_id)
+        if hopeless:
             wake = None
         while wait and left and time.monotonic() < until:
+            if hopeless and context.broker.at_work():
+                at_work = time.monotonic()
+            elif hopeless and time.monotonic() - at_work >= QUIET:
+                return Stop(context.broker.status().status, left, alone=True)
             time.sleep(min(POLL, max(0.0, until - time.monotonic())))
             left = in_flight(context)
             # Again and again: a run may end with a destination skipped that was down for the moment.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from conduit_tasks.cli.main import app
+from conduit_tasks.micro_batch import control
 from conduit_tasks.micro_batch.plan import plan_run
-from conduit_tasks.settings import forget
+from conduit_tasks.settings import forget, settings
 from tests.faults.parts import drive, events
 from tests.micro_batch.harness import payloads, state, write_pipeline
 
@@ -146,6 +147,67 @@ def test_a_dag_that_is_paused_or_unknown_is_reported(airflow: Airflow, known: bo
     assert says in done.output
     assert airflow.started == []
     assert state("p").status().status == "stopping"
+
+
+class Clock:
+    """A clock that only sleeping moves; `then` is called when it has come so far."""
+
+    def __init__(self, at: float = float("inf"), then: Callable[[], object] = bool) -> None:
+        self.now, self._at, self._then = 0.0, at, then
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now >= self._at:
+            self._at = float("inf")
+            self._then()
+
+
+@pytest.mark.proves("C15")
+def test_where_no_run_can_be_started_nobody_is_waited_for(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Given something in flight, and no stack
+    plan_run("p", "r")
+    monkeypatch.delenv("CONDUIT_AIRFLOW_URL")
+    monkeypatch.setattr(control, "time", clock := Clock())
+    # When it is stopped, that is said, and the deadline is not waited for
+    done = conduit("stop", "p", "--deadline", "60")
+    assert done.exit_code == 1
+    assert "no run could be started to drain it: no stack runs in" in done.output
+    assert "nobody works on it: the next run delivers it" in done.output
+    assert "deadline" not in done.output
+    assert clock.now < 2 * control.QUIET
+    assert state("p").status().status == "stopping"
+    # When a changed file is applied, it goes the same way, and what is in flight keeps its place
+    conduit("start", "p")
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(PIPELINE.replace("out/file", "out/other"))
+    monkeypatch.setattr(control, "time", clock := Clock())
+    done = conduit("apply", str(changed))
+    assert done.exit_code == 0, done.output
+    assert "no stack runs in" in done.output
+    assert clock.now < 2 * control.QUIET
+    drive()
+    assert len(payloads(settings().home / "out/other.jsonl")) == 10
+
+
+@pytest.mark.proves("C15")
+def test_who_works_is_waited_for_all_the_same(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given somebody at work for longer than the silence that is believed, whom nobody could follow
+    plan_run("p", "r")
+    airflow.known = False
+    broker = state("p")
+    lease = broker.acquire("sources.in", "somebody", wait=1.0)
+    monkeypatch.setattr(control, "time", clock := Clock(4 * control.QUIET, lambda: (lease.release(), drive())))
+    # When it is stopped, the end of that is waited for
+    done = conduit("stop", "p", "--deadline", "60")
+    assert done.exit_code == 0, done.output
+    assert "p: stopped" in done.output
+    assert 4 * control.QUIET <= clock.now < 5 * control.QUIET
+    broker.close()
 
 
 @pytest.mark.proves("C16")
