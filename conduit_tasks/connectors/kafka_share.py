@@ -23,6 +23,9 @@ OPTION = "share.redis"
 
 PARTS = 1_000
 """Partitions that one command takes, where a topic has no more."""
+WHOLE = 2_000
+"""Of one topic that one command takes. Those of a larger one are shared out so many at a time, by their numbers: all
+members then see the same pieces."""
 
 
 class Share:
@@ -39,7 +42,7 @@ class Share:
         that it has, whatever its share is."""
         from conduit_tasks.broker import scripts
 
-        return self._run(scripts.SHARE, parts, busy=[part_of(*p) for p in busy])
+        return self._run(scripts.SHARE, parts, busy=frozenset(busy))
 
     def held(self, parts: Sequence[Part]) -> list[Part]:
         """Which of these are its own still."""
@@ -47,22 +50,23 @@ class Share:
 
         return self._run(scripts.SHARED, parts)
 
-    def _run(self, script: Any, parts: Sequence[Part], **args: Any) -> list[Part]:
+    def _run(self, script: Any, parts: Sequence[Part], busy: frozenset[Part] | None = None) -> list[Part]:
         found: list[Part] = []
         if parts:
             with _redis(self._url) as redis:
                 for some in _portions(parts, PARTS):
                     keys = {"topics": [f"{self._tag}{topic}" for topic in dict.fromkeys(topic for topic, _ in some)]}
                     names = [part_of(*p) for p in some]
+                    args = {} if busy is None else {"busy": [part_of(*p) for p in some if p in busy]}
                     answer = script(redis, keys, member=self._member, ttl=int(self._lease * 1e6), parts=names, **args)
                     found += map(topic_partition, answer)
         return found
 
 
 def _portions(parts: Sequence[Part], size: int) -> Iterator[list[Part]]:
-    """Sorted, whole topics, as many together as fit."""
+    """Sorted, whole topics, as many together as fit; of one that is too large a piece alone."""
     some: list[Part] = []
-    for _, of in groupby(sorted(parts), key=lambda part: part[0]):
+    for _, of in groupby(sorted(parts), key=lambda part: (part[0], part[1] // WHOLE)):
         topic = list(of)
         if some and len(some) + len(topic) > size:
             yield some
