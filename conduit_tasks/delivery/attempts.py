@@ -167,6 +167,15 @@ class Attempts:
             return False
         return None if entry.letter is None else self._nack(entry, entry.letter)
 
+    def bury(self, entry: Entry) -> None:
+        """Ends a record that must not overtake a nack of its own seq: it becomes a dead letter beside that one, unsent,
+        as in a batch."""
+        if self._unsent(entry) is not None:
+            return
+        first = self._progress.nack_of(entry.seq)
+        error = f"not sent, as one before it of the same record is a dead letter: {first.error}"
+        self._nack(entry, self._work.letter(entry.seq, entry.record, error, first.error_class, attempts=0))
+
     def _delivered(self, entry: Entry, retried: int) -> None:
         if self._numbering is not None:
             self._numbering.delivered(entry)

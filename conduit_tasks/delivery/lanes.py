@@ -23,13 +23,14 @@ KEY_LANES = 64
 
 
 class Lane:
-    """One line of records; `busy` while one of them is ready or on its way."""
+    """One line of records; `busy` while one of them is ready or on its way. `nacked`: the seq whose nack it awaits."""
 
-    __slots__ = ("busy", "pending")
+    __slots__ = ("busy", "nacked", "pending")
 
     def __init__(self) -> None:
         self.pending: deque[Entry] = deque()
         self.busy = False
+        self.nacked: int | None = None
 
 
 class Lanes:
@@ -45,21 +46,25 @@ class Lanes:
         self.held = 0
         """Records read and not handed out."""
 
-    def admit(self, entry: Entry) -> None:
-        """A record was read; entries come in order."""
+    def admit(self, entry: Entry) -> bool:
+        """A record was read; entries come in order. False: not taken, as its lane waits for a nack of its own seq."""
         self.held += 1
         if self._of is None:
             self._ready.append((None, entry))
-            return
+            return True
         name = self._of(entry)
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = Lane()
+        if lane.busy and lane.nacked == entry.seq:
+            self.held -= 1
+            return False
         if lane.busy:
             lane.pending.append(entry)
         else:
             lane.busy = True
             self._ready.append((lane, entry))
+        return True
 
     @property
     def ready(self) -> bool:
@@ -71,10 +76,22 @@ class Lanes:
         self.held -= 1
         return self._ready.popleft()
 
+    def wait(self, lane: Lane | None, seq: int) -> list[Entry]:
+        """The record handed out last from this lane is a nack, for which the lane waits until `release`. Hands out what
+        else was derived of its seq: the nack is not taken before all of them have ended."""
+        out: list[Entry] = []
+        if lane is not None:
+            lane.nacked = seq
+            while lane.pending and lane.pending[0].seq == seq:
+                out.append(lane.pending.popleft())
+            self.held -= len(out)
+        return out
+
     def release(self, lane: Lane | None) -> None:
         """The record handed out last from this lane is delivered, or its nack is taken."""
         if lane is None:
             return
+        lane.nacked = None
         if lane.pending:
             self._ready.append((lane, lane.pending.popleft()))
         else:

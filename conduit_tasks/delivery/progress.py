@@ -181,6 +181,10 @@ class Progress:
         """Whether the whole span is confirmed."""
         return not self._gaps
 
+    def nack_of(self, seq: int) -> DeadLetter:
+        """The first dead letter of an open seq that has one."""
+        return self._open[seq].letters[0]
+
     def settled_nack(self, seq: int) -> bool:
         """Whether the nack of this seq was voted, stored and confirmed (or never was one)."""
         # The newest one stays open until another is read: derived records of it may follow.

@@ -28,7 +28,7 @@ from conduit_tasks.delivery.numbering import LaneNumbers
 from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.delivery.watchdog import Watchdog
-from conduit_tasks.delivery.work import Reading, Report
+from conduit_tasks.delivery.work import Entry, Reading, Report
 from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, PipelineStopped
 from conduit_tasks.logs import carried
 from conduit_tasks.pipeline.topology import UNTOLD, Delivery
@@ -143,7 +143,8 @@ class RecordWise:
                     self._progress.complete(entry.seq, entry.record.ordinal, "completed")
                 else:
                     self._bytes += entry.bytes
-                    self._lanes.admit(entry)
+                    if not self._lanes.admit(entry):
+                        self._bury(entry)
             self._wake()
             self._completed()
             if self._lanes.held >= ahead or self._laden:
@@ -198,6 +199,8 @@ class RecordWise:
             if nacked:
                 # Invariant 8 and C9: what follows in the lane waits until the window took this nack.
                 self._held.append((entry.seq, entry.bytes, lane))
+                for derived in self._lanes.wait(lane, entry.seq):
+                    self._bury(derived)
                 self._due.set()
             else:
                 self._bytes -= entry.bytes
@@ -205,6 +208,10 @@ class RecordWise:
             if self._lanes.held < low and not self._laden:
                 self._room.set()
             self._completed()
+
+    def _bury(self, entry: Entry) -> None:
+        self._attempts.bury(entry)
+        self._held.append((entry.seq, entry.bytes, None))
 
     @property
     def _laden(self) -> bool:

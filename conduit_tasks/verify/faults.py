@@ -52,6 +52,18 @@ def faulty(world: World, disk: Disk) -> Iterator[None]:
         yield
 
 
+def load_scripts(client: Any) -> None:
+    """The server knows every script, so that a call is one point: otherwise an aim would be spent on the first call's
+    "no such script"."""
+    from conduit_tasks.broker import scripts
+
+    batch = client.pipeline(transaction=False)
+    for script in vars(scripts).values():
+        if isinstance(script, scripts.Script):
+            batch.script_load(script.source)
+    batch.execute()
+
+
 def everywhere(original: Any) -> list[tuple[Any, str]]:
     """Modules of this project, loaded by now, that know `original`, and by which name."""
     return [

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
@@ -83,6 +84,9 @@ class Guards:
             named["manifest"] += ".other"
             named["total"] += 1
             self._idle("a second seal", lambda: broker.seal(m, token, **named))
+            # By who has looked before it was sealed.
+            with patch.object(broker, "numbers", lambda *_: [m]):
+                self._idle("a restage of what is sealed", broker.drop_unsealed)
 
     def _confirming(self, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         if self._due("confirm fenced"):

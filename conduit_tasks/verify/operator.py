@@ -17,6 +17,7 @@ from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
 if TYPE_CHECKING:
     from conduit_tasks.pipeline.topology import Pipeline
     from conduit_tasks.verify.disk import Disk
+    from conduit_tasks.verify.result import Found
     from conduit_tasks.verify.world import World
 
 JUMP = 3_600.0
@@ -28,8 +29,11 @@ State = dict[Any, Any]
 class Operator:
     """Acts on the pipeline and its Redis from outside. `rolled_back`: sends that Redis may have forgotten."""
 
-    def __init__(self, world: World, scenario: Scenario, pipeline: Pipeline, disk: Disk, client: Any) -> None:
+    def __init__(  # noqa: PLR0917 - all that it acts on
+        self, world: World, scenario: Scenario, pipeline: Pipeline, disk: Disk, client: Any, found: Found
+    ) -> None:
         self.world, self.scenario, self.pipeline, self.disk, self.client = world, scenario, pipeline, disk, client
+        self.found = found
         self.raw = redis.Redis.from_url(url_of(client))
         self.broker = Broker(PIPELINE, client)
         self.rolled_back = 0
@@ -64,7 +68,7 @@ class Operator:
         if status in ("stopped", "degraded"):
             self.mend()
         elif status == "stopping" and random.random() < 0.5:
-            self.broker.start()
+            self._start()
         elif random.random() < 0.3:
             force = random.random() < 0.4
             self.world.faults.append(f"{'':8}  the operator stops the pipeline{' by force' if force else ''}")
@@ -86,7 +90,7 @@ class Operator:
             self.world.faults.append(f"{'':8}  the operator starts the pipeline, which was {status}")
             if self.scenario.strict:
                 self._mend_cause()
-            broker.start()
+            self._start()
 
     def attach(self, node: str, token: int) -> None:
         """Renews a lease, as its driver does. Raises Fenced."""
@@ -123,11 +127,30 @@ class Operator:
             else:
                 self.world.said("the operator has the source forget the file")
                 self._forgotten = True
-            self.broker.start()
+            self._start()
 
     def _restart(self) -> None:
         self.broker.force_stop()
-        self.broker.start()
+        self._start()
+
+    def _start(self) -> None:
+        """Starts it. C16: behind a stop by force, or an error, nothing is left of what was not sealed yet: it is asked
+        for again, and nobody who was at it goes on."""
+        broker, status, before = self.broker, self.broker.status().status, self.broker.unsealed()
+        held = {node: self._holder(node) for node in (*before.nodes, "seal")} if before is not None else {}
+        broker.start()
+        if status not in ("stopped", "degraded") or (after := broker.unsealed()) is None:
+            return
+        for node, holder in held.items():
+            if node in after.stages:
+                self.found.broken(f"C16: started after a stop, micro-batch {after.number} keeps what {node} had staged")
+            if holder[1] and self._holder(node) == holder:
+                self.found.broken(f"C16: started after a stop, {holder[1]} goes on with {node} as before")
+
+    def _holder(self, node: str) -> tuple[str, str]:
+        """Token and owner of its lease."""
+        lease = self.broker.hash(self.broker.keys.lease(node))
+        return lease.get("token", ""), lease.get("owner", "")
 
     def _mend_cause(self) -> None:
         """Of the first error: records that a processor fails, or that the receiver refuses."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -11,6 +12,8 @@ from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDest
 from conduit_tasks.record.record import Record
 
 PLUGIN = "remembering"
+TIMEOUT = 2.0
+"""Seconds that its sender waits for an answer."""
 
 
 @dataclass
@@ -47,14 +50,19 @@ class Remembering(RecordDestination):
         super().__init__(settings)
 
     async def send(self, record: Record) -> Outcome:
-        event = record.after if isinstance(record.after, dict) else {}
+        event, began = record.after if isinstance(record.after, dict) else {}, time.monotonic()
         await asyncio.sleep(memory.random.uniform(0.02, 1.0) * memory.slow)
         if memory.random.random() < memory.busy:
             return Outcome("failed", "busy", 503)
         if event.get("c") in memory.refused:
             return Outcome("refused", f"no {event.get('c')} here", 400)
         memory.taken.append((record.id, str(event.get("s")), int(event.get("n", -1))))
-        await asyncio.sleep(memory.random.uniform(0.02, 1.0) * memory.slow)
+        try:
+            await asyncio.sleep(memory.random.uniform(0.02, 1.0) * memory.slow)
+        except asyncio.CancelledError:
+            # Its process stood still meanwhile, because others moved: the answer came too late.
+            memory.lost_answers += time.monotonic() - began >= TIMEOUT
+            raise
         if memory.silent and memory.random.random() < memory.silent:
             memory.lost_answers += 1
             await asyncio.Event().wait()

@@ -26,7 +26,7 @@ from conduit_tasks.verify.classes import (
     SKIPPED,
     SPOILED,
 )
-from conduit_tasks.verify.receiver import PLUGIN, Memory
+from conduit_tasks.verify.receiver import PLUGIN, TIMEOUT, Memory
 from conduit_tasks.verify.themes import THEMES, theme_of
 from conduit_tasks.verify.world import Aim, Rates
 
@@ -66,6 +66,8 @@ class Scenario:
     """Its sources are queues: a message comes once, unless nobody settles it, and in no order."""
     attempts: bool = False
     """Deliveries run in executors of their own (`executors`)."""
+    unattended: bool = False
+    """No operator stops it."""
     chunk: int = 64 << 20
     """Bytes that are held together, at most."""
     large: bool = False
@@ -286,7 +288,7 @@ def text_of(s: Scenario) -> str:
         "      - id: web",
         "        type: destination",
         f"        plugin: {PLUGIN}",
-        f"        delivery: {{timeout: 2s, retry: 3, order-by: {s.order}, max-unconfirmed: {s.unconfirmed}}}",
+        f"        delivery: {{timeout: {TIMEOUT:g}s, retry: 3, order-by: {s.order}, max-unconfirmed: {s.unconfirmed}}}",
         "      - id: table",
         "        type: destination",
         "        plugin: sql",

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 
 def _restage(s: Scenario, random: Random) -> None:
-    """What was staged is dropped before it is sealed, and numbered again."""
+    """What was staged is dropped before it is sealed, and numbered again; one who looked before another staged it comes
+    after it."""
     s.sources = ["a", "b"]
     s.pipeline_processors = True
     s.strict = False
     s.aims = [Aim("stage", "sources.", random.randint(1, 3), "the operator stops by force and starts")]
+    s.aims += [Aim("acquire", "sources.", n, "long pause") for n in (2, 5)]
 
 
 def _collect(s: Scenario, random: Random) -> None:
@@ -113,17 +115,31 @@ def _older(s: Scenario, random: Random) -> None:
 
 
 def _clocks(s: Scenario, random: Random) -> None:
-    """Clocks jump by an hour."""
+    """Clocks jump by an hour; in most seeds Redis' goes back, and whoever holds a lease by the former time dies."""
     s.strict = False
-    if random.random() < 0.75:
-        who = random.choice(["sources.", "destinations."])
-        s.aims = [Aim("acquire", who, random.randint(1, 2), "Redis' clock jumps back, and a process dies")]
+    holders = [*_HOLDERS, ""]
+    kind = holders[s.seed // (2 * len(THEMES)) % len(holders)]
+    if kind:
+        what, who, most = _HOLDERS[kind]
+        # A stop by force ends every lease.
+        s.attempts, s.unattended = kind == "executor", True
+        s.classes = [c for c in s.classes if c != DEADLY]
+        s.rates = replace(s.rates, crash=0.001, power=0.0, pause=0.0, forget=0.0)
+        s.aims = [Aim(what, who, random.randint(1, most), "Redis' clock jumps back, and a process dies")]
         return
     which = random.choice(["Redis'", "the machine's"])
     s.aims = [
         Aim(random.choice(["acquire", "confirm", "stage"]), "", random.randint(1, 4), f"{which} clock jumps {way}")
         for way in random.sample(["ahead", "back"], random.choice([1, 2]))
     ]
+
+
+_HOLDERS = {
+    "delivery": ("acquire", "destinations.", 2),
+    "executor": ("attempt", "destinations.", 1),
+    "reading": ("acquire", "sources.", 1),
+}
+"""Who holds a lease: by which operation of which actors it is had, and the last call of it that is aimed at."""
 
 
 def _full(s: Scenario, random: Random) -> None:

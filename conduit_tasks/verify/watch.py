@@ -35,6 +35,8 @@ class Watch:
         self._stored: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._passed: set[tuple[str, int]] = set()
         self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))
+        self._unstaged: dict[int, int] = {}
+        """By a lease's token: the micro-batch of which its node had not staged anything when the lease was given."""
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -51,7 +53,11 @@ class Watch:
                 (SqsSource, "ack", self._settling, None),
                 (Broker, "commit_ack", self._committing, None),
                 (Broker, "open", None, self._opened),
+                (Broker, "acquire", None, self._acquired),
+                (Broker, "stage", self._staging, None),
                 (Broker, "seal", None, self._sealed),
+                # Whoever sealed it may have died before it was looked at.
+                (Broker, "begin_collect", self._sealed, None),
                 (Broker, "vote", self._voting, None),
                 (DeadLetterStore, "store", self._storing, None),
                 (Broker, "confirm", self._confirming, self._confirmed),
@@ -145,6 +151,18 @@ class Watch:
                 records += sum(piece["records"] or 0 for piece in json.loads(text))
         if records > s.lag and not s.forgetful:
             self.found.broken(f"Invariant 7: {records} records are ahead of the slowest destination, {s.lag} may be")
+
+    def _acquired(self, lease: Any, _: Any, node: str, *__: Any, **___: Any) -> None:
+        unsealed = self._numbers("pipeline", "unsealed")[0]
+        if unsealed and not self.redis.hexists(f"{{conduit:{PIPELINE}}}:micro-batch:{unsealed}", f"stage:{node}"):
+            self._unstaged[lease.token] = unsealed
+
+    def _staging(self, _: Any, node: str, m: int, token: int, *__: Any, **___: Any) -> None:
+        """Invariant 3: what is staged is not made again, whatever became of it since."""
+        if self._unstaged.get(token) != m and not self.scenario.forgetful:
+            self.found.broken(
+                f"Invariant 3: {node} makes micro-batch {m} again, which was staged before it had the lease"
+            )
 
     def _sealed(self, *_: Any, **__: Any) -> None:
         """Indexes are consecutive per source partition, over restages too (invariant 3)."""

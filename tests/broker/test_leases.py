@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.broker import scripts
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.connection import connect
 from conduit_tasks.errors import Fenced, LeaseHeld, PipelineStopped, Terminated, Unavailable
@@ -271,6 +272,27 @@ def test_one_attempt_of_a_holders_executors_is_heard_at_a_time(redis_server: Red
     with pytest.raises(Fenced):
         broker.attempt("destinations.x", "x", lease.token)
     broker.close()
+
+
+@pytest.mark.proves("I4")
+def test_a_dead_attempt_is_waited_for_no_longer_where_the_servers_clock_went_back(broker: Broker) -> None:
+    # Given an executor that died, by a clock that was an hour ahead of what the server has now; its driver lives
+    lease, key = broker.acquire("destinations.x", "driver"), broker.keys.lease("destinations.x")
+
+    def attempt(nonce: str) -> list[Any]:
+        keys = {"lease": key, "pipeline": broker.keys.pipeline, "destination": broker.keys.destination("x")}
+        return broker.run(scripts.ATTEMPT, keys, token=lease.token, nonce=nonce, grace=0)
+
+    attempt("first")
+    ahead = int(broker.hash(key)["attempt_until"]) + 3_600_000_000
+    broker.redis.hset(key, "attempt_until", str(ahead))
+    # When the next attempt looks, then it waits for one lease time at most, which begins with its first look
+    waits = []
+    for _ in range(2):
+        with pytest.raises(LeaseHeld) as raised:
+            attempt("second")
+        waits.append(raised.value.until)
+    assert waits[0] == waits[1] <= (broker.now() + broker.lease_ttl) * 1e6
 
 
 @pytest.mark.proves("C16", "I4")

@@ -56,15 +56,17 @@ def test_every_matched_record_reaches_the_target_and_is_confirmed(order_by: Any,
     failing=st.sets(st.integers(0, 119), max_size=25),
     refused=st.sets(st.integers(0, 119), max_size=10),
     slow=st.sets(st.integers(0, 119), max_size=25),
+    derived=st.sets(st.integers(0, 119), max_size=25),
 )
 def test_a_lane_is_handed_over_in_order_whatever_fails(
-    order_by: Any, max_unconfirmed: int, failing: set[int], refused: set[int], slow: set[int]
+    order_by: Any, max_unconfirmed: int, failing: set[int], refused: set[int], slow: set[int], derived: set[int]
 ) -> None:
-    # Given records of three lanes, some of which fail at first, are refused, or take long
+    # Given records of three lanes, some of which fail at first, are refused, take long, or are two
     port = FakePort(120, list(range(120)))
     target = Target(lambda seq, n: NO if seq in refused else BUSY if seq in failing and n < 3 else DELIVERED)
     target.pause = lambda seq: 0.002 if seq in slow else 0.0
-    work = work_of(port, key=lambda seq: b"%d" % (seq % 3), partitions=3)
+    copies = lambda seq: 1 + (seq in derived)  # noqa: E731
+    work = work_of(port, ords=copies, key=lambda seq: b"%d" % (seq % 3), partitions=3, rows_per_batch=7)
     settled: dict[int, list[int]] = defaultdict(list)
     target.on_send = lambda seq: settled[seq % 3].append(seq)
     # When they are delivered with retries
@@ -73,7 +75,34 @@ def test_a_lane_is_handed_over_in_order_whatever_fails(
     # Then no lane ever goes back, and what was refused is a dead letter
     for sends in settled.values():
         assert sends == sorted(sends)
-    assert {key[2] for key in port.stored} == refused
+    assert sorted(key[2:] for key in port.stored) == [(s, o) for s in sorted(refused) for o in range(copies(s))]
+    assert port.complete
+
+
+@pytest.mark.proves("C9", "C6")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("max_unconfirmed", [1, 4])
+@pytest.mark.parametrize("rows_per_batch", [1, 100])
+def test_what_was_derived_of_a_nacked_record_goes_to_the_dead_letters_with_it(
+    max_unconfirmed: int, rows_per_batch: int
+) -> None:
+    # Given one lane in which each record was made three of, and the second of one is refused
+    port = FakePort(5, list(range(5)))
+    sent: list[int] = []
+    target = Target(lambda seq, n: NO if (seq, n) == (2, 2) else DELIVERED)
+    target.on_send = sent.append
+    work = work_of(port, ords=lambda _: 3, rows_per_batch=rows_per_batch)
+    # When they are delivered
+    report = deliver(work, target, port, Delivery(max_unconfirmed=max_unconfirmed))
+    # Then the third of it, which must not overtake it, is not sent; all else is, and nothing waits for ever
+    assert sent == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4]
+    letters = {key[2:]: (letter.error, letter.attempts) for key, letter in port.stored.items()}
+    assert letters == {
+        (2, 1): ("400 Bad Request", 1),
+        (2, 2): ("not sent, as one before it of the same record is a dead letter: 400 Bad Request", 0),
+    }
+    assert port.votes == ["a", "a", "n", "a", "a"]
+    assert (report.counts.delivered, report.counts.nacked) == (4, 1)
     assert port.complete
 
 

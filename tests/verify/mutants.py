@@ -105,6 +105,7 @@ HELD = "  if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] =
 NO_GUARD = "local no = guard_done(K.lease, A.token)\nif no then return no end\n"
 ACK_GUARD = "local no = fenced(K.lease, A.token)\n  if no then return no end\n  renew(K.lease, A.token)"
 
+ASKED = "            # The server's clock went back: only `acquire` can count from now on, so it has to be asked.\n            return 0.0"
 ENDLESS = "            async with asyncio.timeout(CLOSING):\n                await self._destination.close()"
 WRITE = "        first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])\n        work = self._work\n"
 HURRIED = """        if work.chain is None and not work.culprits and len(chunk.seqs) == work.matched:
@@ -127,7 +128,7 @@ MUTANTS = [
         "attempts are not fenced",
         "broker/scripts/attempt.lua",
         {
-            "if number(l[6]) > 0 and free > now then": "if false then",
+            "if till > 0 and free > now then": "if false then",
             "return {'ok', l[5], l[3], l[4], ''}": "redis.call('HDEL', K.lease, 'attempt') return {'ok', A.token, l[3], l[4], ''}",
         },
         "attempts",
@@ -168,6 +169,41 @@ MUTANTS = [
         "if not seen[partition] then redis.call('HSET', K.each[leases + i], partition, index) end",
         "",
         "restage",
+    ),
+    lua(
+        "restage keeps what was staged",
+        "restage",
+        "  redis.call('HDEL', K.micro_batch, 'stage:' .. node, 'first:' .. node, 'won:' .. node)\n",
+        "",
+        "restage",
+    ),
+    lua(
+        "restage fences nobody",
+        "restage",
+        "text(math.max(token, now_us())), 'owner', '', 'until', '0')",
+        "l[1])",
+        "restage",
+    ),
+    lua(
+        "restage of what is sealed",
+        "restage",
+        "if redis.call('HGET', K.pipeline, 'unsealed') ~= A.m then return {'ok'} end",
+        "",
+        "restage",
+    ),
+    lua(
+        "a lease held by a clock that went back",
+        "acquire",
+        "local till = within(l[3], now, l[6])",
+        "local till = number(l[3])",
+        "clocks",
+    ),
+    lua(
+        "an attempt held by a clock that went back",
+        "attempt",
+        "local till = within(l[6], now, l[3])",
+        "local till = number(l[6])",
+        "clocks",
     ),
     lua("a lease given twice", "acquire", "if l[2] and l[2] ~= '' and free > now then", "if false then"),
     lua(
@@ -210,6 +246,18 @@ MUTANTS = [
         "queue",
     ),
     # Python
+    Mutant(
+        "a lease that nobody asks for behind a clock that went back",
+        "broker/leases.py",
+        {ASKED: "            return int(ttl or 0) / 1e6 + self.lease_grace"},
+        "clocks",
+    ),
+    Mutant(
+        "what is staged is read again",
+        "micro_batch/read.py",
+        {'if micro_batch.state == "open" and source.node not in micro_batch.stages:': "if True:"},
+        "restage",
+    ),
     Mutant(
         "connections are waited for without end",
         "delivery/attempts.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import secrets
@@ -10,12 +11,15 @@ import sys
 import uuid
 import weakref
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import redis
 
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.record.record import Record
+from conduit_tasks.verify import receiver
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faults import faulty
 from conduit_tasks.verify.world import Crash, Rates, World
@@ -103,6 +107,30 @@ def test_names_and_orders_come_from_the_seed_alone(tmp_path: Path) -> None:
     assert lived(1) == lived(1)
     assert lived(1)[0] != lived(2)[0]
     assert sorted(lived(1)[0]) == ["0", "1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(("patience", "explained"), [(0.0, 1), (60.0, 0)])
+def test_an_answer_that_came_too_late_explains_a_second_send(
+    patience: float, explained: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a receiver that has taken a record, and whose sender gives it up before it has answered
+    memory = receiver.Memory(Random(1), slow=60.0)
+    monkeypatch.setattr(memory.random, "uniform", lambda *_: 0.0 if not memory.taken else 1.0)
+    monkeypatch.setattr(receiver, "memory", memory)
+    monkeypatch.setattr(receiver, "TIMEOUT", patience)
+
+    async def given_up() -> None:
+        send = asyncio.create_task(receiver.Remembering({}).send(Record(b"1", after={"s": "a", "n": 0})))
+        # It is taken at the second turn, and answered by the third at the earliest.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert memory.taken
+        send.cancel()
+        await asyncio.gather(send, return_exceptions=True)
+
+    asyncio.run(given_up())
+    # Then that explains a second send only where its sender had waited for as long as it may
+    assert memory.lost_answers == explained
 
 
 def test_who_is_no_process_has_the_worlds_clock_too(redis_server: RedisServer, tmp_path: Path) -> None:

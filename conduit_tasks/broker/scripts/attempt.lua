@@ -21,8 +21,13 @@ local gave_up = redis.call('HGET', K.lease, 'gave_up')
 if gave_up then return {'ok', '0', l[3], l[4], gave_up} end
 local now = now_us()
 if l[7] ~= A.nonce then
-  local free = within(l[6], now, l[3]) + number(A.grace)
-  if number(l[6]) > 0 and free > now then return {'held', 'another attempt of ' .. l[2], l[6], text(free - now)} end
+  local till = within(l[6], now, l[3])
+  if till < number(l[6]) then
+    l[6] = text(till)
+    redis.call('HSET', K.lease, 'attempt_until', l[6])
+  end
+  local free = till + number(A.grace)
+  if till > 0 and free > now then return {'held', 'another attempt of ' .. l[2], l[6], text(free - now)} end
   l[5] = text(math.max(number(l[1]) + 1, number(l[5]) + 1, now))
 end
 local lives = text(now + number(l[3]))
