@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import PORTION, BrokerBase
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.state import DeadEntry
 
-if TYPE_CHECKING:
-    from conduit_tasks.delivery.port import DeadLetter
-
 _CLASS = 40
 """Characters kept of an error class: with the key and Redis's own overhead that stays below 200 bytes."""
 
 
-def index_entries(letters: Sequence[DeadLetter]) -> list[str]:
+class Indexed(Protocol):
+    """What the index says of a letter: a `DeadLetter`, or as much of one as this."""
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        """Epoch, micro-batch, seq, ord."""
+        ...
+
+    @property
+    def at(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    @property
+    def attempts(self) -> int:
+        """How often it was tried."""
+        ...
+
+    @property
+    def error_class(self) -> str:
+        """Short and groupable."""
+        ...
+
+
+def index_entries(letters: Iterable[Indexed]) -> list[str]:
     """Field and value of each, in a flat list."""
     return [text for each in letters for text in index_entry(each.key, each.at, each.attempts, each.error_class)]
 

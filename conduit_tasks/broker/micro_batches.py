@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import PORTION, BrokerBase, portions, seconds
-from conduit_tasks.broker.dead_index import index_entries
+from conduit_tasks.broker.dead_index import Indexed, index_entries
 from conduit_tasks.broker.state import Backlog, MicroBatch, Stage
 from conduit_tasks.errors import ConduitError, Fenced, NotStopped
 from conduit_tasks.metrics.histogram import Histogram, histograms
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position, Slice
-    from conduit_tasks.delivery.port import DeadLetter
 
 
 class MicroBatches(BrokerBase):
@@ -257,7 +257,7 @@ class MicroBatches(BrokerBase):
         matched: Mapping[str, int],
         filtered: int = 0,
         nacked: int = 0,
-        dead: Sequence[DeadLetter] = (),
+        dead: Iterable[Indexed] = (),
     ) -> bool:
         """Makes micro-batch m final, under the lease `seal`; False where another manifest sealed it before.
 
@@ -265,16 +265,17 @@ class MicroBatches(BrokerBase):
         Raises Fenced, PipelineStopped, InvariantBroken where something has not staged.
         """
         self._unindex(m, token)
-        letters = index_entries(dead)
-        whole = len(letters) - len(letters) % (2 * PORTION) if len(letters) > 2 * PORTION else 0
-        for portion in portions(letters[:whole], 2 * PORTION):
+        left = iter(dead)
+        letters, more = list(islice(left, PORTION)), list(islice(left, PORTION))
+        while more:
             keys = {
                 "pipeline": self.keys.pipeline,
                 "micro_batch": self.keys.micro_batch(m),
                 "lease": self.keys.lease("seal"),
                 "dead": self.keys.dead(""),
             }
-            self.run(scripts.INDEX, keys, token=token, letters=portion)
+            self.run(scripts.INDEX, keys, token=token, letters=index_entries(letters))
+            letters, more = more, list(islice(left, PORTION))
         answer = self.run(
             scripts.SEAL,
             {
@@ -292,7 +293,7 @@ class MicroBatches(BrokerBase):
             matched=dict(matched),
             filtered=filtered,
             nacked=nacked,
-            letters=letters[whole:],
+            letters=index_entries(letters),
         )
         return bool(answer[0])
 

@@ -11,7 +11,7 @@ so storing the same ones again replaces it; a letter that is found in several fi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -225,7 +225,7 @@ def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
         ) from error
 
 
-def portions(letters: Sequence[DeadLetter], most: int | None = None) -> Iterator[list[DeadLetter]]:
+def portions(letters: Iterable[DeadLetter], most: int | None = None) -> Iterator[list[DeadLetter]]:
     """The letters in order, so many at a time that their records have about CONDUIT_BATCH_BYTES bytes, and `most` at
     most."""
     part: list[DeadLetter] = []

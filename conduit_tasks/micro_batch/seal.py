@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
-import orjson
+import numpy.typing as npt
 import pyarrow as pa
 
-from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import AckFailed, BrokerUnavailable, ConduitError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.failed import Failed, Head
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
@@ -83,12 +83,14 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         bases.append(total)
         total += entry.records
     final = processed or sources
-    letters = _nacked(context, number, [*sources, *processed], slices, bases)
+    everything = [*sources, *processed]
+    origins = origins_of(pipeline.id, slices)
+    letters = Failed(context.spool, everything, slices, bases, number=number, origins=origins)
 
     queue = pipeline.dead_letters
     if queue.window_size:
         # 1. vote: every seq in order, at most one nack a call, so that the error stored is its own (invariant 9).
-        for at, votes, letter in ballots(total, letters):
+        for at, votes, letter in ballots(total, letters.heads()):
             tripped = broker.vote(
                 "",
                 number,
@@ -108,8 +110,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
                     f"widen `dead-letter-queue`, then `conduit start {pipeline.id}`."
                 )
     # 2. store the dead letters (invariant 8), 3. tell the handlers (C7), 4. write the manifest, 5. seal.
-    if letters:
-        _store(context, letters)
+    _store(context, letters)
     matched = {d.id: sum(m.matched.get(d.id, 0) for m in final) for d in pipeline.destinations}
     files = [file for m in final for file in m.files]
     manifest = SealedManifest(
@@ -122,9 +123,9 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         total=total,
         files=files,
         matched=matched,
-        filtered=sum(m.filtered for m in [*sources, *processed]),
-        nacked=len({letter.seq for letter in letters}),
-        nacked_files=[file for m in [*sources, *processed] for file in m.nacked_files],
+        filtered=sum(m.filtered for m in everything),
+        nacked=len(letters.seqs),
+        nacked_files=[file for m in everything for file in m.nacked_files],
         sealed_at=time.time(),
     )
     _tell_handlers(context, manifest, letters)
@@ -139,7 +140,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         matched=matched,
         filtered=manifest.filtered,
         nacked=manifest.nacked,
-        dead=letters,
+        dead=letters.heads(),
     )
     from conduit_tasks.connectors.registry import ack_on
     from conduit_tasks.micro_batch.acks import ack
@@ -154,11 +155,15 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
     return f"sealed micro-batch {number}: {total:,} records, {size:,} bytes"
 
 
-def _store(context: Context, letters: Sequence[DeadLetter]) -> None:
+def _store(context: Context, letters: Failed) -> None:
     """Raises ConduitError where they cannot be stored: the micro-batch stays unsealed, and is sealed when it is tried
     again (T7)."""
+    if not letters:
+        return
     try:
-        context.dead_letters(context.pipeline.dead_letters, None).store(letters)
+        handler = context.dead_letters(context.pipeline.dead_letters, None)
+        for part in letters.parts():
+            handler.store(part)
     except (Fenced, BrokerUnavailable):
         raise
     except Exception as error:
@@ -168,7 +173,7 @@ def _store(context: Context, letters: Sequence[DeadLetter]) -> None:
         ) from error
 
 
-def _tell_handlers(context: Context, manifest: SealedManifest, letters: Sequence[DeadLetter]) -> None:
+def _tell_handlers(context: Context, manifest: SealedManifest, letters: Failed) -> None:
     """Tells the handlers of records that end before the fan-out: nacked, filtered, or wanted by no trigger (C7)."""
     from conduit_tasks.delivery.handlers import ERROR_CLASS, HandlerFailed, Handlers, first_of_each, nacked
 
@@ -176,16 +181,18 @@ def _tell_handlers(context: Context, manifest: SealedManifest, letters: Sequence
     if not handlers:
         return
     try:
-        handlers.call(nacked(context.pipeline.id, letters))
-        handlers.call(nacked(context.pipeline.id, first_of_each(letters)), "message")
+        if handlers.wants("nacked"):
+            handlers.call(nacked(context.pipeline.id, letters.letters()))
+        if handlers.wants("nacked", "message"):
+            handlers.call(nacked(context.pipeline.id, first_of_each(letters.letters())), "message")
         if handlers.wants("acked"):
-            handlers.call(_ended(context, manifest, {letter.seq for letter in letters}))
+            handlers.call(_ended(context, manifest, letters.seqs))
     except HandlerFailed as error:
         context.broker.fail(NODE, str(error), ERROR_CLASS, manifest.micro_batch)
         raise PipelineStopped(str(error)) from error
 
 
-def _ended(context: Context, manifest: SealedManifest, nacks: set[int]) -> Iterator[StateChange]:
+def _ended(context: Context, manifest: SealedManifest, nacks: npt.NDArray[np.int64]) -> Iterator[StateChange]:
     """Records that no destination will see and that are not nacked, in seq order within each kind."""
     from conduit_tasks.delivery.handlers import StateChange
     from conduit_tasks.record.schema import SPOOL_SCHEMA
@@ -195,7 +202,7 @@ def _ended(context: Context, manifest: SealedManifest, nacks: set[int]) -> Itera
     triggers = [f"to.{d.id}" for d in pipeline.destinations] if all(d.filters for d in pipeline.destinations) else []
     origins = origins_of(pipeline.id, manifest.slices)
     gone = np.ones(manifest.total, bool)
-    gone[list(nacks)] = False
+    gone[nacks] = False
     for file in manifest.files:
         for batch in context.spool.read(file, columns=[*SPOOL_SCHEMA.names, *triggers]):
             seqs = manifest.seqs(batch)
@@ -214,41 +221,7 @@ def _ended(context: Context, manifest: SealedManifest, nacks: set[int]) -> Itera
         yield StateChange("acked", pipeline.id, NODE, manifest.micro_batch, seq, index(seq), None, source=source)
 
 
-def _nacked(
-    context: Context,
-    number: int,
-    manifests: Sequence[StageManifest],
-    slices: Sequence[SliceEntry],
-    bases: Sequence[int],
-) -> list[DeadLetter]:
-    """Every record that failed before the fan-out, as dead letters in seq order."""
-    origins = origins_of(context.pipeline.id, slices)
-    letters = []
-    for manifest in manifests:
-        for file in manifest.nacked_files:
-            for batch in context.spool.read(file):
-                errors = [orjson.loads(e) for e in batch.column("error").to_pylist()]
-                rows = zip(batch.column("slice").to_pylist(), batch.column("n").to_pylist())
-                for (s, n), record, error in zip(rows, to_records(batch, origins), errors):
-                    first = slices[s].first_index
-                    letters.append(
-                        DeadLetter(
-                            number,
-                            bases[s] + n,
-                            record,
-                            error["node"],
-                            error["message"],
-                            error["class"],
-                            at=time.time(),
-                            index=None if first is None else first + n,
-                        )
-                    )
-    return sorted(letters, key=lambda letter: (letter.seq, letter.record.ordinal))
-
-
-def ballots(
-    total: int, letters: Sequence[DeadLetter]
-) -> Iterator[tuple[int, list[tuple[str, int]], DeadLetter | None]]:
+def ballots(total: int, letters: Iterable[Head]) -> Iterator[tuple[int, list[tuple[str, int]], Head | None]]:
     """Votes for seqs 0 … total-1, run-length encoded, each with its first seq and the letter of the nack it ends with.
 
     `letters` are sorted; records derived from one position vote once.

@@ -305,7 +305,7 @@ MUTANTS = [
         "vote after store, before the fan-out",
         "micro_batch/seal.py",
         {
-            "    queue = pipeline.dead_letters\n": "    queue = pipeline.dead_letters\n    if letters:\n        context.dead_letters(queue, None).store(letters)\n",
+            "    queue = pipeline.dead_letters\n": "    queue = pipeline.dead_letters\n    if letters:\n        context.dead_letters(queue, None).store(list(letters.letters()))\n",
         },
         "trip",
     ),
