@@ -232,6 +232,7 @@ class Operator:
         return {key: dump for key in keys if (dump := self.raw.dump(key)) is not None}
 
     def _restore(self, state: State, taken: int) -> None:
+        self.world.forgotten += 1
         for key in self.raw.keys("{conduit:*"):
             self.raw.delete(key)
         for key, dump in state.items():

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -23,6 +24,12 @@ def verify(seeds: Sequence[int], events: int, jobs: int, *, trace: bool = False)
     if jobs <= 1:
         yield from _share(list(seeds), events, trace)
         return
+    # Of the workers: what one leaves that is killed is removed with it.
+    with scratch_folder() as root:
+        yield from _side_by_side(seeds, events, jobs, trace, root)
+
+
+def _side_by_side(seeds: Sequence[int], events: int, jobs: int, trace: bool, root: Path) -> Iterator[Result]:
     spawn = multiprocessing.get_context("spawn")
     todo, done = spawn.Queue(), spawn.Queue()
     for seed in seeds:
@@ -34,7 +41,7 @@ def verify(seeds: Sequence[int], events: int, jobs: int, *, trace: bool = False)
     try:
         for _ in range(jobs):
             todo.put(None)
-            workers.append(spawn.Process(target=_work, args=(todo, done, events, trace), daemon=True))
+            workers.append(spawn.Process(target=_work, args=(todo, done, events, trace, root), daemon=True))
             workers[-1].start()
     finally:
         if held is None:
@@ -67,18 +74,21 @@ def _ended(done: Any, workers: list[Any]) -> Iterator[Result]:
             raise answer
 
 
-def _work(todo: Any, done: Any, events: int, trace: bool) -> None:
+def _work(todo: Any, done: Any, events: int, trace: bool, root: Path) -> None:
+    parent = multiprocessing.parent_process()
     try:
         with cleaned_up():
-            for result in _share(iter(todo.get, None), events, trace):
+            for result in _share(iter(todo.get, None), events, trace, root):
                 done.put(result)
+                if parent is not None and not parent.is_alive():
+                    return
         done.put(None)
     except Exception as error:  # noqa: BLE001 - raised again in the parent
         done.put(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
-def _share(seeds: Any, events: int, trace: bool) -> Iterator[Result]:
-    with scratch_folder() as folder, own_redis(folder) as url:
+def _share(seeds: Any, events: int, trace: bool, root: Path | None = None) -> Iterator[Result]:
+    with scratch_folder(root) as folder, own_redis(folder) as url:
         try:
             gc.freeze()
             for seed in seeds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -18,6 +19,9 @@ import redis
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.stack.layout import make_private, socket_in
 from conduit_tasks.stack.redis import binary
+
+PR_SET_PDEATHSIG = 1
+"""Of `prctl`: the signal that a process is sent when its parent ends."""
 
 
 def scratch() -> Path:
@@ -50,13 +54,23 @@ def own_redis(folder: Path) -> Iterator[str]:
         make_private(socket.parent)
     command = [str(binary()), "--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
     command += ["--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603 - our server
+    process = subprocess.Popen(  # noqa: S603 - our server
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - a system call
+    )
     try:
         _await(socket, process)
         yield f"unix://{socket}"
     finally:
         process.kill()
         process.wait()
+
+
+def _end_with_parent() -> None:
+    """A server whose process was killed has nobody left to stop it, and would stay for ever."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
@@ -76,9 +90,9 @@ def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """`scratch`, removed after."""
-    folder = scratch()
+def scratch_folder(within: Path | None = None) -> Iterator[Path]:
+    """`scratch`, or one within another, removed after."""
+    folder = scratch() if within is None else Path(tempfile.mkdtemp(dir=within))
     try:
         yield folder
     finally:

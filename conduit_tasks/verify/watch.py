@@ -79,8 +79,10 @@ class Watch:
             if before is not None:
                 with self.world.watching():
                     before(*args, **options)
+            forgotten = self.world.forgotten
             answer = original(*args, **options)
-            if after is not None:
+            # Where Redis forgot in that moment, it may be as if it was not called.
+            if after is not None and forgotten == self.world.forgotten:
                 with self.world.watching():
                     after(answer, *args, **options)
             return answer

@@ -99,8 +99,11 @@ class Actor:
 
 
 class World:
-    """The clock, the actors and the faults. `faults`: what was done to whom, in order; `history`: the last operations,
-    or all of them (`trace`); `digest`: of all of them."""
+    """The clock, the actors and the faults.
+
+    `faults`: what was done to whom, in order; `history`: the last operations, or all of them (`trace`); `digest`: of
+    all of them; `forgotten`: how often Redis went back to an earlier state.
+    """
 
     def __init__(self, seed: int, rates: Rates, budget: int, aims: Sequence[Aim] = (), *, trace: bool = False) -> None:
         self.seed = seed
@@ -112,6 +115,7 @@ class World:
         self.now = 1_000.0
         self.machine_ahead = self.redis_ahead = 0.0
         self.redis_full = False
+        self.forgotten = 0
         self.points = 0
         self.faults: list[str] = []
         self.history: deque[str] = deque(maxlen=POINTS if trace else HISTORY)

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 LIVE = """
@@ -21,34 +23,104 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "how", [["--seeds", "500", "--jobs", "1"], ["--seeds", "500", "--jobs", "2"], ["--processes", "9"]]
-)
-def test_a_terminated_verify_stops_its_redis_and_removes_its_folders(tmp_path: Path, how: list[str]) -> None:
-    program, folder = tmp_path / "live.py", Path(os.path.realpath(tmp_path)) / "s"
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where verify keeps everything."""
+    made = Path(os.path.realpath(tmp_path)) / "s"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def verify(tmp_path: Path, folder: Path) -> Iterator[Start]:
+    """Starts one that is at work once it is returned: so many servers run."""
+    program, started = tmp_path / "live.py", list[subprocess.Popen[bytes]]()
     program.write_text(LIVE)
-    folder.mkdir()
-    # Given one at work
-    process = subprocess.Popen(
-        [sys.executable, str(program), str(folder), "verify", *how],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until = time.monotonic() + 60
-        while len(list(folder.glob("v*/redis.sock"))) < (2 if how[-1] == "2" else 1):
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        # When it is told to end
-        process.send_signal(signal.SIGTERM)
-        # Then it does so, with its folders gone, and no server in them
-        assert process.wait(120) == 128 + signal.SIGTERM
-    finally:
+
+    def start(*how: str, servers: int) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, str(program), str(folder), "verify", *how],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        started.append(process)
+        until(lambda: process.poll() is not None or len(list(folder.rglob("redis.sock"))) >= servers)
+        assert process.poll() is None
+        return process
+
+    yield start
+    for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize(
+    ("how", "servers"),
+    [
+        (["--seeds", "500", "--jobs", "1"], 1),
+        (["--seeds", "500", "--jobs", "2"], 2),
+        (["--processes", "9"], 1),
+    ],
+)
+def test_a_terminated_verify_stops_its_redis_and_removes_its_folders(
+    verify: Start, folder: Path, how: list[str], servers: int
+) -> None:
+    # Given one at work
+    process = verify(*how, servers=servers)
+    # When it is told to end
+    process.send_signal(signal.SIGTERM)
+    # Then it does so, with its folders gone, and no server in them
+    assert process.wait(120) == 128 + signal.SIGTERM
     assert list(folder.iterdir()) == []
-    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in _bytes(p)]
+    assert not running(folder)
+
+
+def test_what_a_killed_worker_leaves_ends_with_it(verify: Start, folder: Path) -> None:
+    # Given two workers, each with a server
+    process = verify("--seeds", "500", "--jobs", "2", servers=2)
+    servers = running(folder, "redis-server")
+    assert len(servers) == 2
+    # When one of them is killed
+    psutil.Process(psutil.Process(servers[0]).ppid()).kill()
+    # Then its server has ended, and verify says so, with nothing left behind
+    until(lambda: servers[0] not in running(folder))
+    assert process.wait(120) == 1
+    assert list(folder.iterdir()) == []
+    assert not running(folder)
+
+
+def test_workers_and_servers_of_a_killed_verify_end(verify: Start, folder: Path) -> None:
+    process = verify("--seeds", "500", "--jobs", "2", servers=2)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    until(lambda: all(ended(worker) for worker in workers))
+    assert not running(folder)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def ended(process: psutil.Process) -> bool:
+    """Gone, or with nobody who asks how it ended."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def running(folder: Path, name: str = "") -> list[int]:
+    """Processes that speak of the folder, and of `name`."""
+    words = (str(folder).encode(), name.encode())
+    found = [p for p in Path("/proc").glob("[0-9]*/cmdline") if all(word in _bytes(p) for word in words)]
+    return [int(p.parent.name) for p in found]
 
 
 def _bytes(path: Path) -> bytes:
