@@ -21,6 +21,9 @@ CHUNK = 16 << 20
 ROWS = 65_536
 """Rows per batch at most."""
 
+FEW = 64
+"""Rows below which Python has their positions sooner than Arrow."""
+
 ERROR = "conduit.error"
 
 Columns = tuple[pa.Array, pa.Array | None, dict[int, str]]
@@ -164,7 +167,10 @@ def _key_bytes(value: Any) -> bytes | None:
 
 def _batch(part: str, offsets: np.ndarray, columns: Columns, structured: bool) -> pa.RecordBatch:
     payloads, keys, errors = columns
-    positions = pc.binary_join_element_wise(pa.scalar(part), pa.array(offsets).cast(pa.string()), pa.scalar(":"))
+    if len(offsets) < FEW:
+        positions = pa.array([f"{part}:{offset}".encode() for offset in offsets.tolist()], pa.binary())
+    else:
+        positions = pc.binary_join_element_wise(pa.scalar(part), pa.array(offsets).cast(pa.string()), pa.scalar(":"))
     batch = read_batch(positions, after=payloads, key=keys, shape=AFTER_STRUCTURED if structured else 0)
     if not errors:
         return batch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain as chained
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.base import Position, Slice
@@ -20,7 +19,6 @@ from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, numbered, 
 from conduit_tasks.micro_batch.seal import seal_if_complete
 from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
 from conduit_tasks.pipeline.topology import Pipeline, Processor, Source
-from conduit_tasks.record.batches import gathered
 from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import SliceEntry, StageManifest
 
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 32 << 20
 """Consecutive small slices are read by one task up to this size: a thousand small files are not a thousand tasks."""
-
-GATHERED_ROWS, GATHERED_BYTES = 8_192, 4 << 20
-"""Batches smaller than that, of consecutive slices, are worked on as one: of a thousand small files, too."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +137,7 @@ class SourceReader:
         connector.unsettled = self.unsettled
         counts: dict[int, int] = {}
         try:
-            each = chained.from_iterable(numbered(number, connector.read(s), counts) for number, s in piece.slices)
-            batches = gathered(each, GATHERED_ROWS, GATHERED_BYTES)
+            batches = numbered(((number, connector.read(s)) for number, s in piece.slices), counts)
             result = RowPass(plan, spool, piece.part, self.origins).run(batches)
             result.skipped = connector.skipped
             result.ends = {number: connector.reached(s) for number, s in piece.slices if s.open}

@@ -6,7 +6,7 @@ Called by the read and the process step for each of their pieces; only counts go
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,10 @@ from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.processors.columns import BLOCK
 from conduit_tasks.record import jsons
-from conduit_tasks.record.batches import cut, deep_rows, joined, large_rows
+from conduit_tasks.record.batches import cut, deep_rows, gathered, joined, large_rows
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.record import Origin, Record
-from conduit_tasks.record.schema import DATA, NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
+from conduit_tasks.record.schema import DATA, NUMBER_FIELDS, RECORD_FIELDS, SPOOL_SCHEMA, spool_batch, to_records
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
@@ -295,22 +295,40 @@ class RowPass:
         self._nacked.write(pa.RecordBatch.from_arrays(cells, schema=NACKED_SCHEMA))
 
 
-def numbered(slice_number: int, batches: Iterable[pa.RecordBatch], counts: dict[int, int]) -> Iterator[pa.RecordBatch]:
-    """Gives a source's READ_SCHEMA batches their numbers, before any processor sees them; counts into `counts`."""
-    n = 0
-    for batch in batches:
-        rows = batch.num_rows
+GATHERED_ROWS, GATHERED_BYTES = 8_192, 4 << 20
+"""Batches smaller than that, of consecutive slices, are numbered and worked on as one; those of small files, too."""
+
+
+def numbered(
+    slices: Iterable[tuple[int, Iterable[pa.RecordBatch]]], counts: dict[int, int]
+) -> Iterator[pa.RecordBatch]:
+    """Gives the READ_SCHEMA batches of slices (number → batches) their numbers, before any processor sees them; small
+    ones are joined. Counts into `counts`."""
+    spans: deque[tuple[int, int, int]] = deque()
+
+    def each() -> Iterator[pa.RecordBatch]:
+        for number, batches in slices:
+            n = 0
+            for batch in batches:
+                spans.append((number, n, batch.num_rows))
+                n += batch.num_rows
+                yield batch
+            counts[number] = n
+
+    for some in gathered(each(), GATHERED_ROWS, GATHERED_BYTES):
+        numbers, firsts, rows = np.array([spans.popleft() for _ in some], np.int64).T
+        whole, ends = joined(some), np.cumsum(rows)
+        # Each row's place in the whole, less that of its batch's first row, more that one's number in its slice.
+        n = np.arange(whole.num_rows) - np.repeat(ends - rows - firsts, rows)
         yield pa.RecordBatch.from_arrays(
             [
-                pa.array(np.full(rows, slice_number, np.int32)),
-                pa.array(np.arange(n, n + rows, dtype=np.int64)),
-                pa.array(np.zeros(rows, np.int32)),
-                *batch.columns,
+                pa.array(np.repeat(numbers, rows).astype(np.int32)),
+                pa.array(n),
+                pa.array(np.zeros(whole.num_rows, np.int32)),
+                *whole.columns,
             ],
-            names=[f.name for f in NUMBER_FIELDS] + [f.name for f in RECORD_FIELDS],
+            schema=SPOOL_SCHEMA,
         )
-        n += rows
-    counts[slice_number] = n
 
 
 def _small(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

@@ -84,20 +84,20 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return whole
 
 
-def gathered(batches: Iterable[pa.RecordBatch], rows: int, limit: int) -> Iterator[pa.RecordBatch]:
-    """The same rows, small batches joined to about `rows` rows or `limit` bytes: what is done per batch costs the same
-    for three rows as for thousands. One that is no smaller than that is handed on as it is."""
+def gathered(batches: Iterable[pa.RecordBatch], rows: int, limit: int) -> Iterator[list[pa.RecordBatch]]:
+    """Consecutive batches that are to be one, of about `rows` rows or `limit` bytes together: what is done per batch
+    costs the same for three rows as for thousands. One that is no smaller than that is alone."""
     held: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:
         own = batch.nbytes
         if held and (count + batch.num_rows > rows or size + own > limit or batch.schema != held[0].schema):
-            yield joined(held)
+            yield held
             held, count, size = [], 0, 0
         held.append(batch)
         count, size = count + batch.num_rows, size + own
     if held:
-        yield joined(held)
+        yield held
 
 
 def large_rows(batch: pa.RecordBatch) -> dict[int, str]:

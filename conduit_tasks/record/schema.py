@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -59,18 +60,42 @@ def read_batch(
 ) -> pa.RecordBatch:
     """A READ_SCHEMA batch from columns; what is not given is null."""
     n = len(positions)
+    absent = _nulls(n, RECORD_FIELDS[3].type)
     return pa.RecordBatch.from_arrays(
         [
-            positions.cast(pa.binary()),
-            pa.array([operation], pa.int8()).take(pa.array([0] * n, pa.int8())) if n else pa.array([], pa.int8()),
-            metadata if metadata is not None else pa.nulls(n, RECORD_FIELDS[2].type),
-            key if key is not None else pa.nulls(n, pa.binary()),
-            pa.nulls(n, pa.binary()),
-            after if after is not None else pa.nulls(n, pa.binary()),
-            pa.array([shape], pa.int8()).take(pa.array([0] * n, pa.int8())) if n else pa.array([], pa.int8()),
+            positions if positions.type == RECORD_FIELDS[0].type else positions.cast(RECORD_FIELDS[0].type),
+            _all_of(n, operation),
+            metadata if metadata is not None else _nulls(n, RECORD_FIELDS[2].type),
+            key if key is not None else absent,
+            absent,
+            after if after is not None else absent,
+            _all_of(n, shape),
         ],
         schema=READ_SCHEMA,
     )
+
+
+SMALL = 256
+"""Rows up to which a column that is the same in all batches of its length is made once: of a thousand files with a few
+records each, making it is what takes the time."""
+
+
+def _nulls(n: int, kind: pa.DataType) -> pa.Array:
+    return _kept_nulls(n, kind) if n <= SMALL else pa.nulls(n, kind)
+
+
+def _all_of(n: int, value: int) -> pa.Array:
+    return _kept(n, value) if n <= SMALL else _kept.__wrapped__(n, value)
+
+
+@lru_cache(maxsize=4 * SMALL)
+def _kept_nulls(n: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(n, kind)
+
+
+@lru_cache(maxsize=4 * SMALL)
+def _kept(n: int, value: int) -> pa.Array:
+    return pa.array(np.full(n, value, np.int8))
 
 
 def _load(value: bytes | None, structured: bool) -> Data:

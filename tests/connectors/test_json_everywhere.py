@@ -105,7 +105,7 @@ def csv_cells(texts: list[bytes]) -> list[pa.RecordBatch]:
 def redis_entries(texts: list[bytes]) -> list[pa.RecordBatch]:
     source = RedisSource({"url": "redis://h", "streams": "s", "data": "d", "format": "json"})
     whole = RedisSource({"url": "redis://h", "streams": "s"})
-    entries = [(b"%d-0" % n, {b"d": text}) for n, text in enumerate(texts)]
+    entries = [(b"%d-0" % n, [(b"d", text)]) for n, text in enumerate(texts)]
     return [source._batch("s", entries), whole._batch("s", entries)]
 
 
@@ -251,7 +251,7 @@ def test_what_is_read_can_be_written_everywhere(source: str, texts: list[bytes])
         # When it passes through a pipeline's section
         spool = Spool(folder)
         plan = Pass("p", 1, "sources.in", 1, chain, (), final=True)
-        result = RowPass(plan, spool, 0, [ORIGIN]).run(numbered(0, iter(batches), counts))
+        result = RowPass(plan, spool, 0, [ORIGIN]).run(numbered([(0, iter(batches))], counts))
         passed = [b for file in result.files for b in spool.read(file)]
         nacked = [b for file in result.nacked_files for b in spool.read(file)]
     # Then each record is there, or was nacked
@@ -273,7 +273,7 @@ def test_whole_numbers_beyond_64_bits_keep_every_digit(source: str, number: int)
     with tempfile.TemporaryDirectory() as folder:
         plan = Pass("p", 1, "sources.in", 1, chain, (), final=True)
         batches = read([b'{"a":%d,"b":1.5}' % number])
-        result = RowPass(plan, Spool(folder), 0, [ORIGIN]).run(numbered(0, iter(batches), counts))
+        result = RowPass(plan, Spool(folder), 0, [ORIGIN]).run(numbered([(0, iter(batches))], counts))
         passed = [b for file in result.files for b in Spool(folder).read(file)]
     values = [r.after for b in passed for r in to_records(b, [ORIGIN]) if isinstance(r.after, dict) and "a" in r.after]
     assert values

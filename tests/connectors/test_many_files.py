@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.file import FileSource
-from conduit_tasks.micro_batch.rows import RowPass
+from conduit_tasks.micro_batch import rows
+from conduit_tasks.micro_batch.rows import RowPass, numbered
 from conduit_tasks.record.batches import gathered
+from conduit_tasks.record.schema import SPOOL_SCHEMA, read_batch
 from tests.micro_batch.harness import lines, run_until_quiet, write_pipeline
 from tests.micro_batch.test_missing import PIPELINE
 
@@ -62,12 +65,39 @@ def test_what_small_files_hold_is_worked_on_together(many: Path, monkeypatch: py
 
 def test_gathered_batches_hold_the_same_rows_in_order_and_stay_within_their_limits() -> None:
     batches = [pa.record_batch({"n": list(range(at, at + 3))}) for at in range(0, 30, 3)]
-    out = list(gathered(batches, 7, 1 << 20))
-    assert [b.num_rows for b in out] == [6, 6, 6, 6, 6]
-    assert [n for b in out for n in b.column("n").to_pylist()] == list(range(30))
-    assert [b.num_rows for b in gathered(batches, 100, 2 * batches[0].nbytes)] == [6] * 5
+
+    def joint(batches: list[pa.RecordBatch], rows: int, limit: int) -> list[int]:
+        return [sum(b.num_rows for b in some) for some in gathered(batches, rows, limit)]
+
+    assert joint(batches, 7, 1 << 20) == [6, 6, 6, 6, 6]
+    assert [b for some in gathered(batches, 7, 1 << 20) for b in some] == batches
+    assert joint(batches, 100, 2 * batches[0].nbytes) == [6] * 5
     large = pa.record_batch({"n": list(range(50))})
-    assert [b.num_rows for b in gathered([large, large], 7, 1)] == [50, 50]
+    assert joint([large, large], 7, 1) == [50, 50]
     other = pa.record_batch({"m": ["x"]})
-    assert [b.num_rows for b in gathered([batches[0], other, batches[1]], 100, 1 << 20)] == [3, 1, 3]
-    assert list(gathered([], 7, 1)) == []
+    assert joint([batches[0], other, batches[1]], 100, 1 << 20) == [3, 1, 3]
+    assert joint([], 7, 1) == []
+
+
+@pytest.mark.parametrize("most", [1, 5, 8, 1000])
+def test_records_are_numbered_within_their_slice_however_they_are_joined(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(rows, "GATHERED_ROWS", most)
+    lengths = {4: [3], 5: [], 6: [2, 4, 0, 1], 7: [0], 9: [300]}
+    counts: dict[int, int] = {}
+
+    def batches(number: int) -> Iterator[pa.RecordBatch]:
+        n = 0
+        for length in lengths[number]:
+            texts = [f"{number}/{n + i}".encode() for i in range(length)]
+            yield read_batch(pa.array(texts, pa.binary()), shape=number)
+            n += length
+
+    out = list(numbered(((number, batches(number)) for number in lengths), counts))
+    assert counts == {4: 3, 5: 0, 6: 7, 7: 0, 9: 300}
+    found = [row for batch in out for row in batch.to_pylist()]
+    assert [f"{row['slice']}/{row['n']}".encode() for row in found] == [row["position"] for row in found]
+    assert [(row["slice"], row["n"]) for row in found] == [(s, n) for s, count in counts.items() for n in range(count)]
+    assert all(row["shape"] == row["slice"] and row["ord"] == 0 and row["after"] is None for row in found)
+    assert all(batch.schema == SPOOL_SCHEMA for batch in out)
