@@ -21,7 +21,7 @@ from conduit_tasks.gateway.commit import Bucket, Committer, Health, NotNext, Too
 from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.limits import DEFAULT, OVERHEAD, Limits, Room
 from conduit_tasks.gateway.parse import Webhooks, parse
-from conduit_tasks.gateway.pipe import place
+from conduit_tasks.gateway.pipe import LANES, place
 from conduit_tasks.gateway.protocol import LATE
 from conduit_tasks.gateway.tokens import Tokens
 
@@ -196,8 +196,14 @@ def _events(endpoint: Endpoint, scope: Scope, body: bytes) -> tuple[int, bytes]:
     try:
         events = parse(scope["headers"], body, endpoint.webhooks, source.attributes_size)
         if source.pipe is not None:
-            for event in events:
-                place(event, source.pipe_key)
+            lanes = {place(event, source.pipe_key)[0] for event in events}
+            if len(lanes) > LANES:
+                raise Refusal(
+                    413,
+                    "Too many lanes in one request",
+                    f"the request has events of {len(lanes)} lanes (CloudEvents source and pipe.key), and {LANES} is "
+                    "the most that one may have. Send smaller batches",
+                )
     except BadEvent as bad:
         raise _bad(bad) from None
     return len(events), join(events)

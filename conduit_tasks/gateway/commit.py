@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from conduit_tasks.broker.base import portions
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError
-from conduit_tasks.gateway.pipe import WITHHELD
+from conduit_tasks.gateway.pipe import LANES, WITHHELD
 from conduit_tasks.gateway.store import CROWDED, Budget
 from conduit_tasks.waits import CALL
 
@@ -121,9 +121,13 @@ class Committer:
 
     def _next(self) -> list[_Request]:
         group: list[_Request] = []
-        size = 0
+        size = events = 0
         most = GROUP_REQUESTS if self.hold is None else GROUP_CHUNKS
         while self._waiting and size < GROUP_BYTES and len(group) < most:
+            events += self._waiting[0].count
+            # Each may be of a lane of its own.
+            if self.hold is not None and group and events > LANES:
+                break
             group.append(self._waiting.popleft())
             size += len(group[-1].chunk)
         return group

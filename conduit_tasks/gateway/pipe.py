@@ -22,6 +22,8 @@ from conduit_tasks.record.cloudevents import PREFIX
 
 WITHHELD = "withheld"
 """In place of an id: not the next of its lane, so neither stored nor refused."""
+LANES = 2_000
+"""Lanes that one call moves at most: Redis looks at each, and does nothing else meanwhile."""
 NAME = 96
 """Characters of a lane's name."""
 STEPS = 1_000

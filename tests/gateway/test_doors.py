@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 
@@ -16,9 +18,10 @@ from hypothesis import strategies as st
 from conduit_tasks.broker.connection import Client
 from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.gateway.commit import Committer, Health
 from conduit_tasks.gateway.event import join, pack
 from conduit_tasks.gateway.limits import Limits, Room
-from conduit_tasks.gateway.pipe import PipedStore
+from conduit_tasks.gateway.pipe import LANES, PipedStore
 from conduit_tasks.gateway.store import CROWDED, Budget, IngestStore
 from tests.conftest import RedisServer
 from tests.fuzz.hostile import damaged, fuzzed
@@ -310,6 +313,43 @@ def test_lanes_of_a_pipe_are_bounded_in_size_and_number(gateway: GatewayProcess,
     assert all(len(lane) < 100 for lane in client.hkeys(index))
     # When there are as many as may be, a further one is refused, and the others go on
     assert [send("/c", 1), send("/d", 1), send("/c", 2), send(long, 3)] == [202, 429, 202, 202]
+
+
+def test_a_request_of_thousands_of_lanes_is_refused_before_anything_is_done_with_it(
+    gateway: GatewayProcess, client: Client
+) -> None:
+    def send(lanes: int) -> tuple[int, str]:
+        events = [event(n, source=f"/{n % lanes}", sequence=str(n)) for n in range(LANES + 1)]
+        answer = gateway.post(events, path="/ingest/piped/web", type="application/cloudevents-batch+json")
+        return answer.status, answer.problem["title"] if answer.status != 202 else ""
+
+    assert send(LANES + 1) == (413, "Too many lanes in one request")
+    assert client.keys("*ingest-index*") == []
+    # Then those of as many as may be come further, and of few lanes any number of events is taken
+    assert send(LANES) == (429, "Too many lanes")
+    assert send(2) == (202, "")
+
+
+def test_no_more_lanes_are_moved_in_one_call_than_redis_has_time_for() -> None:
+    """Given requests whose events may be of a lane each, then as many are stored together as may be; a larger one alone
+    (the door sees to its lanes). Without a pipe there is no such limit."""
+
+    async def groups(hold: float | None) -> list[list[int]]:
+        told: list[list[int]] = []
+
+        def add(_: str, __: int, counts: list[int], *___: object) -> list[str | None]:
+            told.append(counts)
+            return ["1-1"] * len(counts)
+
+        with ThreadPoolExecutor(1) as pool:
+            committer = Committer(add, Budget(10**6, 1 << 30), pool, Health(), hold)
+            some = (LANES // 2, LANES // 2, 1, LANES - 1, LANES, 3 * LANES, 1, 1)
+            assert all(await asyncio.gather(*(committer.store(n, b"x") for n in some)))
+        return told
+
+    half = LANES // 2
+    assert asyncio.run(groups(1.0)) == [[half, half], [1, LANES - 1], [LANES], [3 * LANES], [1, 1]]
+    assert asyncio.run(groups(None)) == [[6 * LANES + 2]]
 
 
 def test_a_lane_that_was_silent_is_forgotten_and_only_it(client: Client) -> None:

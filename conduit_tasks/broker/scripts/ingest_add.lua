@@ -20,7 +20,8 @@
 -- @arg journal  text    name of the journal that must be in the state (durability: spool); empty: there is none
 -- @arg known    int     the highest number in it
 -- @arg counts   json<2000  events of each chunk
--- @arg moves    json<2000  per chunk a list of (lane, state it must have, state it gets); a chunk may have no event
+-- @arg moves    json<2000  per chunk a list of (lane, state it must have, state it gets), of all together 2,000 lanes;
+--                       a chunk may have no event
 -- @arg most     int     lanes that may be known
 -- @arg forget   int     seconds of silence after which one is forgotten
 -- @arg chunks   blob*2000   the chunks, in order
