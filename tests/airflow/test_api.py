@@ -29,7 +29,7 @@ pipelines:
         type: destination
         plugin: http
         settings: {url: "URL?secret=hush"}
-        delivery: {timeout: 1s}
+        delivery: {timeout: 20s}
         dead-letter-queue: {window-size: 0}
 """
 ASK = {"X-Conduit-Request": "1"}

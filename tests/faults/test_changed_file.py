@@ -20,7 +20,7 @@ pipelines:
         type: destination
         plugin: http
         settings: {url: "URL"}
-        delivery: {timeout: 1s}
+        delivery: {timeout: 20s}
       - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload}}
 """
 TRIGGER = '        trigger: {filters: [{exact: {subject: "3"}}]}\n'

@@ -25,7 +25,7 @@ pipelines:
         type: destination
         plugin: http
         settings: {url: "URL"}
-        delivery: {timeout: 1s, retry: 2, backoff-delay: 10ms, max-unconfirmed: 8, order-by: key}
+        delivery: {timeout: 20s, retry: 2, backoff-delay: 10ms, max-unconfirmed: 8, order-by: key}
       - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload}}
 """
 ISOLATED = PIPELINE.replace("    micro-batch", "    isolate: true\n    lag-budget: {records: 1000}\n    micro-batch")
@@ -75,7 +75,7 @@ def with_outage(receiver: Receiver, begins: int, while_down: Callable[[], Any]) 
 
 
 SLOW = PIPELINE.replace("max-records: 100", "max-records: 1000").replace(
-    "timeout: 1s,", "timeout: 1s, rate-limit: 500,"
+    "timeout: 20s,", "timeout: 20s, rate-limit: 500,"
 )
 
 
@@ -120,7 +120,7 @@ def test_503_beyond_the_retries_waits_dead_letters_nothing_and_goes_on_by_itself
 @pytest.mark.proves("T7")
 def test_on_unavailable_dead_letter_gives_the_document_literally(quick: Path, receiver: Receiver) -> None:
     events(quick / "data", 50)
-    text = PIPELINE.replace("timeout: 1s,", "timeout: 1s, on-unavailable: dead-letter,").replace("retry: 2", "retry: 1")
+    text = PIPELINE.replace("timeout: 20s,", "timeout: 20s, on-unavailable: dead-letter,").replace("retry: 2", "retry: 1")
     write_pipeline(quick, "p", text.replace("URL", receiver.url))
     receiver.mode("down")
     # When the target is down through one run
@@ -163,7 +163,7 @@ def test_refused_complete_counts_the_refused_ones_as_completed(quick: Path, rece
     receiver = receivers("--refuse", "bad=1")
     events(quick / "data", 95)
     events(quick / "data", 5, 95, bad=1)
-    text = PIPELINE.replace("timeout: 1s,", "timeout: 1s, refused: complete,")
+    text = PIPELINE.replace("timeout: 20s,", "timeout: 20s, refused: complete,")
     write_pipeline(quick, "p", text.replace("URL", receiver.url))
     drive()
     found = account()["destinations"]["web"]

@@ -35,17 +35,17 @@ pipelines:
         type: destination
         plugin: file
         settings: {path: out/file.jsonl, format: payload}
-        delivery: {rate-limit: RATE_FILE, timeout: 1s}
+        delivery: {rate-limit: RATE_FILE, timeout: 5s}
       - id: web
         type: destination
         plugin: http
         settings: {url: "URL"}
-        delivery: {rate-limit: RATE_WEB, timeout: 1s, max-unconfirmed: 16, order-by: key}
+        delivery: {rate-limit: RATE_WEB, timeout: 5s, max-unconfirmed: 16, order-by: key}
       - id: table
         type: destination
         plugin: sql
         settings: {url: "sqlite:///out/table.db", table: events, columns: "n:int=.Payload.After.n"}
-        delivery: {rate-limit: RATE_TABLE, timeout: 1s}
+        delivery: {rate-limit: RATE_TABLE, timeout: 5s}
     processors: [{id: slow, plugin: python, settings: {call: "tests.faults.functions:slow"}}]
 """
 

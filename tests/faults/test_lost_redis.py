@@ -33,7 +33,7 @@ pipelines:
         type: destination
         plugin: http
         settings: {url: "URL"}
-        delivery: {timeout: 1s, max-unconfirmed: 8, order-by: key}
+        delivery: {timeout: 5s, max-unconfirmed: 8, order-by: key}
       - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload}}
 """
 FILES = """

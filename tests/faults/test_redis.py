@@ -28,7 +28,7 @@ pipelines:
         type: destination
         plugin: http
         settings: {url: "URL"}
-        delivery: {rate-limit: 1000, timeout: 1s, max-unconfirmed: 16, order-by: key}
+        delivery: {rate-limit: 1000, timeout: 5s, max-unconfirmed: 16, order-by: key}
       - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload}}
 """
 

@@ -29,7 +29,7 @@ pipelines:
         type: destination
         plugin: http
         settings: {url: "URL"}
-        delivery: {timeout: 1s, max-unconfirmed: 8, order-by: key}
+        delivery: {timeout: 5s, max-unconfirmed: 8, order-by: key}
       - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload}}
     processors: [{id: mark, plugin: field.set, settings: {field: .Metadata.seen, value: "yes"}}]
 """
@@ -78,7 +78,7 @@ def test_a_forceful_stop_ends_a_delivery_at_once_and_the_start_goes_on_from_the_
     quick: Path, receiver: Receiver, acks: list[dict[str, Any]]
 ) -> None:
     # Given a slow delivery under way
-    slow = PIPELINE.replace("timeout: 1s, max", "timeout: 1s, rate-limit: 200, max").replace("URL", receiver.url)
+    slow = PIPELINE.replace("timeout: 5s, max", "timeout: 5s, rate-limit: 200, max").replace("URL", receiver.url)
     write_pipeline(quick, "p", slow)
     rows = events(quick / "data", 700)
     broker = state("p")

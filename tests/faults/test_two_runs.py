@@ -25,10 +25,10 @@ pipelines:
     connectors:
       - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, key: k}}
       - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload},
-         delivery: {timeout: 1s}}
+         delivery: {timeout: 20s}}
       - {id: web, type: destination, plugin: http, settings: {url: "URL"},
-         delivery: {timeout: 1s, max-unconfirmed: 8, order-by: key}}
-      - {id: table, type: destination, plugin: sql, delivery: {timeout: 1s},
+         delivery: {timeout: 20s, max-unconfirmed: 8, order-by: key}}
+      - {id: table, type: destination, plugin: sql, delivery: {timeout: 20s},
          settings: {url: "sqlite:///out/table.db", table: events, columns: "n:int=.Payload.After.n"}}
     processors: [{id: mark, plugin: field.set, settings: {field: .Metadata.seen, value: "yes"}}]
 """

@@ -40,7 +40,7 @@ WEB = (
         type: destination
         plugin: http
         settings: {url: "URL"}
-        delivery: {timeout: 1s, max-unconfirmed: 8, order-by: key}
+        delivery: {timeout: 5s, max-unconfirmed: 8, order-by: key}
         dead-letter-queue: {window-size: 0}
 """
 )
