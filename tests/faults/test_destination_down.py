@@ -120,7 +120,9 @@ def test_503_beyond_the_retries_waits_dead_letters_nothing_and_goes_on_by_itself
 @pytest.mark.proves("T7")
 def test_on_unavailable_dead_letter_gives_the_document_literally(quick: Path, receiver: Receiver) -> None:
     events(quick / "data", 50)
-    text = PIPELINE.replace("timeout: 20s,", "timeout: 20s, on-unavailable: dead-letter,").replace("retry: 2", "retry: 1")
+    text = PIPELINE.replace("timeout: 20s,", "timeout: 20s, on-unavailable: dead-letter,").replace(
+        "retry: 2", "retry: 1"
+    )
     write_pipeline(quick, "p", text.replace("URL", receiver.url))
     receiver.mode("down")
     # When the target is down through one run

@@ -12,7 +12,7 @@ import pytest
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.spark.ended import ENDED
-from tests.faults.parts import Application, Receiver, drive, events, until
+from tests.faults.parts import ROOT, Application, Receiver, drive, events, until
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, lease, pipeline, until_sealed
 from tests.micro_batch.harness import payloads, state, write_pipeline
 
@@ -30,7 +30,7 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     assert plan_run("p", "before").micro_batch == 1
     if node == "destinations.web":
         until_sealed()
-    application = applications("p", node)
+    application = applications("p", node, "app", patient(home))
     at_work = lease(node) if node == "sources.in" else lambda _, receiver: receiver.accepted() >= 50
     until(lambda: at_work(home, receiver) or application.process.poll() is not None, node, 180)
     # When it alone is asked to end
@@ -46,13 +46,25 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     assert broker.delivery("web").cursor == 0
     broker.close()
     # And nothing is sent any more, once what was on its way has arrived; the next run goes on from there
-    time.sleep(0.5)
-    sent = receiver.accepted()
-    time.sleep(0.5)
-    assert receiver.accepted() == sent
+    until(lambda: still(receiver), "the last sends to arrive, and none after them", 60)
     write_pipeline(home, "p", fast)
     drive()
     assert payloads(home / "out/file.jsonl") == rows
     seen = receiver.summary()
     assert (seen["accepted"], seen["out_of_order"]) == (COUNT, 0)
     assert seen["duplicates"] <= IN_FLIGHT + UNTOLD
+
+
+def patient(home: Path) -> dict[str, str]:
+    """The environment of a driver that waits for its executors for as long as a loaded machine lets them take."""
+    folder = home.parent / "patient"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import conduit_tasks.spark.ended as ended\n\nended.HALT = 90.0\n")
+    return {"PYTHONPATH": f"{folder}:{ROOT}"}
+
+
+def still(receiver: Receiver) -> bool:
+    """Whether nothing arrives for a second."""
+    sent = receiver.accepted()
+    time.sleep(1.0)
+    return receiver.accepted() == sent
