@@ -86,7 +86,7 @@ def test_a_full_redis_takes_nothing_new_and_lets_everything_under_way_end(quick:
     with opened("p", "r") as context, pytest.raises(BrokerFull, match="has reached its maxmemory"):
         context.broker.open({"in": [Slice("a", "a", None, 1, 1)]}, "c", 2)
     # And it stops and starts
-    assert control.stop("p", deadline=5).status == "stopped"
+    assert control.stop("p", deadline=60).status == "stopped"
     assert control.start("p") == "running"
     # When there is room again, then the rest is delivered
     limit(server, 0)

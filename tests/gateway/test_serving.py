@@ -216,8 +216,8 @@ def test_while_redis_is_away_nothing_is_taken_and_afterwards_all_goes_on(gateway
         waited = time.monotonic() - began
         assert (first.status, first.headers["retry-after"]) == (503, "2")
         began = time.monotonic()
-        assert gateway.post({}).problem["title"] == "Not stored"
-        assert time.monotonic() - began < waited / 2
+        assert [gateway.post({}).problem["title"] for _ in range(10)] == ["Not stored"] * 10
+        assert time.monotonic() - began < 10 * waited / 2
         assert gateway.request("GET", "/readyz").status == 503
         assert gateway.request("GET", "/healthz").status == 200
         # Back, but as one that would lose events: still refused
