@@ -57,7 +57,7 @@ class BatchWise:
         self._teller, self._keeper, self._watchdog = teller, keeper, watchdog
         work = self._work = teller.work
         self._port = teller.port
-        destination.still_ours = self._port.renew
+        destination.still_ours = self._still_ours
         destination.limit = options.bulk_timeout
         self._reading = Reading(work)
         self._order = InOrder(work, self._reading)
@@ -67,6 +67,11 @@ class BatchWise:
         self._reopen = True
         self._torn = False
         self._numbering = work.numbering if isinstance(work.numbering, RowNumbering) else None
+
+    def _still_ours(self) -> None:
+        """The lease may count again because Redis has forgotten who had it since: the marks of that one stay."""
+        self._port.renew()
+        self._work.look()
 
     def run(self) -> Report:
         """Delivers what is to be done. Raises Unavailable (down, with `on-unavailable: wait`: the cursor stays where

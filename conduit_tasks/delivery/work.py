@@ -52,6 +52,7 @@ class Work:
     source partition, where the caller knows it. `numbering`: what gives the records their numbers, where the pipe or
     the guarantee wants them. `begun`: seqs up to this one may have been sent by an earlier attempt (at-most-once).
     `parking`: says which records wait behind a dead letter of their key. `seal`: token that sealed the micro-batch.
+    `look`: raises StateLost where the spool knows of a later state than Redis.
     """
 
     pipeline: str
@@ -72,6 +73,7 @@ class Work:
     begun: int = -1
     parking: Parking | None = None
     seal: int = 0
+    look: Callable[[], None] = lambda: None
 
     @property
     def node(self) -> str:

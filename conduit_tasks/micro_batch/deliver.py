@@ -276,6 +276,7 @@ class DeliverTask:
             begun=broker.begun(destination.id, self.number, epoch=self.epoch),
             parking=parking,
             seal=manifest.token,
+            look=Marker(context, destination.node, lease.token).look,
         )
         handlers = Handlers(pipeline, destination.node)
         others = [d.id for d in pipeline.destinations if d is not destination]

@@ -25,7 +25,7 @@ from conduit_tasks.errors import ConduitError, StateLost
 from conduit_tasks.micro_batch import forgotten
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.deliver import deliver_destination
+from conduit_tasks.micro_batch.deliver import DeliverTask, deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.settings import forget
@@ -260,6 +260,42 @@ def test_a_delivery_that_looked_before_redis_forgot_touches_nothing(quick: Path,
     assert (quick / "out/a.jsonl").read_bytes() == there
     drive()
     assert (quick / "out/a.jsonl").read_bytes() == there
+
+
+@pytest.mark.proves("X7", "I4")
+def test_a_delivery_whose_successor_redis_forgot_touches_nothing(
+    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given an executor that is about to open its file, with what Redis said before
+    write_pipeline(quick, "p", MINUTES)
+    events(quick / "data", 3)
+    plan_run("p", "one")
+    opens = FileDestination.open
+    there: list[bytes] = []
+
+    def late(self: FileDestination, state: dict[str, Any] | None) -> None:
+        if not there:
+            # When it stands still until another has delivered, of which Redis forgets everything
+            there.append(b"")
+            early = broker.log()
+            lease.release()
+            drive()
+            there.append((quick / "out/a.jsonl").read_bytes())
+            broker.put_back(early)
+        opens(self, state)
+
+    with opened("p", "one") as context:
+        read_source(context, "in", here, 5.0)
+        lease = context.broker.acquire("destinations.a", context.owner, ttl=60.0)
+        task = DeliverTask(pipeline=context.pipeline, destination="a", number=1, token=lease.token, run="one")
+        monkeypatch.setattr(FileDestination, "open", late)
+        answer = task(0)
+    # Then it cuts nothing away, although Redis says that it has the lease
+    assert isinstance(answer, StateLost), answer
+    assert there[1]
+    assert (quick / "out/a.jsonl").read_bytes() == there[1]
+    drive()
+    assert (quick / "out/a.jsonl").read_bytes() == there[1]
 
 
 def died(function: Callable[[Any], Any], pieces: Any) -> list[Any]:
