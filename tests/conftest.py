@@ -178,6 +178,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, f in enumerate(_LONGEST) if item.nodeid.startswith(f)), len(_LONGEST)))
 
 
+class Failures:
+    """Names a test that has failed at once: what it said comes when all have ended, which takes long."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._config.get_terminal_writer().line(f"\nFAILED {report.nodeid} ({report.when})", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(config))
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """For `-n`: a file's tests stay together, so that what they start for all of them is started once."""
     from xdist.scheduler import LoadScopeScheduling
