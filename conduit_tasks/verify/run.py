@@ -60,11 +60,12 @@ def _ended(done: Any, workers: list[Any]) -> Iterator[Result]:
     """What the workers hand out, until all have ended. Raises RuntimeError where one did so without a word."""
     ended = 0
     while ended < len(workers):
+        # Each time: the others may hand something out as often as they are asked.
+        if gone := [worker for worker in workers if worker.exitcode]:
+            raise RuntimeError(f"a process of verify ended with {gone[0].exitcode}, its seed unfinished")
         try:
             answer = done.get(timeout=LOOK)
         except Empty:
-            if gone := [worker for worker in workers if worker.exitcode]:
-                raise RuntimeError(f"a process of verify ended with {gone[0].exitcode}, its seed unfinished") from None
             continue
         if isinstance(answer, Result):
             yield answer
