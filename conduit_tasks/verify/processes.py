@@ -111,6 +111,7 @@ def _runs(  # noqa: PLR0917 - what one seed is made of
             continue
         except BaseException:
             process.kill()
+            process.wait()
             raise
         if process.returncode:
             found.broken(f"run-{run} ended with {process.returncode}: {errors.decode(errors='replace')[-500:]}")
