@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+import redis
+
 from tests.conftest import RedisServer
 
 
@@ -13,6 +17,12 @@ class Forgetful:
         self._log = next(path for path in server.folder.rglob("*.aof") if path.is_file())
 
     def log(self) -> bytes:
+        """All that Redis has said so far: it holds back what it writes while the disk is at its last fsync."""
+        with redis.Redis(unix_socket_path=str(self.server.socket)) as client:
+            deadline = time.monotonic() + 60
+            while client.info("persistence")["aof_buffer_length"]:
+                assert time.monotonic() < deadline, "Redis does not write its append-only file"
+                time.sleep(0.01)
         return self._log.read_bytes()
 
     def put_back(self, log: bytes) -> None:

@@ -54,7 +54,7 @@ def pipeline(url: str, slow: str) -> str:
     """The pipeline, with the destination that is killed slow enough to be killed in the middle."""
     text = PIPELINE.replace("URL", url)
     for name in ("file", "web", "table"):
-        text = text.replace(f"RATE_{name.upper()}", "700" if slow == f"destinations.{name}" else "100000")
+        text = text.replace(f"RATE_{name.upper()}", "300" if slow == f"destinations.{name}" else "100000")
     return text
 
 

@@ -16,6 +16,7 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
+from tests.faults.forgetful import Forgetful
 from tests.faults.parts import Receiver, account, drive, events
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
 from tests.micro_batch.test_crashes import Crash, crash_at
@@ -227,13 +228,13 @@ def test_a_redis_that_forgot_that_collected_files_were_delivered_goes_on_by_itse
     write_pipeline(quick, "p", FILES)
     rows = events(quick / "data", 20)
     drive()
-    log = next(path for path in own_redis.folder.rglob("*.aof") if path.is_file())
-    early = log.read_bytes()
+    redis = Forgetful(own_redis)
+    early = redis.log()
     rows += events(quick / "data", 40, 20)
     run_once("p")
-    middle = log.read_bytes()
+    middle = redis.log()
     drive()
-    late = log.read_bytes()
+    late = redis.log()
     assert not list((quick / ".conduit/spool/p").glob("0*")), "everything is collected"
     cuts: list[Callable[[], bytes]] = [
         lambda: early,
@@ -243,9 +244,7 @@ def test_a_redis_that_forgot_that_collected_files_were_delivered_goes_on_by_itse
     ]
     for cut in cuts:
         # When a crash of the machine takes Redis back to there, while the files stay collected
-        own_redis.kill()
-        log.write_bytes(cut())
-        own_redis.start("--aof-load-truncated", "yes")
+        redis.put_back(cut())
         rows += events(quick / "data", 20, len(rows))
         drive()
         # Then nothing is missing or twice, and nobody had to do anything

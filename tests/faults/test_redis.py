@@ -14,6 +14,7 @@ from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import app
 from tests.conftest import RedisServer
+from tests.faults.forgetful import Forgetful
 from tests.faults.parts import Receiver, account, drive, events, until
 from tests.micro_batch.harness import payloads, run_once, write_pipeline
 
@@ -74,17 +75,15 @@ def test_what_redis_forgot_of_its_last_moments_is_found_again_in_spool_and_sourc
     write_pipeline(on_own_redis, "p", PIPELINE.replace("URL", receiver.url).replace("rate-limit: 1000, ", ""))
     rows = events(on_own_redis / "data", 100)
     drive()
-    log = next(path for path in own_redis.folder.rglob("*.aof") if path.is_file())
-    early = log.read_bytes()
+    redis = Forgetful(own_redis)
+    early = redis.log()
     rows += events(on_own_redis / "data", 100, 100)
     run_once("p")
-    late = log.read_bytes()
+    late = redis.log()
     assert len(late) > len(early)
     for known in (early, early + late[len(early) : (len(early) + len(late)) // 2]):
         # When a crash of the machine takes what Redis had not written yet, a torn command at its end among it
-        own_redis.kill()
-        log.write_bytes(known)
-        own_redis.start("--aof-load-truncated", "yes")
+        redis.put_back(known)
         rows += events(on_own_redis / "data", 100, len(rows))
         drive()
         # Then the file has every record once, and HTTP every record
