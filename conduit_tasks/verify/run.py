@@ -16,6 +16,8 @@ from conduit_tasks.verify.server import cleaned_up, own_redis, scratch_folder
 
 LOOK = 5.0
 """Seconds after which a worker that says nothing is looked at."""
+ENDS = 20.0
+"""Seconds that a worker has to end in good order."""
 
 
 def verify(seeds: Sequence[int], events: int, jobs: int, *, trace: bool = False) -> Iterator[Result]:
@@ -51,8 +53,13 @@ def _side_by_side(seeds: Sequence[int], events: int, jobs: int, trace: bool, roo
     try:
         yield from _ended(done, workers)
     finally:
+        # One that was killed may have left a queue locked, and who waits for it does not end by itself.
+        todo.cancel_join_thread()
         for worker in workers:
             worker.terminate()
+        for worker in workers:
+            worker.join(ENDS)
+            worker.kill()
             worker.join()
 
 

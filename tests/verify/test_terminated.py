@@ -47,7 +47,7 @@ def verify(tmp_path: Path, folder: Path) -> Iterator[Start]:
             stderr=subprocess.DEVNULL,
         )
         started.append(process)
-        until(lambda: process.poll() is not None or len(sockets(folder)) >= servers)
+        until(lambda: process.poll() is not None or len(running(folder, "redis-server")) >= servers)
         assert process.poll() is None
         return process
 
@@ -106,11 +106,6 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def sockets(folder: Path) -> list[str]:
-    """Of the servers there; folders come and go meanwhile, which `os.walk` passes over."""
-    return [where for where, _, names in os.walk(folder) if "redis.sock" in names]
 
 
 def ended(process: psutil.Process) -> bool:
