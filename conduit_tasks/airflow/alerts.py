@@ -33,13 +33,12 @@ def looking(pipeline_id: str, run_id: str) -> Iterator[None]:
     except BrokerUnavailable:
         raise
     except Exception:
-        look(pipeline_id, run_id)
+        _look(pipeline_id, run_id)
         raise
-    look(pipeline_id, run_id)
+    _look(pipeline_id, run_id)
 
 
-def look(pipeline_id: str, run_id: str) -> None:
-    """Tells what is to be told of deadlines; a warning where that fails."""
+def _look(pipeline_id: str, run_id: str) -> None:
     try:
         tell(pipeline_id, run_id)
     except Exception as error:  # noqa: BLE001 - no run fails by its alerts
