@@ -19,10 +19,11 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.messages import listened_to, tell
-from conduit_tasks.micro_batch.plan import in_flight, source_connector
+from conduit_tasks.micro_batch.plan import in_flight
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recorded import collect_ledger
 from conduit_tasks.micro_batch.recovery import counting, left_alone
+from conduit_tasks.micro_batch.sources import source_connector
 
 log = logging.getLogger(__name__)
 

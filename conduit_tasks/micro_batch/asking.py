@@ -22,6 +22,7 @@ from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.holding import unsettled
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recovery import NO_FAILURE, count, too_early
+from conduit_tasks.micro_batch.sources import source_connector
 from conduit_tasks.pipeline.topology import Limits, Source
 
 if TYPE_CHECKING:
@@ -102,8 +103,6 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
 
 
 def _plan(context: Context, source: Source, limit: Limit) -> list[Slice]:
-    from conduit_tasks.micro_batch.plan import source_connector
-
     position = context.broker.position(source.id)
     connector = source_connector(context.pipeline, source.id)
     connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.micro_batch.sources import source_connector
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
@@ -20,7 +21,6 @@ def forget_gone(context: Context) -> int:
     """Looks, where the last look is long ago, which parts of the sources' positions are gone, and forgets those that
     have been for as long as their source says; how many. A source that cannot be looked at is looked at later."""
     from conduit_tasks.connectors.registry import source_class
-    from conduit_tasks.micro_batch.plan import source_connector
 
     forgotten = 0
     for source in context.pipeline.sources:

@@ -17,6 +17,7 @@ from conduit_tasks.errors import ConduitError, LeaseHeld
 from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.receipts import Kept
+from conduit_tasks.micro_batch.sources import source_connector
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.topology import Pipeline, Source
 
@@ -54,8 +55,6 @@ def holding(context: Context, *, again: bool = True) -> Iterator[None]:
 
 def _hold(context: Context, source_id: str) -> float:
     """One look, unless somebody else was there just now; seconds until the next is due, 0: never."""
-    from conduit_tasks.micro_batch.plan import source_connector
-
     connector = source_connector(context.pipeline, source_id)
     connector.receipts = Kept(context.spool)
     try:

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.changes.plan import in_flight as in_flight_to
-from conduit_tasks.connectors.base import Source
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.asking import Asked, ask
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.gone import forget_gone
 from conduit_tasks.micro_batch.holding import holding
-from conduit_tasks.pipeline.topology import Limits, Pipeline
+from conduit_tasks.pipeline.topology import Limits
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
@@ -252,13 +251,3 @@ def _full(context: Context) -> str:
         f"Redis uses {used:.0%} of its maxmemory: from {share:.0%} on (CONDUIT_REDIS_SHARE) nothing new is read. Raise "
         "maxmemory, or keep less: a shorter `spool.retention`, dead letters redriven or purged"
     )
-
-
-def source_connector(pipeline: Pipeline, source_id: str) -> Source:
-    """The source connector of a pipeline, built from its settings."""
-    from conduit_tasks.connectors.registry import source_class
-
-    source = pipeline.source(source_id)
-    connector = source_class(source.plugin)(source.settings)
-    connector.pipeline, connector.connector = pipeline.id, source.id
-    return connector

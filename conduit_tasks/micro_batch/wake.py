@@ -91,7 +91,7 @@ class Watch:
         from conduit_tasks.broker.connection import connect
         from conduit_tasks.connectors.registry import source_class
         from conduit_tasks.micro_batch.context import open_spool
-        from conduit_tasks.micro_batch.plan import source_connector
+        from conduit_tasks.micro_batch.sources import source_connector
         from conduit_tasks.settings import settings
 
         pipeline = get_pipeline(pipeline_id)

@@ -202,8 +202,8 @@ def first_records(pipeline: Pipeline, source: Source) -> list[Record] | None:
 
 def _read(pipeline: Pipeline, source: Source) -> list[Record]:
     from conduit_tasks.connectors.base import Limit
-    from conduit_tasks.micro_batch.plan import source_connector
     from conduit_tasks.micro_batch.read import source_origins
+    from conduit_tasks.micro_batch.sources import source_connector
     from conduit_tasks.record.schema import to_records
 
     connector = source_connector(pipeline, source.id)
