@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import time
-from typing import IO, Any
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psutil
 
 CALL = 60.0
 """Seconds that one call to Redis may take with all its repetitions; a thread that makes calls has ended by then."""
@@ -24,3 +28,23 @@ def lock(file: IO[Any], seconds: float = LOCK) -> None:
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"another process has had {file.name} locked for {seconds:g} s") from None
         time.sleep(_LOOK)
+
+
+def still_running(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Waits at most `seconds` for processes to end; returns those that still run. A zombie has ended.
+
+    The exit code of a child is left to who started it: `psutil.wait_procs` takes it away, and `Popen.wait` then says 0.
+    """
+    deadline = time.monotonic() + seconds
+    while (left := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -26,6 +26,7 @@ from conduit_tasks.errors import SparkLost
 from conduit_tasks.logs import parse
 from conduit_tasks.spark.remote import Address
 from conduit_tasks.spark.submit import DEFAULTS_FILE, launch, read_defaults
+from conduit_tasks.waits import still_running
 
 PREFIX = "conduit {"
 KILL_GRACE = 3.0
@@ -162,11 +163,11 @@ class ConduitSubmitHook(SparkSubmitHook):
             own = [psutil.Process(self._submit_sp.pid)] if self._submit_sp.poll() is None else []
             for process in own:
                 _signal(process, force=False)
-            psutil.wait_procs(own, timeout=END_GRACE)
+            still_running(own, END_GRACE)
         super().on_kill()
         for process in below:
             _signal(process, force=False)
-        for process in psutil.wait_procs(below, timeout=KILL_GRACE)[1]:
+        for process in still_running(below, KILL_GRACE):
             _signal(process, force=True)
 
     def _descendants(self) -> list[psutil.Process]:

@@ -13,6 +13,7 @@ import psutil
 
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.stack.layout import Process
+from conduit_tasks.waits import still_running
 
 
 class StackError(ConduitError):
@@ -51,9 +52,9 @@ def stop(process: Process | None, *, timeout: float) -> bool:
     if found is not None:
         family += _children(found)
         _signal([found], signal.SIGTERM)
-        by_itself = not _left([found], timeout)
+        by_itself = not still_running([found], timeout)
         family.append(found)
-    _end(_left(family, 0), grace=5 if by_itself else 0)
+    _end(still_running(family, 0), grace=5 if by_itself else 0)
     return by_itself
 
 
@@ -69,7 +70,9 @@ def left_behind(process: Process | None) -> list[psutil.Process]:
             return []  # the number is used again, so the session has ended
     except psutil.NoSuchProcess:
         pass
-    return [p for p in psutil.process_iter() if p.pid != process.pid and _session(p.pid) == process.pid and _runs(p)]
+    return still_running(
+        [p for p in psutil.process_iter() if p.pid != process.pid and _session(p.pid) == process.pid], 0
+    )
 
 
 def end_left_behind(process: Process | None, grace: float = 5.0) -> int:
@@ -84,9 +87,9 @@ def _end(processes: Sequence[psutil.Process], grace: float) -> None:
     """SIGTERM, after `grace` seconds (0: at once) SIGKILL, and waits: nothing of ours may go on unseen."""
     if processes and grace:
         _signal(processes, signal.SIGTERM)
-        processes = _left(processes, grace)
+        processes = still_running(processes, grace)
     _signal(processes, signal.SIGKILL)
-    _left(processes, 5)
+    still_running(processes, 5)
 
 
 def _session(pid: int) -> int | None:
@@ -94,21 +97,6 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:  # gone meanwhile, or another user's
         return None
-
-
-def _left(processes: Sequence[psutil.Process], timeout: float) -> list[psutil.Process]:
-    """Those that still run after at most `timeout` seconds. A zombie has ended, whoever fails to wait for it."""
-    deadline = time.monotonic() + timeout
-    while (left := [p for p in processes if _runs(p)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _children(found: psutil.Process) -> list[psutil.Process]:

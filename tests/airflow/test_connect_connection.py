@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from conduit_tasks.airflow.hook import connect_address
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.spark.remote import Address
-from tests.airflow.test_operator import operator, wait_until, work  # noqa: F401
+from tests.airflow.test_operator import killed, operator, work  # noqa: F401
 
 Build = Callable[..., ConduitSubmitOperator]
 TELL = "import json, os, sys\njson.dump([sys.argv, dict(os.environ)], open({told!r}, 'w'))\n"
@@ -134,26 +133,12 @@ def test_a_kill_asks_the_application_to_end_before_it_is_ended(
         f"os.rename({str(pid) + '.side'!r}, {str(pid)!r})\n"
         "time.sleep(300)\n"
     )
-    task = operator()
-    ended: list[BaseException] = []
 
-    def execute() -> None:
-        try:
-            task.execute(context)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test looks at it
-            ended.append(error)
+    error = killed(operator(), context, pid.exists)
 
-    thread = threading.Thread(target=execute)
-    thread.start()
-    wait_until(pid.exists, 60)
-    driver = psutil.Process(int(pid.read_text()))
-
-    task.on_kill()
-
-    thread.join(60)
     assert asked.exists()
-    assert psutil.wait_procs([driver], timeout=60)[1] == []
-    assert isinstance(ended[0], AirflowException)
+    assert not psutil.pid_exists(int(pid.read_text()))
+    assert isinstance(error, AirflowException), "an application that was killed has not succeeded"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -111,25 +112,12 @@ def test_a_kill_takes_the_driver_and_its_workers_along(
         f"os.rename({str(pids) + '.side'!r}, {str(pids)!r})\n"
         "time.sleep(300)\n"
     )
-    task = operator()
-    ended: list[BaseException] = []
 
-    def execute() -> None:
-        try:
-            task.execute(context)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test looks at it
-            ended.append(error)
+    error = killed(operator(), context, pids.exists)
 
-    thread = threading.Thread(target=execute)
-    thread.start()
-    wait_until(pids.exists, 60)
-    left = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
-
-    task.on_kill()
-
-    thread.join(60)
+    left = [psutil.Process(int(pid)) for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
     assert psutil.wait_procs(left, timeout=60)[1] == []
-    assert isinstance(ended[0], AirflowException)
+    assert isinstance(error, AirflowException)
 
 
 def test_a_missing_connection_is_named_and_nothing_goes_to_yarn(
@@ -196,6 +184,29 @@ def test_lines_of_ours_are_read_and_others_left_alone() -> None:
 def test_an_event_reads_as_one_line() -> None:
     event = {"event": "progress", "node": "destinations.out", "delivered": 12000, "of": None}
     assert describe_event(event) == "progress: node destinations.out, delivered 12,000"
+
+
+def killed(task: ConduitSubmitOperator, context: Any, ready: Callable[[], bool]) -> BaseException | None:
+    """What `execute` raises if the task is ended once it is ready. As in Airflow, a signal's handler in the main thread
+    calls `on_kill`, and `execute` goes on where it was."""
+
+    def end() -> None:
+        try:
+            wait_until(ready, 60)
+        finally:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: task.on_kill())
+    ending = threading.Thread(target=end)
+    ending.start()
+    try:
+        task.execute(context)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+        return error
+    finally:
+        ending.join()
+        signal.signal(signal.SIGUSR1, before)
+    return None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

@@ -8,11 +8,12 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from benchmarks.kafka_server import KafkaServer
 from conduit_tasks.connectors.base import Limit, Position, Slice
@@ -42,6 +43,11 @@ def secured(server: KafkaServer) -> int:
     return port
 
 
+def answers(asked: Future[Any]) -> bool:
+    """Whether what was asked for came without an error."""
+    return asked.exception(120) is None
+
+
 @dataclass
 class Kafka:
     """A server and clients of it; topics are new for each test."""
@@ -63,10 +69,20 @@ class Kafka:
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
         made = self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])
         made[name].result(120)
+        self._led(name, partitions)
         return name
 
     def grow(self, topic: str, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(120)
+        self._led(topic, partitions)
+
+    def _led(self, topic: str, partitions: int) -> None:
+        """Waits until each partition has a leader that answers: a server says that a topic is made before it is."""
+        latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in range(partitions)}
+        deadline = time.monotonic() + 120
+        while not all(answers(asked) for asked in self.admin.list_offsets(latest).values()):
+            assert time.monotonic() < deadline, f"{topic} has no leader"
+            time.sleep(0.05)
 
     def producer(self, **config: Any) -> Producer:
         dotted = {name.replace("_", "."): value for name, value in config.items()}

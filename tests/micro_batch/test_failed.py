@@ -33,6 +33,11 @@ pipelines:
 COUNT = 300
 
 
+def counted() -> int:
+    """Dead letters in memory. By their type alone: to ask another object for its class may have it import something."""
+    return sum(type(each) is DeadLetter for each in gc.get_objects())
+
+
 @pytest.fixture
 def letters(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[DeadLetter]]:
     """Those of `COUNT` records that fail in each of three ways, as they were stored: lines that are no JSON, a source
@@ -61,10 +66,11 @@ def letters(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[DeadLetter
     def store(self: DeadLetterStore, part: Any) -> None:
         own(self, part)
         stored.append([(each.key, each.node, each.error_class, each.index) for each in part])  # type: ignore[misc]
-        # By its type alone: to ask another object for its class may have it import something.
-        alive.append(sum(type(each) is DeadLetter for each in gc.get_objects()))
+        alive.append(counted() - before)
 
-    alive: list[int] = []
+    # Those that other tests left, in what nobody has collected yet.
+    gc.collect()
+    before, alive = counted(), list[int]()
     monkeypatch.setattr(DeadLetterStore, "store", store)
     run_until_quiet("p")
     assert max(alive) <= 2 * 20 + 2 * 7, "letters that are not stored yet, and those of one piece of a file"
