@@ -1,4 +1,5 @@
-"""Asks the sources what lies past their positions. One that cannot answer is left out, and holds up no other."""
+"""Asks the sources what lies past their positions. One that cannot answer, or could not be read, is left out and holds
+up no other."""
 
 from __future__ import annotations
 
@@ -27,11 +28,13 @@ from conduit_tasks.pipeline.topology import Limits, Source
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.recovery import Failing
+    from conduit_tasks.broker.state import MicroBatch
 
 log = logging.getLogger(__name__)
 
 OF_ALL = (BrokerUnavailable, InvariantBroken, NotDurable, PipelineStopped, SpoolError, StateLost)
 """What no source has to itself."""
+_OF_ALL = {error.__name__ for error in OF_ALL}
 
 
 def node_of(source_id: str) -> str:
@@ -62,7 +65,8 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
     part of it cannot be read, as the rest of it goes on.
     """
     pipeline, broker = context.pipeline, context.broker
-    failing = {f.node: f for f in broker.failing(*(node_of(s.id) for s in pipeline.sources))}
+    nodes = [node for s in pipeline.sources for node in (node_of(s.id), s.node)]
+    failing = {f.node: f for f in broker.failing(*nodes)}
     out = Asked()
     records, size, slices, number = room.records, room.bytes, most, len(pipeline.sources)
     for left, at in zip(range(number, 0, -1), range(expect, expect + number)):
@@ -72,7 +76,10 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
         limit = Limit(_share(records, left), _share(size, left), share)
         if limit.records == 0 or limit.bytes == 0 or share == 0:
             break
-        before = failing.get(node)
+        before, unread = failing.get(node), failing.get(source.node)
+        if unread is not None and too_early(context, unread):
+            out.waiting.append(unread)
+            continue
         early = before is not None and too_early(context, before)
         if before is not None and early and before.error.error_class != PartLeftOut.__name__:
             out.waiting.append(before)
@@ -82,6 +89,9 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
             found = _plan(context, source, limit)
             if before is not None:
                 broker.recovered(node)
+            if unread is not None and not found:
+                # What could not be read is gone, or was passed over by hand.
+                broker.recovered(source.node)
         except OF_ALL:
             raise
         except Exception as error:
@@ -100,6 +110,19 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
         slices -= len(found)
     out.slices = {s.id: out.slices[s.id] for s in pipeline.sources if s.id in out.slices}
     return out
+
+
+def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:
+    """The sources for whose reading the unsealed micro-batch waits, though it failed: they are to leave it, so that it
+    does not hold up the others. None where there are no others."""
+    sources = context.pipeline.sources
+    waited_for = {s.node: s.id for s in sources if s.node in unsealed.missing}
+    if len(sources) < 2 or not waited_for:
+        return []
+    failing = [f for f in context.broker.failing(*waited_for) if f.error.error_class not in _OF_ALL]
+    for failure in failing:
+        log.error("%s: micro-batch %d goes on without a source: %s", context.pipeline.id, unsealed.number, failure)
+    return [waited_for[f.node] for f in failing]
 
 
 def _plan(context: Context, source: Source, limit: Limit) -> list[Slice]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.changes.plan import in_flight as in_flight_to
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
-from conduit_tasks.micro_batch.asking import Asked, ask
+from conduit_tasks.micro_batch.asking import Asked, ask, failed_to_read
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.gone import forget_gone
@@ -73,10 +73,14 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     _take_over(context)
     forget_gone(context)
     unsealed = broker.unsealed()
-    if unsealed is not None and unsealed.config != pipeline.digest():
-        # Nothing of it is sealed, so nothing stands for its sources yet: the changed file reads it again (C16).
-        _restage(context, unsealed)
-        unsealed = broker.unsealed()
+    if unsealed is not None:
+        # Nothing of it is sealed, so nothing stands for its sources yet: the changed file reads it again (C16), and one
+        # that cannot be read leaves it to the others.
+        changed = unsealed.config != pipeline.digest()
+        failed = [] if changed else failed_to_read(context, unsealed)
+        if changed or failed:
+            _restage(context, unsealed, without=failed)
+            unsealed = broker.unsealed()
     if unsealed is not None:
         return PlanResult(unsealed.number, True, f"micro-batch {unsealed.number} is not sealed yet: going on with it")
     if status.status == "stopping":
@@ -118,10 +122,11 @@ def _idle(context: Context, room: Limits | None, waiting: Sequence[Failing]) -> 
     return "nothing new"
 
 
-def _restage(context: Context, unsealed: MicroBatch) -> None:
-    """Has the changed file read the unsealed micro-batch. Where none of its sources is left, it ends here, empty."""
+def _restage(context: Context, unsealed: MicroBatch, *, without: Collection[str]) -> None:
+    """Has the file as it is now read the unsealed micro-batch, `without` some of its sources, whose positions go back.
+    Where none of its sources is left, it ends here, empty."""
     broker, pipeline = context.broker, context.pipeline
-    names, digest = [s.id for s in pipeline.sources], pipeline.digest()
+    names, digest = [s.id for s in pipeline.sources if s.id not in without], pipeline.digest()
     if any(name in unsealed.slices for name in names):
         broker.restage(names, digest, processors=bool(pipeline.processors))
         return

@@ -1,7 +1,8 @@
 """Trying again after a failure: what counts as one, and when a node is left alone for the moment.
 
 A failure is what ends a node and is neither its records' fault (a nack), nor a destination that is down and waited for,
-nor a stop, nor that somebody else works on it, nor Redis itself. A driver that was killed is one too.
+nor a stop, nor that somebody else works on it, nor Redis itself. A driver that was killed is one too. So is a source
+that is away while it is read, as the others do not wait for it; but however long it is, it degrades nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from conduit_tasks.delivery.outcome import clip
@@ -26,6 +28,7 @@ from conduit_tasks.micro_batch.context import Context, opened
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.recovery import Failing
+    from conduit_tasks.pipeline.topology import Recovery
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +40,20 @@ def counting(context: Context, node: str) -> Iterator[None]:
     """Counts what ends the block as a failure of the node, and lets it pass."""
     try:
         yield
-    except NO_FAILURE:
+    except NO_FAILURE as error:
+        if isinstance(error, Unavailable) and node.startswith("sources."):
+            limitless = replace(context.pipeline.recovery, max_retries=-1)
+            count(context, node, f"{type(error).__name__}: {error}", type(error).__name__, limitless)
         raise
     except Exception as error:
         count(context, node, f"{type(error).__name__}: {error}", type(error).__name__)
         raise
 
 
-def count(context: Context, node: str, error: str, error_class: str) -> None:
+def count(context: Context, node: str, error: str, error_class: str, policy: Recovery | None = None) -> None:
     """Counts a failure; a Redis that is gone meanwhile is logged, as the failure itself is more to be known."""
     try:
-        context.broker.failed(node, uuid.uuid4().hex, clip(error), error_class, context.pipeline.recovery)
+        context.broker.failed(node, uuid.uuid4().hex, clip(error), error_class, policy or context.pipeline.recovery)
     except BrokerUnavailable as problem:
         log.warning("a failure of %s is not counted: %s", node, problem)
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from conduit_tasks.airflow import tasks
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors import file_open
-from conduit_tasks.connectors.base import Limit
+from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import ConfigError, InvariantBroken, PartLeftOut, SourceError, Unavailable
 from conduit_tasks.micro_batch.wake import Watch
@@ -194,6 +194,78 @@ def test_a_run_that_left_a_source_out_fails_in_its_acks_once_all_is_done(
     broker.close()
 
 
+@pytest.mark.proves("C16")
+@pytest.mark.parametrize("error", [SourceError("an error of the disk"), Unavailable("no answer")])
+def test_a_source_that_cannot_be_read_leaves_the_micro_batch_to_the_others(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    away = unreadable(monkeypatch, error)
+    put(home / "bad/b.jsonl", "b")
+    put(home / "good/g.jsonl", "g1")
+    broker = pipeline(home, delay="1h")
+    # Given a run that reads the one and fails at the other
+    said = run_once("p", "first")
+    assert said["sources.bad"] is error
+    assert out(home) == set()
+    # When there is another run, the micro-batch goes on without the one that failed, which is told
+    run_once("p", "second")
+    assert out(home) == {"g1"}
+    assert [f.node for f in broker.failing(*broker.nodes())] == ["sources.bad"]
+    # Then what the others have in later runs is read as well, and it is left alone until its delay is over
+    put(home / "good/g.jsonl", "g2")
+    run_once("p", "third")
+    assert out(home) == {"g1", "g2"}
+    assert "sources.bad failed once" in run_once("p")["plan"]
+    # When its delay is over and it can be read, nothing of it is missing, and nothing is wrong any more
+    away.clear()
+    over(broker)
+    run_until_quiet("p")
+    assert sorted(line.split('"')[3] for line in lines(home / "out.jsonl")) == ["b", "g1", "g2"]
+    assert broker.status().status == "running"
+    broker.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "then"), [(SourceError("an error of the disk"), "degraded"), (Unavailable("no answer"), "recovering")]
+)
+def test_only_one_that_is_there_and_fails_for_long_degrades_the_pipeline(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, then: str
+) -> None:
+    unreadable(monkeypatch, error)
+    put(home / "bad/b.jsonl", "b")
+    broker = pipeline(home, delay="1h", retries=0)
+    run_once("p")
+    assert broker.status().status == then
+    broker.close()
+
+
+def test_a_micro_batch_of_that_source_alone_holds_up_none_either(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable(monkeypatch, SourceError("an error of the disk"))
+    put(home / "bad/b.jsonl", "b")
+    broker = pipeline(home, delay="1h")
+    run_once("p", "first")
+    # When something comes for the other, the very next run reads it
+    put(home / "good/g.jsonl", "g")
+    run_once("p", "second")
+    assert out(home) == {"g"}
+    # When what could not be read is taken away, nothing is wrong any more
+    (home / "bad/b.jsonl").unlink()
+    over(broker)
+    run_until_quiet("p")
+    assert broker.status().status == "running"
+    broker.close()
+
+
+def test_a_broken_invariant_of_reading_leaves_nothing_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable(monkeypatch, InvariantBroken("invariant 10"))
+    put(home / "bad/b.jsonl", "b")
+    put(home / "good/g.jsonl", "g")
+    pipeline(home, delay="1h").close()
+    for n in range(2):
+        run_once("p", f"run-{n}")
+    assert out(home) == set()
+
+
 def test_a_source_that_cannot_be_looked_at_keeps_no_other_from_waking_the_pipeline(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +287,25 @@ def test_a_source_that_cannot_be_looked_at_keeps_no_other_from_waking_the_pipeli
         assert asked.count("bad") == 1, "it is not looked at again at once"
     finally:
         watch.close()
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, error: Exception) -> set[str]:
+    """Has the source `bad` fail when it is read, as long as it is in the set that is returned."""
+    away = {"bad"}
+    own = FileSource.read
+
+    def read(self: FileSource, slice: Slice) -> Any:
+        if self.connector in away:
+            raise error
+        return own(self, slice)
+
+    monkeypatch.setattr(FileSource, "read", read)
+    return away
+
+
+def over(broker: Broker) -> None:
+    """The delay of `sources.bad` is over."""
+    broker.redis.hset(broker.keys.lease("sources.bad"), "retry_at", "0")
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
