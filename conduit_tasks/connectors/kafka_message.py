@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from conduit_tasks.connectors.kafka_read import BINARY_HEADER, HEADER
+from conduit_tasks.connectors.kafka_read import BINARY_HEADER, HEADER, HEADERS
 from conduit_tasks.errors import ConfigError, RecordError, Refused
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, data_bytes
@@ -91,7 +91,9 @@ class Messages:
         headers: Headers = []
         if record.metadata:
             for name, value in record.metadata.items():
-                if name.startswith(BINARY_HEADER) and value is not None:
+                if name.startswith(HEADERS) and (several := _several(value)) is not None:
+                    headers += [(name.removeprefix(HEADERS), one) for one in several]
+                elif name.startswith(BINARY_HEADER) and value is not None:
                     headers.append((name.removeprefix(BINARY_HEADER), _bytes(value)))
                 elif name.startswith(HEADER) and value is not None:
                     headers.append((name.removeprefix(HEADER), value))
@@ -113,6 +115,25 @@ def _bytes(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return text.encode()
+
+
+def _several(text: str | None) -> list[str | bytes | None] | None:
+    """The values that `kafka_read.listed` put together; None for any other text, which is a header as it stands."""
+    try:
+        values = jsons.loads(text or "")
+    except jsons.JSONDecodeError:
+        return None
+    if not isinstance(values, list):
+        return None
+    out: list[str | bytes | None] = []
+    for value in values:
+        if value is None or isinstance(value, str):
+            out.append(value)
+        elif isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
+            out.append(_bytes(value["base64"]))
+        else:
+            return None
+    return out
 
 
 def identities(rows: Rows) -> list[Any]:

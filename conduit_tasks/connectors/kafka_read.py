@@ -17,6 +17,7 @@ from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.kafka_client import part_of, topic_partition
 from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.errors import SourceError
+from conduit_tasks.record import jsons
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +28,10 @@ BATCH = 10_000
 """Messages per Arrow batch."""
 PATIENCE = 0.2
 """Seconds that the client gathers a batch."""
-HEADER, BINARY_HEADER = "kafka.header.", "kafka.header.base64."
-"""Metadata of a header: its value as text, or in base64 where it is none."""
+HEADER, BINARY_HEADER, HEADERS = "kafka.header.", "kafka.header.base64.", "kafka.header.list."
+"""Metadata of a header: its value as text, or in base64 where it is none; of several of a name, what `listed` makes."""
+_OWN = (BINARY_HEADER.removeprefix(HEADER), HEADERS.removeprefix(HEADER))
+"""A header whose name begins so would be taken for another one's: it is a list, too."""
 ERROR = "conduit.error"
 _CE = re.compile(r"ce_([a-z0-9]+)")
 """A header of an event in binary mode (CloudEvents Kafka binding, 3.2)."""
@@ -190,15 +193,34 @@ def _named(part: str, message: Any, headers: list[tuple[str, bytes | None]] | st
 
 
 def _headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, str]]:
-    """Of several headers of a name the last one counts."""
     found: dict[str, str] = {}
+    several: dict[str, list[bytes | None]] = {}
+    if len({name for name, _ in headers}) < len(headers) or any(name.startswith(_OWN) for name, _ in headers):
+        for name, value in headers:
+            several.setdefault(name, []).append(value)
     for name, value in headers:
         try:
             text = (value or b"").decode()
         except UnicodeDecodeError:
-            found[BINARY_HEADER + name] = base64.b64encode(value or b"").decode()
-            continue
-        found[HEADER + name] = text
-        if attribute := _CE.fullmatch(name):
+            text = None
+        if text is not None and (attribute := _CE.fullmatch(name)):
             found[f"cloudevents.{attribute[1]}"] = text
+        if len(several.get(name, ())) > 1 or name.startswith(_OWN):
+            found[HEADERS + name] = listed(several[name])
+        elif text is None:
+            found[BINARY_HEADER + name] = base64.b64encode(value or b"").decode()
+        else:
+            found[HEADER + name] = text
     return list(found.items())
+
+
+def listed(values: Sequence[bytes | None]) -> str:
+    """The values of headers of one name, in order, as a JSON array: text, null, or {"base64": …} where it is no text."""
+    return jsons.dumps([_value(value) for value in values]).decode()
+
+
+def _value(value: bytes | None) -> str | dict[str, str] | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value or b"").decode()}

@@ -22,7 +22,7 @@ from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.record import Data, Origin, Record
 from conduit_tasks.record.schema import spool_batch
-from tests.connectors.kafka import Kafka
+from tests.connectors.kafka import Kafka, everything
 from tests.delivery.fakes import FakePort, work_of
 
 ORIGIN = Origin("p", "in", "t:0", {"opencdc.collection": "from"})
@@ -69,6 +69,20 @@ def test_payload_key_and_the_headers_of_a_message_that_was_read_become_a_message
     assert first.key() == b'{"id":1}'
     assert first.headers() == [("who", b"me"), ("raw", b"\xff")]
     assert (second.key(), second.value(), second.headers()) == (None, b"\x00\xff", None)
+
+
+def test_headers_that_are_a_list_become_as_many_headers_again(kafka: Kafka) -> None:
+    topic, copy = kafka.topic(), kafka.topic()
+    sent = [("via", b"a"), ("via", b"\xff"), ("via", None), ("list.x", b"1"), ("base64.y", b"2"), ("who", b"me")]
+    kafka.put(topic, [b"v"], headers=sent)
+    # Given metadata that is no such list
+    kafka.put(topic, [b"v"])
+    one, other = everything(kafka.source(topic))
+    no_list = {"kafka.header.list.z": "[1]", "kafka.header.list.w": "text", "kafka.header.list.v": '{"a": "b"}'}
+    write(kafka, copy, [one, replace(other, metadata=no_list)])
+    first, second = kafka.messages(copy)
+    assert first.headers() == sent
+    assert second.headers() == [("list.z", b"[1]"), ("list.w", b"text"), ("list.v", b'{"a": "b"}')]
 
 
 def test_a_delete_is_a_tombstone(kafka: Kafka) -> None:

@@ -57,6 +57,19 @@ def test_key_value_headers_and_time_of_a_message_become_a_record(kafka: Kafka) -
     assert [r.position for r in (first, second)] == [f"{topic}:0:{n}".encode() for n in (0, 1)]
 
 
+def test_headers_of_one_name_are_a_list_of_all_their_values(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    headers = [("via", b"a"), ("who", b"me"), ("via", b"\xff"), ("via", None), ("list.x", b"1"), ("base64.y", b"2")]
+    kafka.put(topic, [b"v"], headers=headers)
+    (one,) = everything(kafka.source(topic))
+    assert {n: v for n, v in one.meta().items() if n.startswith("kafka.header")} == {
+        "kafka.header.list.via": '["a",{"base64":"/w=="},null]',
+        "kafka.header.who": "me",
+        "kafka.header.list.list.x": '["1"]',
+        "kafka.header.list.base64.y": '["2"]',
+    }
+
+
 def test_a_header_whose_name_is_not_utf8_marks_its_own_message_and_keeps_no_other_back(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.put(topic, [b"before"], headers=[("who", b"me")])
