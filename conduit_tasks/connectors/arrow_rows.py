@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from conduit_tasks.connectors.base import Rows
-from conduit_tasks.errors import Refused
+from conduit_tasks.errors import Refused, SourceError
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, json_data
 from conduit_tasks.record.schema import AFTER_STRUCTURED, RECORD_FIELDS, read_batch
@@ -78,7 +78,11 @@ def written_rows(rows: Rows, form: str) -> pa.Table:
 
 
 def batch_of(rows: pa.RecordBatch, part: str, first: int, key: str | None) -> pa.RecordBatch:
-    """Rows as READ_SCHEMA, their fields as payload. Positions are `<part>:<row>`; `key`: the field of the key."""
+    """Rows as READ_SCHEMA, their fields as payload. Positions are `<part>:<row>`; `key`: the field of the key.
+
+    Raises SourceError where two columns, or two fields of a struct, have one name.
+    """
+    check_names(rows.schema, part)
     values, bad = _values(rows)
     payloads = pa.array([json_of(row) for row in values], pa.binary())
     keys = None
@@ -88,6 +92,18 @@ def batch_of(rows: pa.RecordBatch, part: str, first: int, key: str | None) -> pa
     errors = [[(ERROR, f"{part} at row {first + n}: {bad[n]}")] if n in bad else None for n in range(len(values))]
     metadata = pa.array(errors, RECORD_FIELDS[2].type) if bad else None
     return read_batch(positions, after=payloads, key=keys, metadata=metadata, shape=AFTER_STRUCTURED)
+
+
+def check_names(columns: Iterable[str | pa.Field], where: str) -> None:
+    """Raises SourceError where two have one name, of which a record would keep the last, also within a column."""
+    seen: set[str] = set()
+    for column in columns:
+        name = column if isinstance(column, str) else column.name
+        if name in seen:
+            raise SourceError(f"{where}: two columns have the name {name!r}, and one would be lost; rename one")
+        seen.add(name)
+        if not isinstance(column, str):
+            check_names((column.type.field(n) for n in range(column.type.num_fields)), f"{where}: {name}")
 
 
 def _values(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, str]]:

@@ -158,11 +158,14 @@ class SqlSource(Source):
             conditions.append(at > _value(slice.start))
         elif "start-after" in self.settings:
             conditions.append(at > _typed(self.settings["start-after"]))
+        from conduit_tasks.connectors.arrow_rows import check_names
+
         query = sa.select(*columns).select_from(self._rows()).where(*conditions).order_by(at)
         before, n = None, 0
         with self._asking(), self._opened().connect() as connection:
             result = connection.execution_options(stream_results=True).execute(query)
             names = list(result.keys())[1:]
+            check_names(names, self._named())
             portion = Portion(FETCH)
             while page := result.fetchmany(portion.size):
                 positions, rows = [], []

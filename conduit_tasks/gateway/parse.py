@@ -128,6 +128,8 @@ def _webhook(headers: Headers, webhooks: Webhooks, content_type: str, body: byte
         found = [value for name, value in headers if wanted and name == wanted.encode()]
         if wanted and not (found and found[0]):
             raise BadEvent(f"the header {wanted}, which holds the event's {attribute}, is missing or empty", attribute)
+        if len(found) > 1:
+            raise BadEvent(f"the header {wanted}, which holds the event's {attribute}, is given twice", attribute)
         if found:
             meta[PREFIX + attribute] = _header_value(attribute, found[0])
     if not body:

@@ -117,6 +117,16 @@ def test_a_file_that_is_not_whole_is_waited_for_and_then_named(home: Path) -> No
         FileSource(settings).plan({}, Limit())
 
 
+@pytest.mark.parametrize("inner", [False, True])
+def test_two_columns_of_one_name_are_named_and_none_is_lost(home: Path, inner: bool) -> None:
+    one, two = pa.array([1]), pa.array([2])
+    columns = [pa.StructArray.from_arrays([one, two], names=["a", "a"])] if inner else [one, two]
+    pq.write_table(pa.table(columns, names=["s"] if inner else ["a", "a"]), home / "in.parquet")
+    source = FileSource({"path": "in.parquet", "format": "parquet", "settle": "0s"})
+    with pytest.raises(SourceError, match=r"in\.parquet: .*two columns have the name 'a'"):
+        read_all(source, Limit(records=10))
+
+
 def test_an_empty_file_has_no_records(home: Path) -> None:
     pq.write_table(pa.table({"n": pa.array([], pa.int64())}), home / "a.parquet")
     assert FileSource({"path": "a.parquet", "format": "parquet"}).plan({}, Limit()) == []

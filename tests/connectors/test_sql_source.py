@@ -150,6 +150,17 @@ def test_a_query_takes_the_place_of_a_table_and_values_are_faithful(database: sa
         assert first.after == {"n": 1, "price": "1.10", "at": "2013-03-01", "none": None}
 
 
+def test_columns_of_one_name_are_told_apart_or_named(database: sa.Engine) -> None:
+    do(database, "CREATE TABLE a (id int, v text)", "INSERT INTO a VALUES (1, 'a')")
+    do(database, "CREATE TABLE b (id int, v text)", "INSERT INTO b VALUES (1, 'b')")
+    query = "SELECT a.id, a.v, b.v FROM a JOIN b ON a.id = b.id"
+    if database.dialect.name == "sqlite":
+        assert step(database, {}, query=query, column="id")[0][0].after == {"id": 1, "v": "a", "v:1": "b"}
+        return
+    with pytest.raises(SourceError, match="sql query: two columns have the name 'v'"):
+        step(database, {}, query=query, column="id")
+
+
 def test_rows_that_are_too_young_wait(database: sa.Engine) -> None:
     do(database, "CREATE TABLE t (n TIMESTAMP, i INTEGER)")
     do(database, "INSERT INTO t VALUES ('2013-03-01 00:00:00', 1), (CURRENT_TIMESTAMP, 2)")

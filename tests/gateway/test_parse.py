@@ -196,6 +196,12 @@ def test_a_webhook_keeps_its_body_and_takes_id_and_type_from_headers() -> None:
         parse(headers(content_type="application/json"), b"{}", hooks)
 
 
+def test_a_header_that_holds_an_attribute_is_there_once() -> None:
+    sent = [*headers(content_type="application/json", x_delivery="d1"), (b"x-delivery", b"d2")]
+    with pytest.raises(BadEvent, match="x-delivery, which holds the event's id, is given twice"):
+        parse(sent, b"{}", Webhooks(id="x-delivery"))
+
+
 def test_webhooks_can_be_shut_out() -> None:
     with pytest.raises(BadEvent) as caught:
         parse(headers(content_type="application/json"), b"{}", Webhooks(taken=False))
