@@ -117,15 +117,16 @@ class FileSource(Source):
         return {part for part in away if not os.path.lexists(path_of(part))}
 
     def _plan(self, parts: list[str], position: Position, limit: Limit) -> list[Slice]:
+        from conduit_tasks.connectors.file_open import named
         from conduit_tasks.connectors.file_plan import NotWhole, Planner, Room
         from conduit_tasks.connectors.file_settle import Settling
 
+        parts, trouble = named(parts)
         by_file = self.settings.get("partition-by") == "file"
         settled = Settling(self.settle, parts)
         planner = Planner(self._framing(), self.slice_bytes, settled, (lambda p: p) if by_file else (lambda _: ""))
         room = Room.of(limit)
         slices: list[Slice] = []
-        trouble: SourceError | None = None
         only = parts[0] if len(parts) == 1 else None
         for part in parts:
             if room.full or (limit.slices is not None and len(slices) >= limit.slices):

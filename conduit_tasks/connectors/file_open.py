@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -41,19 +41,26 @@ def parts_of(pattern: str) -> list[str]:
     """The files of a glob, in name order, as part names: relative to home where they lie below it, with `/`.
 
     A path without wildcards is its own only match, whether it is there or not. A file that is matched by several names,
-    because of links to it or to folders above it, is the one that is no link.
+    because of links to it or to folders above it, is the one that is no link. A name may be no text: see `named`.
     """
     home = _home(settings().home)
     full = settings().path(pattern)
-    names = []
-    for name in _files(glob.glob(full, recursive=True)) if glob.has_magic(full) else [full]:
-        part = name[len(home) :] if name.startswith(home) else name
+    names = _files(glob.glob(full, recursive=True)) if glob.has_magic(full) else [full]
+    return sorted(name[len(home) :] if name.startswith(home) else name for name in names)
+
+
+def named(parts: Iterable[str]) -> tuple[list[str], SourceError | None]:
+    """The parts whose names are UTF-8, and the error of the first that is not: no position could say its name, so it
+    has no place in the order, and holds up no other."""
+    found, trouble = [], None
+    for part in parts:
         try:
             part.encode()
         except UnicodeEncodeError:
-            raise SourceError(f"the name of {part!a} is not UTF-8; rename the file") from None
-        names.append(part)
-    return sorted(names)
+            trouble = trouble or SourceError(f"the name of {part!a} is not UTF-8, so it is left out; rename the file")
+        else:
+            found.append(part)
+    return found, trouble
 
 
 def _files(found: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,25 @@ def test_between_files_without_an_order_it_holds_up_none(endless: Path) -> None:
     run_once("p")
     assert out(endless) == {"b", "c", "d", "g1", "g2"}, "a part that is left out is not waited for"
     assert broker.failing("plan.bad")[0].failures == 1, "before its delay is over, it is no further failure"
+    broker.close()
+
+
+def test_a_file_whose_name_is_not_utf8_is_named_and_holds_up_no_other(home: Path) -> None:
+    nameless = Path(os.fsdecode(os.fsencode(home / "bad") + b"/b\xff.jsonl"))
+    put(home / "bad/a.jsonl", "a")
+    put(nameless, "b")
+    put(home / "bad/c.jsonl", "c")
+    put(home / "good/g.jsonl", "g")
+    broker = pipeline(home)
+    run_once("p")
+    # Then all others are read, also those behind it in the order of names
+    assert out(home) == {"a", "c", "g"}
+    assert r"the name of 'bad/b\udcff.jsonl' is not UTF-8" in broker.failing("plan.bad")[0].error.error
+    # When it is renamed, it is read, and nothing is wrong any more
+    nameless.rename(home / "bad/b.jsonl")
+    run_until_quiet("p")
+    assert out(home) == {"a", "b", "c", "g"}
+    assert broker.status().status == "running"
     broker.close()
 
 
