@@ -215,7 +215,7 @@ def _headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, str
 
 
 def listed(values: Sequence[bytes | None]) -> str:
-    """The values of headers of one name, in order, as a JSON array: text, null, or {"base64": …} where it is no text."""
+    """Values of headers of one name, in order, as a JSON array: text, null, or {"base64": …} where it is no text."""
     return jsons.dumps([_value(value) for value in values]).decode()
 
 
