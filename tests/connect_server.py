@@ -40,18 +40,19 @@ class ConnectServer:
     def log(self) -> Path:
         return self.folder / "connect.log"
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         if not self.port:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 self.port = int(probe.getsockname()[1])
         environment = {**os.environ, TOKEN: self.token, "CONDUIT_HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "conduit_tasks.spark.server", "--port", str(self.port), "--master", "local[2]"]
+        command += options
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
         self.await_it()
 
-    def await_it(self, seconds: float = 120.0) -> None:
+    def await_it(self, seconds: float = 300.0) -> None:
         deadline = time.monotonic() + seconds
         while not self.address.listens():
             assert self.process is not None

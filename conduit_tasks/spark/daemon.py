@@ -6,7 +6,9 @@ connection or starts a thread.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 
 MODULES = (
     "pyarrow.compute",
@@ -21,8 +23,15 @@ MODULES = (
 )
 
 
+FIRST = "500"
+"""`oom_score_adj` of workers: if memory runs out, Linux ends the worker that has most of it. One job fails, and is
+tried again; the server would take the jobs of all pipelines with it."""
+
+
 def main() -> None:
     """Loads them, then does as `python -m pyspark.daemon`."""
+    with suppress(OSError):  # not Linux, or a container that has set it higher
+        Path("/proc/self/oom_score_adj").write_text(FIRST)
     for name in MODULES:
         try:
             import_module(name)

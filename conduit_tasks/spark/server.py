@@ -1,8 +1,8 @@
 """A Spark Connect server of one's own: `python -m conduit_tasks.spark.server --port 15002`.
 
 Started by Spark's own submit, with the class-data archive where there is one, on loopback unless told otherwise; its
-token comes by the environment. It is started again when it ends, at the same address, with growing pauses. SIGTERM ends
-both.
+token comes by the environment. It is started again when it ends, at the same address, with growing pauses; so is one
+that stands still and answers nobody. SIGTERM ends both.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ START = 60.0
 """Seconds in which it must listen, and have run its first job."""
 GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
+SILENT = 60.0
+"""Seconds without an answer after which a server that has answered before is ended and started again."""
 
 CONF = {
     # Pipelines share the cores, each has a pool of its own.
@@ -70,8 +72,8 @@ def command(home: Path, host: str, port: int, master: str) -> tuple[list[str], d
     return [*argv, "--class", CLASS, "spark-internal"], start.env
 
 
-def serve(host: str, port: int, master: str) -> int:
-    """Runs a server, and another one where it ends, until SIGTERM."""
+def serve(host: str, port: int, master: str, silent: float = SILENT) -> int:
+    """Runs a server, and another one where it ends or answers nobody for `silent` seconds, until SIGTERM."""
     home = settings().home.resolve()
     argv, environment = command(home, host, port, master)
     child: subprocess.Popen[bytes] | None = None
@@ -92,6 +94,7 @@ def serve(host: str, port: int, master: str) -> int:
         if ending:
             child.terminate()
         threading.Thread(target=_warm, args=(child, host, port), daemon=True).start()
+        threading.Thread(target=_watch, args=(child, _reached(host, port), silent), daemon=True).start()
         code = _wait(child, lambda: ending)
         if ending:
             break
@@ -106,7 +109,7 @@ def serve(host: str, port: int, master: str) -> int:
 
 def _warm(child: subprocess.Popen[bytes], host: str, port: int) -> None:
     """Has the new server run a first small job, so that the first real one finds its classes loaded and compiled."""
-    address = Address("localhost" if host in ("127.0.0.1", "0.0.0.0") else host, port)  # noqa: S104 - only compared
+    address = _reached(host, port)
     deadline = time.monotonic() + START
     while not address.listens():
         if child.poll() is not None or time.monotonic() > deadline:
@@ -117,6 +120,40 @@ def _warm(child: subprocess.Popen[bytes], host: str, port: int) -> None:
         subprocess.run([sys.executable, "-c", code], timeout=START, check=False, stderr=subprocess.DEVNULL)  # noqa: S603
     except subprocess.TimeoutExpired:
         return
+
+
+def _reached(host: str, port: int) -> Address:
+    """Where a server that listens at `host` is reached from here."""
+    return Address("localhost" if host in ("127.0.0.1", "0.0.0.0") else host, port)  # noqa: S104 - only compared
+
+
+def _watch(child: subprocess.Popen[bytes], address: Address, silent: float) -> None:
+    """Kills a server that has answered once and then nobody for `silent` seconds: it is full or stands still, and
+    whoever works there would wait for it."""
+    answered = 0.0
+    while child.poll() is None:
+        if answers(address, silent / 4):
+            answered = time.monotonic()
+        elif answered and time.monotonic() - answered > silent:
+            log.warning("the Spark Connect server has answered nobody for %g s; it is killed", silent)
+            child.kill()
+            return
+        time.sleep(silent / 6)
+
+
+def answers(address: Address, seconds: float) -> bool:
+    """Whether a server says anything within this time to a request that asks for nothing and opens no session."""
+    import grpc
+
+    with grpc.insecure_channel(f"{address.host}:{address.port}") as channel:
+        ask = channel.unary_unary("/spark.connect.SparkConnectService/Config")
+        bearer = [("authorization", f"Bearer {os.environ.get(TOKEN, '')}")]
+        try:
+            ask(b"", timeout=seconds, metadata=bearer)
+        except grpc.RpcError as error:
+            # That it does not like the request is an answer.
+            return error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    return True
 
 
 def _wait(child: subprocess.Popen[bytes], ending: Any) -> int:
@@ -137,11 +174,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     parser.add_argument("--port", type=int, default=PORT)
     parser.add_argument("--master", default=os.environ.get("CONDUIT_SPARK_CONNECT_MASTER", "local[*]"))
+    parser.add_argument(
+        "--silent",
+        type=float,
+        default=SILENT,
+        help="seconds without an answer after which it is started again (%(default)g)",
+    )
     options = parser.parse_args(argv)
+    if options.silent < 1:
+        parser.error("--silent: at least 1 second")
     logs.configure()
     if not os.environ.get(TOKEN):
         parser.error(f"{TOKEN} is not set: whoever reaches the port could run code. Set it, here and for the clients")
-    return serve(options.host, options.port, options.master)
+    return serve(options.host, options.port, options.master, options.silent)
 
 
 if __name__ == "__main__":

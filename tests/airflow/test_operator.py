@@ -192,7 +192,7 @@ def killed(task: ConduitSubmitOperator, context: Any, ready: Callable[[], bool])
 
     def end() -> None:
         try:
-            wait_until(ready, 60)
+            wait_until(ready, 240)
         finally:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 

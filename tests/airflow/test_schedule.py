@@ -127,7 +127,7 @@ def test_airflow_keeps_one_trigger_for_a_version_of_a_pipeline_and_no_secret(
     assert WakeTrigger.hash(*changed.serialize()) != hashed[0]
 
 
-async def _take(trigger: WakeTrigger, change: Callable[[], object], seconds: float = 120) -> Any:
+async def _take(trigger: WakeTrigger, change: Callable[[], object], seconds: float = 300) -> Any:
     """The first event after `change`, which comes once the trigger has looked and seen nothing."""
     events = trigger.run()
     waiting = asyncio.ensure_future(anext(events))

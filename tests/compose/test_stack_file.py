@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import Connection
 from ruamel.yaml import YAML
 
+from conduit_tasks.airflow.hook import connect_address
 from conduit_tasks.gateway.serve import Options
 from conduit_tasks.pipeline.units import parse_duration
+from conduit_tasks.spark.remote import TOKEN
 from conduit_tasks.stack.down import GRACE
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +61,7 @@ def test_every_part_has_time_to_drain_and_what_the_tasks_need_ends_after_them() 
     assert all(grace[name] >= 30 for name in SERVICES if name not in {"receiver", *ONE_OFF})
     # Compose stops a service before those that it depends on.
     needed = {"airflow-apiserver", "postgres", "redis", "spark-master", "spark-worker-1", "spark-worker-2"}
+    needed |= {"spark-connect"}
     assert needed <= set(SERVICES["airflow-scheduler"]["depends_on"])
     assert "redis" in SERVICES["gateway"]["depends_on"]
     # And the page says the same times.
@@ -69,7 +73,7 @@ def test_every_part_has_time_to_drain_and_what_the_tasks_need_ends_after_them() 
 
 def test_the_stack_has_all_its_parts() -> None:
     airflow = {f"airflow-{part}" for part in ("init", "apiserver", "scheduler", "dag-processor", "triggerer")}
-    spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
+    spark = {"spark-master", "spark-worker-1", "spark-worker-2", "spark-connect"}
     assert set(SERVICES) == airflow | spark | {"postgres", "redis", "kafka", "gateway", "receiver", "demo"}
 
 
@@ -113,6 +117,23 @@ def test_a_killed_scheduler_or_spark_master_holds_nothing_up() -> None:
     master = SERVICES["spark-master"]
     assert "-Dspark.deploy.recoveryMode=FILESYSTEM" in master["environment"]["SPARK_DAEMON_JAVA_OPTS"]
     assert "spark-recovery:/var/lib/spark/recovery" in master["volumes"]
+
+
+def test_tasks_work_at_the_connect_server_and_submit_to_the_cluster_by_themselves_without_it() -> None:
+    given = SERVICES["airflow-scheduler"]["environment"]
+    connection = Connection.from_json(given["AIRFLOW_CONN_SPARK_DEFAULT"], conn_id="spark_default")
+    address = connect_address(connection)
+    server = SERVICES["spark-connect"]
+    options = [word.split("=", 1) for word in server["command"] if word.startswith("--")]
+    said = {name.removeprefix("--"): value for name, value in options}
+    assert address is not None
+    assert (address.host, str(address.port)) == ("spark-connect", said["port"])
+    # The stack's own network has no TLS, and nothing else is on it.
+    assert address.params == {"use_ssl": "false"}
+    assert connection.extra_dejson["master"] == said["master"] == "spark://spark-master:7077"
+    # Both have the token by the environment, and neither in what others can read.
+    assert given[TOKEN] == server["environment"][TOKEN] == "${SPARK_CONNECT_TOKEN:?run scripts/stack-init.sh}"
+    assert connection.password is None
 
 
 def test_every_volume_is_used_and_its_folder_belongs_to_the_images_user() -> None:

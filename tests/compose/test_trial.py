@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -27,23 +26,26 @@ def test_a_command_that_fails_says_why_and_a_missing_one_too(tmp_path: Path) -> 
         Engine(tmp_path).run(["no-such-command"], timeout=5)
 
 
-def test_the_demos_applications_are_told_from_others(tmp_path: Path) -> None:
-    apps = [
-        ("app-1", "conduit flights destinations.archive"),
-        ("app-2", "conduit events sources.web"),
-        ("app-3", "other"),
+def test_the_nodes_at_work_are_those_that_have_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drivers = [
+        "12 python /opt/app.py --pipeline flights --node destinations.archive --run r",
+        "13 java SparkSubmit /opt/app.py --pipeline flights --node destinations.archive --run r",
+        "14 python /opt/app.py --pipeline events --node sources.web --run r",
+        "15 airflow scheduler",
     ]
-    answer = json.dumps({"activeapps": [{"id": id, "name": name} for id, name in apps]})
-    assert kills.applications(engine(tmp_path, answer)) == [("app-1", "destinations.archive")]
+    one = engine(tmp_path, "")
+    monkeypatch.setattr(one, "container", lambda _: {"Id": "c"})
+    monkeypatch.setattr(one, "docker", lambda *_: "\n".join(drivers))
+    assert kills.at_work(one) == ["destinations.archive"]
 
 
-def test_a_master_that_does_not_answer_has_no_applications_yet(tmp_path: Path) -> None:
-    assert kills.applications(engine(tmp_path, "", 1)) == []
+def test_a_scheduler_that_was_only_just_killed_has_none(tmp_path: Path) -> None:
+    assert kills.at_work(engine(tmp_path, "", 1)) == []
 
 
 def test_a_demo_that_ends_before_the_kills_is_told(tmp_path: Path) -> None:
     with pytest.raises(TrialError, match="before spark-worker-2 could be killed"):
-        kills.watch(engine(tmp_path, json.dumps({"activeapps": []})), lambda: True, print)
+        kills.watch(engine(tmp_path, "", 1), lambda: True, print)
 
 
 def test_waiting_ends_with_what_was_waited_for() -> None:

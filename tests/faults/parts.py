@@ -25,7 +25,7 @@ from tests.micro_batch.harness import run_once
 ROOT = Path(__file__).parents[2]
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:
     """Waits until `condition` is true and returns it; fails with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -130,7 +130,7 @@ class Application:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def wait(self, seconds: float = 240.0) -> int:
+    def wait(self, seconds: float = 300.0) -> int:
         return self.process.wait(seconds)
 
     def end(self) -> None:
@@ -144,7 +144,7 @@ class Application:
         return [json.loads(line.removeprefix("conduit ")) for line in lines if line.startswith("conduit {")]
 
 
-def drive(pipeline: str = "p", most: int = 60, seconds: float = 240.0, **more: Any) -> list[dict[str, Any]]:
+def drive(pipeline: str = "p", most: int = 60, seconds: float = 300.0, **more: Any) -> list[dict[str, Any]]:
     """Runs until `plan` finds nothing new, as a schedule would: a run that fails by the machinery (Redis, the spool)
     is followed by the next. Returns what each said; a failed one {"failed": error}."""
     runs: list[dict[str, Any]] = []

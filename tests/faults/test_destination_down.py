@@ -71,7 +71,7 @@ def with_outage(receiver: Receiver, begins: int, while_down: Callable[[], Any]) 
         receiver.mode("down")
         until(while_down, "the outage to be felt")
         receiver.mode("up")
-        return runs.result(60)
+        return runs.result(240)
 
 
 SLOW = PIPELINE.replace("max-records: 100", "max-records: 1000").replace(

@@ -118,7 +118,7 @@ def test_a_killed_application_loses_nothing_and_the_next_run_goes_on(
     before()
     # When its application is killed at that moment
     application = applications("p", node)
-    until(lambda: moment(home, receiver) or application.process.poll() is not None, case, 60)
+    until(lambda: moment(home, receiver) or application.process.poll() is not None, case)
     time.sleep(later)
     application.kill()
     # Then what it did is incomplete, and runs that follow complete it

@@ -57,7 +57,7 @@ def test_redis_killed_in_mid_delivery_and_started_again_loses_nothing(
         assert receiver.accepted() < COUNT
         own_redis.start()
         # Then runs go on by themselves
-        runs.result(60)
+        runs.result(240)
     seen = receiver.summary()
     assert (seen["accepted"], seen["out_of_order"]) == (COUNT, 0)
     assert seen["duplicates"] <= IN_FLIGHT + UNTOLD

@@ -36,7 +36,7 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     # When it alone is asked to end
     application.process.send_signal(signal.SIGTERM)
     # Then it says so, nobody holds its lease, and the attempt is no failure
-    assert application.wait(120) == ENDED, application.log.read_text()[-2000:]
+    assert application.wait() == ENDED, application.log.read_text()[-2000:]
     [ended] = [e for e in application.events() if e["event"] == "ended"]
     assert ended["lease"] == "given up"
     broker = state("p")
@@ -46,7 +46,7 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     assert broker.delivery("web").cursor == 0
     broker.close()
     # And nothing is sent any more, once what was on its way has arrived; the next run goes on from there
-    until(lambda: still(receiver), "the last sends to arrive, and none after them", 60)
+    until(lambda: still(receiver), "the last sends to arrive, and none after them")
     write_pipeline(home, "p", fast)
     drive()
     assert payloads(home / "out/file.jsonl") == rows

@@ -88,7 +88,7 @@ def serving(reply: Callable[[socket.socket], None]) -> Iterator[str]:
     finally:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
-        thread.join(10)
+        thread.join(240)
 
 
 def answer(body: bytes, *heads: bytes, status: bytes = b"200 OK") -> bytes:

@@ -124,7 +124,7 @@ def event(n: int, **attributes: Any) -> dict[str, Any]:
     return {"specversion": "1.0", "id": f"e{n}", "source": "/test", "type": "made", "data": {"n": n}, **attributes}
 
 
-def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not come true in time"

@@ -55,7 +55,7 @@ class Producer:
 
     def end(self) -> None:
         self.stop.set()
-        self._thread.join(60)
+        self._thread.join(240)
         assert not self._thread.is_alive()
 
 

@@ -269,7 +269,7 @@ def test_a_stop_answers_what_was_taken_and_takes_nothing_more(
     assert [connection.getresponse().status for connection in connections] == [202] * 5
     for connection in connections:
         connection.close()
-    assert gateway.process.wait(30) == 0
+    assert gateway.process.wait(240) == 0
     assert gateway.process.stdout is not None
     gateway.process.stdout.close()
     assert len(stored()) == 5

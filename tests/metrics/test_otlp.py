@@ -115,7 +115,7 @@ def test_they_are_sent_again_and_again_and_a_last_time_when_told_to_stop(
         collector.status = 200
         before = len(collector.bodies)
         sending.send_signal(signal.SIGTERM)
-        assert sending.wait(30) == 0
+        assert sending.wait(240) == 0
         assert len(collector.bodies) > before
         assert collector.read()["conduit.broker_up"].gauge.data_points[0].as_double == 1
     finally:

@@ -134,6 +134,6 @@ def test_what_a_killed_predecessor_left_is_interrupted_by_the_first_job_of_its_n
     assert not _nobody_at(left._lock)
     # When its node's next one begins, it is ended, its worker with it
     assert of("sources.in").run_all(abs, [-1]) == [1]
-    thread.join(30)
+    thread.join(240)
     assert "cancel" in str(ended[0]).lower()
     until(lambda: left._lock is not None and _nobody_at(left._lock), "its worker to end", 30)

@@ -50,7 +50,7 @@ class Tab:
         said = await self.call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)
         return said["result"].get("value")
 
-    async def until(self, code: str, seconds: float = 60.0) -> None:
+    async def until(self, code: str, seconds: float = 240.0) -> None:
         deadline = time.monotonic() + seconds
         while not await self.js(f"Boolean({code})"):
             assert time.monotonic() < deadline, (

@@ -311,7 +311,7 @@ def test_a_new_home_gets_the_dag_files_of_this_project(name: str) -> None:
     assert (REPOSITORY / name).read_text() == FILES[name]
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"

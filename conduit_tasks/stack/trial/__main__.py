@@ -36,8 +36,8 @@ UP = 420
 """Seconds for `up --wait`; 56 were measured on two cores with nothing else to do."""
 LAST_EVENTS = 360.0
 """Seconds in which the events that were taken last reach the file."""
-PER_MONTH = 15_000
-"""Records of a micro-batch for each month of flights: that makes two, the second of them with two kills in it."""
+PER_MONTH = 10_000
+"""Records of a micro-batch for each month of flights: that makes three, with four kills in them."""
 S3 = {
     "CONDUIT_SPOOL": "s3://conduit/spool",
     "CONDUIT_DEAD_LETTERS": "s3://conduit/dead-letters",

@@ -1,31 +1,26 @@
-"""What is killed while the demo runs, and when: while Spark's master says that an application of a node is at work."""
+"""What is killed while the demo runs, and when: while a node's task is at work."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import orjson
-
 from conduit_tasks.stack.trial.engine import Engine, TrialError
 
-EXECUTOR = "CoarseGrainedExecutorBackend"
+SCHEDULER = "airflow-scheduler"
 WORKERS = ("spark-worker-1", "spark-worker-2")
-APPLICATIONS = "conduit flights "
-"""Names of Spark's applications begin with it; the node's name follows."""
+PIPELINE = "flights"
+NODE = re.compile(rf"--pipeline {PIPELINE} --node (\S+)")
+"""In the command line of a node's driver, wherever Spark is."""
 BACK = 180.0
 """Seconds in which a killed part must be healthy again; two busy cores need one for the scheduler's start."""
-LOOK = """\
-import urllib.request
-print(urllib.request.urlopen("http://127.0.0.1:8080/json/", timeout=10).read().decode())
-"""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """`service` dies while an application of a node that begins with `node` has executors, on `service` if it is a
-    worker."""
+    """`service` dies while the driver of a node that begins with `node` is at work."""
 
     service: str
     node: str
@@ -34,7 +29,8 @@ class Kill:
 PLAN = (
     Kill("spark-worker-2", "destinations."),
     Kill("redis", "sources."),
-    Kill("airflow-scheduler", "destinations."),
+    Kill("spark-connect", "destinations."),
+    Kill(SCHEDULER, "destinations."),
 )
 """In this order: sources that follow destinations are those of the next micro-batch."""
 
@@ -65,31 +61,19 @@ def watch(engine: Engine, ended: Callable[[], bool], say: Callable[[str], None])
 
 
 def _await_work(engine: Engine, kill: Kill, ended: Callable[[], bool]) -> str:
-    where = [kill.service] if kill.service in WORKERS else list(WORKERS)
     while True:
         over = ended()
-        for id, node in applications(engine):
-            if node.startswith(kill.node) and any(_works(engine, worker, id) for worker in where):
-                return node
+        if node := next((node for node in at_work(engine) if node.startswith(kill.node)), None):
+            return node
         if over:
             raise TrialError(f"the demo ended before {kill.service} could be killed")
         time.sleep(0.5)
 
 
-def applications(engine: Engine) -> list[tuple[str, str]]:
-    """(id, node) of every application of the demo's pipeline that runs or waits for cores."""
+def at_work(engine: Engine) -> list[str]:
+    """Nodes of the demo's pipeline that have a driver."""
     try:
-        said = orjson.loads(engine.compose("exec", "-T", "spark-master", "python", "-c", LOOK, timeout=60))
+        shown = engine.docker("top", engine.container(SCHEDULER)["Id"], "-eo", "pid,args")
     except TrialError:
-        return []
-    names = [(app["id"], app["name"]) for app in said["activeapps"]]
-    return [(id, name.removeprefix(APPLICATIONS)) for id, name in names if name.startswith(APPLICATIONS)]
-
-
-def _works(engine: Engine, worker: str, application: str) -> bool:
-    """Whether the worker runs an executor for the application."""
-    try:
-        shown = engine.docker("top", engine.container(worker)["Id"], "-eo", "pid,args")
-    except TrialError:
-        return False  # it has only just been killed
-    return any(EXECUTOR in line and application in line for line in shown.splitlines())
+        return []  # it has only just been killed
+    return sorted(set(NODE.findall(shown)))
