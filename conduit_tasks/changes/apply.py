@@ -7,7 +7,7 @@ again finishes, and starts it where it was running before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,11 +166,27 @@ def _live(id: str) -> Path | None:
     return next((Path(p.file) for p in loaded.pipelines if p.id == id), None)
 
 
+def check_beside(file: Path, pipelines: Sequence[Pipeline]) -> None:
+    """Raises ConfigError where the file, put where runs see it, would keep a pipeline from being loaded: one of its own
+    that clashes with one that is there, or another that was loaded until now."""
+    folder = Path(settings().path(settings().pipelines))
+    ids = {p.id for p in pipelines}
+    before = load_folder(folder, plugins=True).errors
+    after = load_folder(folder, plugins=True, put={_place(file, p): file for p in pipelines}).errors
+    if found := [error for error in after if error.pipeline in ids or error not in before]:
+        first = min(found, key=lambda error: error.pipeline not in ids)
+        raise ConfigError(f"{first}; {first.hint}")
+
+
+def _place(file: Path, pipeline: Pipeline) -> Path:
+    """Where the pipeline is declared, also if it cannot be loaded; else the file's name in the folder."""
+    folder = Path(settings().path(settings().pipelines))
+    return next((Path(d.file) for d in load_folder(folder).declared if d.id == pipeline.id), folder / file.name)
+
+
 def _target(file: Path, pipeline: Pipeline) -> Path:
     """Where the file has to be for runs to see it. Raises ConfigError where others would go with the old one."""
-    folder = Path(settings().path(settings().pipelines))
-    live = _live(pipeline.id)
-    target = folder / file.name if live is None else live
+    target = _place(file, pipeline)
     if target.resolve() == file.resolve() or not target.exists():
         return target
     here, there = ({p.id for p in load_file(path).pipelines} for path in (file, target))

@@ -166,7 +166,8 @@ def _replay(p: Pipeline, id: str) -> bool:
 
 
 def load(file: Path, pipeline: str | None) -> list[Pipeline]:
-    """The pipelines of a file that has no error; exits with 2 where it has."""
+    """The pipelines of a file that has no error, beside those that are there as well; exits with 2 where it has."""
+    from conduit_tasks.changes.apply import check_beside
     from conduit_tasks.pipeline.load import load_file
 
     result = load_file(file, plugins=True)
@@ -177,7 +178,12 @@ def load(file: Path, pipeline: str | None) -> list[Pipeline]:
         ids = ", ".join(p.id for p in result.pipelines)
         fail(f"{file} holds no pipeline {pipeline}; it has {ids}" if pipeline and ids else f"{file} holds no pipeline")
     else:
-        return found
+        try:
+            check_beside(file, result.pipelines)
+        except ConfigError as error:
+            fail(str(error))
+        else:
+            return found
     raise typer.Exit(2)
 
 

@@ -91,10 +91,12 @@ def load_folder(
     env: Mapping[str, str] | None = None,
     load: Callable[..., LoadResult] = load_file,
     wanted: Wanted | None = None,
+    put: Mapping[FilePath, FilePath] | None = None,
 ) -> LoadResult:
     """The pipelines of all `*.yaml` and `*.yml` directly in a folder, whatever their case, in name order. Never raises.
 
-    `load`: what loads a file; its result stays as it is. `wanted`: only the files that can hold such an id.
+    `load`: what loads a file; its result stays as it is. `wanted`: only the files that can hold such an id. `put`: places
+    of the folder, and the files to be read as if they stood there.
 
     `*.test.yaml` and `*.test.yml` are unit tests (`conduit pipelines test`), no pipelines.
     """
@@ -104,7 +106,9 @@ def load_folder(
             Finding(str(path), 0, 0, "E001", "error", "is not a folder", "create it, or run `conduit init`")
         )
         return result
-    for file in sorted(f for f in folder.iterdir() if is_pipeline_file(f) and f.is_file()):
+    others = put or {}
+    for place in sorted({*others, *(f for f in folder.iterdir() if is_pipeline_file(f) and f.is_file())}):
+        file = others.get(place, place)
         if wanted is not None and not can_hold(file, wanted):
             continue
         loaded = load(file, plugins=plugins, records=records, env=env, check_ids=False)

@@ -257,6 +257,14 @@ def test_a_file_does_not_take_other_pipelines_with_it(home: Path, changed: Path)
     assert live.read_text() == both
 
 
+def test_a_mended_file_takes_the_place_of_the_broken_one(home: Path, changed: Path) -> None:
+    live = write(home, file_of(SOURCE))
+    changed.write_text(file_of(SOURCE, A))
+    applied(changed)
+    assert live.read_text() == changed.read_text()
+    assert [p.name for p in live.parent.iterdir()] == [live.name]
+
+
 def killed_after(steps: int, work: Callable[[Callable[[str], None]], Any]) -> bool:
     """Runs `work` in a child that is killed with SIGKILL after so many steps; False where it ended before."""
     child = os.fork()

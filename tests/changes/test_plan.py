@@ -9,6 +9,7 @@ import pytest
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.pipeline.names import replay_dag_id
 from tests.changes.parts import SOURCE, TRIGGER, changes, conduit, deliver, destination, file_of, planned, read, write
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_until_quiet, state
@@ -210,3 +211,34 @@ def test_a_file_that_cannot_be_used_ends_with_2(home: Path, changed: Path, text:
     result = conduit("plan", changed, "p")
     assert result.exit_code == 2
     assert said in result.output
+
+
+KAFKA = "{{id: {}, type: source, plugin: kafka, settings: {{servers: k, topics: t}}}}"
+
+
+@pytest.mark.parametrize("command", ["plan", "apply"])
+def test_a_file_that_clashes_with_a_pipeline_that_is_there_is_refused(home: Path, changed: Path, command: str) -> None:
+    write(home, file_of(KAFKA.format("b.c"), A, id="a"), "a")
+    # Given a consumer group that both would have, as they are put together of ids that a dot makes equal
+    changed.write_text(file_of(KAFKA.format("c"), B, id="a.b"))
+    result = conduit(command, changed)
+    assert result.exit_code == 2, result.output
+    assert "E108 c of a.b would share the" in result.output
+    assert not (home / "include/pipelines/changed.yaml").exists()
+    # And a pipeline whose DAG would take the name of one that is there
+    changed.write_text(file_of(SOURCE, B, id=replay_dag_id("a")))
+    result = conduit(command, changed)
+    assert result.exit_code == 2, result.output
+    assert "E106" in result.output
+
+
+def test_a_file_that_takes_the_place_of_its_older_self_clashes_with_nothing(home: Path, changed: Path) -> None:
+    write(home, file_of(KAFKA.format("b.c"), A, id="a"), "a")
+    # Given one that was refused together with it
+    write(home, file_of(KAFKA.format("c"), B, id="a.b"), "b")
+    changed.write_text(file_of(KAFKA.format("c"), B, destination("more"), id="a.b"))
+    assert conduit("plan", changed).exit_code == 2
+    # When another one brings the way out, it is taken
+    changed.write_text(file_of(KAFKA.format("d"), B, id="a.b"))
+    result = conduit("plan", changed)
+    assert result.exit_code == 0, result.output
