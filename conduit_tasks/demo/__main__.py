@@ -63,16 +63,23 @@ def play(layout: Layout, receiver_url: str, *, patient: bool = False) -> int:
     result = account(PIPELINE, receiver_url)
     print()
     print_account(result)
-    if result.read == before.read:
-        print(f"\nnothing new: {runs} run, {jvms} Spark applications started, {time.monotonic() - started:.0f} s")
-    else:
-        print(
-            f"\n{result.read - before.read:,} new events, {runs} runs, {jvms} Spark applications, "
-            f"{time.monotonic() - started:.0f} s"
-        )
+    print(f"\n{told(before.read, result.read)}: {_count(runs, 'run')} of this command, ", end="")
+    print(f"{_count(jvms, 'Spark application')}, {time.monotonic() - started:.0f} s")
     for fault in result.faults:
         print(f"NOT ACCOUNTED FOR: {fault}")
     return 1 if result.faults else 0
+
+
+def told(before: int, after: int) -> str:
+    """What was read, in words. The schedule runs as soon as the stack does, so it may have read, before this command
+    looked first, what is new to whoever called it."""
+    if after == before:
+        return f"all {after:,} events were read when this command looked first"
+    return f"{after:,} events read, {after - before:,} of them since this command looked first"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def start_receiver(home: Path) -> str:

@@ -95,8 +95,8 @@ def load_folder(
 ) -> LoadResult:
     """The pipelines of all `*.yaml` and `*.yml` directly in a folder, whatever their case, in name order. Never raises.
 
-    `load`: what loads a file; its result stays as it is. `wanted`: only the files that can hold such an id. `put`: places
-    of the folder, and the files to be read as if they stood there.
+    `load`: what loads a file; its result stays as it is. `wanted`: only the files that can hold such an id. `put`:
+    places of the folder, and the files to be read as if they stood there.
 
     `*.test.yaml` and `*.test.yml` are unit tests (`conduit pipelines test`), no pipelines.
     """
