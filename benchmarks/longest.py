@@ -15,6 +15,7 @@ from benchmarks.place import Place, serving
 from benchmarks.tables import Figure, Result
 from conduit_tasks.broker.keys import Keys
 from conduit_tasks.broker.scripts import load
+from conduit_tasks.gateway.pipe import LANES
 
 K = Keys("longest")
 TOKEN = 7
@@ -429,6 +430,7 @@ def cases() -> dict[str, Call]:
         "shared": shared("shared", {}),
         "ingest_add": ingested(),
         "ingest_add one by one": ingested(pipe=True),
+        "ingest_add many lanes": ingested(lanes=LANES),
         "ingest_restore": Call(
             {"stream": K.ingest("a"), "state": K.ingested("a")},
             {
@@ -554,10 +556,13 @@ def shared(name: str, args: Mapping[str, Any]) -> Call:
     )
 
 
-def ingested(*, pipe: bool = False) -> Call:
-    count = b("ingest_add", "chunks") if pipe else 64
+def ingested(*, pipe: bool = False, lanes: int = 0) -> Call:
+    """Chunks without a pipe, or each of one lane, or one of many."""
+    count = 1 if lanes else b("ingest_add", "chunks") if pipe else 64
     chunk = b"x" * (CHUNK if pipe else 65_536)
     moves = [[[f"lane-{n}", "", "state"]] for n in range(count)] if pipe else []
+    if lanes:
+        moves = [[[f"lane-{n}", "", "state"] for n in range(lanes)]]
     return Call(
         {
             **{"stream": K.ingest("a"), "state": K.ingested("a"), "group": K.ingest_group("a", "g")},
