@@ -40,10 +40,12 @@ RUN useradd --uid 50000 --user-group --no-create-home --home-dir /opt/airflow --
       /var/lib/spark/recovery /var/lib/spark/work; do mkdir -p "$folder"; done \
  && chown -R conduit:conduit /opt/airflow /opt/conduit /var/lib/conduit /var/lib/conduit-receiver /var/lib/spark
 
-# The archive from which Spark drivers start: built here, once, instead of at the first run.
-COPY conduit_tasks/spark/cds.py ./
+# The archive from which Spark drivers start: built here, once, instead of at the first run. With these files alone, so
+# that another change of the project does not build it anew.
+COPY conduit_tasks/__init__.py conduit_tasks/waits.py ./conduit_tasks/
+COPY conduit_tasks/spark/__init__.py conduit_tasks/spark/cds.py ./conduit_tasks/spark/
 USER conduit
-RUN python -c 'from pathlib import Path; import cds; cds.build(Path("/opt/conduit"), 500)'
+RUN PYTHONPATH=/opt/build python -c 'from pathlib import Path; from conduit_tasks.spark import cds; cds.build(Path("/opt/conduit"), 500)'
 USER root
 
 COPY pyproject.toml README.md LICENSE ./

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,21 @@ def test_everything_that_files_mention_is_there(file: str) -> None:
     for path in re.findall(r"/opt/conduit/bin/([\w.]+)", text):
         assert os.access(ROOT / "compose" / path, os.X_OK), path
         assert f"compose/{path}" in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_class_data_archive_is_built_with_the_files_that_are_in_the_image_by_then(tmp_path: Path) -> None:
+    before, _, _ = (ROOT / "Dockerfile").read_text().partition("RUN PYTHONPATH=/opt/build python")
+    for line in re.findall(r"^COPY (conduit_tasks/.*)", before, re.M):
+        *files, folder = line.split()
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for file in files:
+            shutil.copy(ROOT / file, tmp_path / folder)
+    # Without what is installed beside the tests: this very project.
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from conduit_tasks.spark import cds; print(cds.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(str(tmp_path)), done.stderr
 
 
 def secrets(file: Path) -> dict[str, str]:
