@@ -1,8 +1,9 @@
-"""Imports what tasks need into the scheduler, before LocalExecutor forks its workers.
+"""Imports what tasks need into the scheduler, before LocalExecutor forks its workers, and into the DAG processor.
 
 A task runs in a process forked from such a worker and inherits its modules; without this each task would import them
-again. The scheduler tells its listeners that it starts before it starts its executor. Celery's and Kubernetes' workers
-are no children of the scheduler: there each worker, or each pod, imports for itself.
+again. A DAG file is parsed in a process forked from the DAG processor, every few seconds. Both tell their listeners
+that they start before they fork. Celery's and Kubernetes' workers are no children of the scheduler: there each worker,
+or each pod, imports for itself.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 @hookimpl
 def on_starting(component: Any) -> None:
     """Called by Airflow when a job of its own starts; the command line says which, the job does not know yet."""
-    if sys.argv[1:2] == ["scheduler"]:
+    if sys.argv[1:2] in (["scheduler"], ["dag-processor"]):
         preload()
 
 

@@ -37,8 +37,12 @@ def test_a_scheduler_loads_what_its_tasks_will_need_and_a_forked_task_can_use_it
     assert forked == 0
 
 
-@pytest.mark.parametrize(("part", "times"), [("scheduler", 1), ("triggerer", 0), ("dag-processor", 0)])
-def test_no_other_part_of_airflow_loads_it(part: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("part", "times"), [("scheduler", 1), ("triggerer", 0), ("dag-processor", 1), ("api-server", 0)]
+)
+def test_the_parts_of_airflow_that_fork_load_it_and_no_other(
+    part: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called: list[None] = []
     monkeypatch.setattr(preload, "preload", lambda: called.append(None))
     monkeypatch.setattr(sys, "argv", ["airflow", part])
