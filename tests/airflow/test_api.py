@@ -1,95 +1,17 @@
-"""The plugin's API on a real Redis, spool and dead-letter store; a stand-in for Airflow says who may do what."""
+"""The plugin's API: what it shows and does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import tests.airflow.conftest  # noqa: F401 - Airflow's home, before its first import
-from conduit_tasks.broker.broker import Broker
-from tests.faults.conftest import receivers
+from tests.airflow.api_client import ASK, PIPELINE, Airflow, airflow, api, broker_of, delivered, receivers
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, write_pipeline
 
-__all__ = ["receivers"]
-
-PIPELINE = """
-version: "2.2"
-pipelines:
-  - id: p
-    micro-batch: {max-records: 5}
-    connectors:
-      - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, key: k}}
-      - {id: file, type: destination, plugin: file, settings: {path: out/file.jsonl, format: payload}}
-      - id: web
-        type: destination
-        plugin: http
-        settings: {url: "URL?secret=hush"}
-        delivery: {timeout: 20s}
-        dead-letter-queue: {window-size: 0}
-"""
-ASK = {"X-Conduit-Request": "1"}
-
-
-class Airflow:
-    """Stands for Airflow's auth manager: what the user may do."""
-
-    methods: tuple[str, ...] = ("GET", "POST")
-    hidden: tuple[str, ...] = ()
-    logs: bool = True
-
-    def is_authorized_dag(self, *, method: str, details: Any, access_entity: Any = None, **_: Any) -> bool:
-        if str(getattr(access_entity, "name", "")) == "TASK_LOGS" and not self.logs:
-            return False
-        return method in self.methods and details.id not in self.hidden
-
-    def get_authorized_dag_ids(self, *, user: Any) -> set[str]:
-        return {"p", *(f"p{n}" for n in range(100))} - set(self.hidden)
-
-
-@pytest.fixture
-def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
-    """One who may do everything, until the test says otherwise."""
-    import airflow.api_fastapi.core_api.security as security
-    from airflow.models.dag import DagModel
-
-    from conduit_tasks.airflow.api import access, pipelines
-
-    manager = Airflow()
-    monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
-    monkeypatch.setattr(access, "get_auth_manager", lambda: manager)
-    monkeypatch.setattr(DagModel, "get_team_name", lambda *_, **__: None)
-    monkeypatch.setattr(pipelines, "see_to_a_run", lambda dag, user: "")
-    return manager
-
-
-@pytest.fixture
-def api(home: Path, airflow: Airflow) -> Iterator[Any]:
-    """A signed-in client."""
-    from airflow.api_fastapi.core_api.security import get_user
-    from fastapi.testclient import TestClient
-
-    from conduit_tasks.airflow.api.app import app
-
-    app.dependency_overrides[get_user] = lambda: SimpleNamespace(get_name=lambda: "ann")
-    with TestClient(app) as client:
-        yield client
-    app.dependency_overrides.clear()
-
-
-@pytest.fixture
-def delivered(home: Path, receivers: Any) -> None:
-    """`p` with ten records delivered, of which the web refused one."""
-    receiver = receivers("--refuse", "n=3")
-    receiver.mode("up")
-    write_pipeline(home, "p", PIPELINE.replace("URL", receiver.url))
-    events(home / "data", 10)
-    run_once("p", "first")
-    run_once("p", "second")
+__all__ = ["airflow", "api", "delivered", "receivers"]
 
 
 def test_a_pipeline_shows_status_cursors_lag_and_counts_and_no_settings(api: Any, delivered: None) -> None:
@@ -285,61 +207,6 @@ def test_a_file_that_changed_is_read_again_and_the_others_are_not(
     assert read == ["p1.yaml"]
 
 
-def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_them(
-    api: Any, airflow: Airflow, delivered: None
-) -> None:
-    airflow.methods = ("GET",)
-    assert api.get("/v1/pipelines/p").status_code == 200
-    for change in ("start", "stop", "dead-letters/redrive", "replay"):
-        assert api.post(f"/v1/pipelines/p/{change}", json={}, headers=ASK).status_code == 403
-    assert api.put("/v1/pipelines/p/positions", json={"source": "in"}, headers=ASK).status_code == 403
-    airflow.hidden = ("p",)
-    for path in (
-        "",
-        "/topology",
-        "/micro-batches",
-        "/dead-letters",
-        "/positions",
-        "/error",
-        "/destinations",
-        "/destinations/web",
-        "/ledger",
-        "/replays",
-        "/records/abcdef0123/history",
-    ):
-        assert api.get(f"/v1/pipelines/p{path}").status_code == 403
-    assert api.get("/v1/pipelines").json()["total"] == 0
-    assert broker_of("p").status().status == "running"
-
-
-def test_records_and_what_targets_answered_are_shown_to_who_may_read_logs(
-    api: Any, airflow: Airflow, delivered: None
-) -> None:
-    airflow.logs = False
-    for path in ("", "/topology", "/micro-batches", "/positions", "/error", "/destinations"):
-        assert api.get(f"/v1/pipelines/p{path}").status_code == 200, path
-    for path in ("/ledger", "/records/abcdef0123/history", "/dead-letters", "/dead-letters/web/0/1/1/0"):
-        assert api.get(f"/v1/pipelines/p{path}").status_code == 403, path
-    assert "/v1/pipelines/{pipeline_id}/ledger" in api.get("/openapi.json").json()["paths"]
-
-
-def test_an_error_is_quoted_to_who_may_read_logs_only(api: Any, airflow: Airflow, delivered: None) -> None:
-    """Given a pipeline and a destination that stopped with what a target answered, then one who may only see runs
-    learns which node failed, by which class of error and when."""
-    broker = broker_of("p")
-    broker.fail("destinations.web", "403: token abc is not valid", "Refused", 1)
-    broker.stop_destination("web", "403: token abc is not valid", "Refused", 1)
-    paths = ("", "/error", "/destinations", "/destinations/web")
-    for logs in (True, False):
-        airflow.logs = logs
-        for text in [api.get(f"/v1/pipelines/p{path}").text for path in paths] + [api.get("/v1/pipelines").text]:
-            assert ("token abc" in text) is logs, text
-            assert '"Refused"' in text
-    found = api.get("/v1/pipelines/p/error").json()["error"]
-    assert found["node"] == "destinations.web"
-    assert "logs" in found["error"]
-
-
 def test_a_ledger_that_was_not_looked_through_says_so(
     api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,31 +251,6 @@ def test_a_history_that_is_asked_for_again_reads_only_what_is_new(
     assert [api.get(nothing).status_code for _ in range(3)] == [200, 200, 404]
 
 
-def test_nobody_who_is_not_signed_in_gets_anything(home: Path) -> None:
-    from fastapi.testclient import TestClient
-
-    from conduit_tasks.airflow.api.app import app
-
-    with TestClient(app) as client:
-        for route in app.openapi()["paths"]:
-            for method in app.openapi()["paths"][route]:
-                said = client.request(method, route.replace("{record_id}", "abcdef0123"), headers=ASK, json={})
-                assert said.status_code in (401, 422), route
-                assert said.status_code == 401 or "{" in route
-        assert client.get("/pages/").status_code == 401
-        for described in ("/openapi.json", "/docs", "/redoc"):
-            assert client.get(described).status_code in (401, 404), described
-        assert client.get("/v1/pipelines/p").status_code == 401
-
-
-def test_another_site_cannot_make_a_browser_change_anything(api: Any, delivered: None) -> None:
-    stop = "/v1/pipelines/p/stop"
-    assert api.post(stop, json={}).status_code == 403
-    assert api.post(stop, json={}, headers={**ASK, "Sec-Fetch-Site": "cross-site"}).status_code == 403
-    assert broker_of("p").status().status == "running"
-    assert api.post(stop, json={}, headers={**ASK, "Sec-Fetch-Site": "same-origin"}).status_code == 200
-
-
 def test_an_error_is_a_problem_that_says_what_to_do(api: Any, delivered: None, home: Path) -> None:
     for path, status, words in (
         ("/v1/pipelines/none", 404, "conduit validate"),
@@ -438,23 +280,3 @@ def test_a_broker_that_cannot_be_reached_is_503(api: Any, home: Path, monkeypatc
     forget()
     said = api.get("/v1/pipelines/p")
     assert (said.status_code, said.headers["content-type"]) == (503, "application/problem+json")
-
-
-def test_the_pages_run_nothing_but_their_own_script(api: Any) -> None:
-    from conduit_tasks.airflow.api.app import POLICY
-
-    said = api.get("/pages/")
-    assert said.headers["content-security-policy"] == POLICY
-    assert "script-src 'self'" in POLICY
-    assert "unsafe" not in POLICY
-    script = api.get("/pages/conduit.js").text + api.get("/pages/drawing.js").text + api.get("/pages/replays.js").text
-    for way_in in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
-        assert way_in not in script
-    assert api.get("/pages/conduit.css").headers["content-type"].startswith("text/css")
-    assert api.get("/pages/..%2Fplugin.py").status_code == 404
-
-
-def broker_of(pipeline: str) -> Broker:
-    from conduit_tasks.micro_batch.context import open_broker
-
-    return open_broker(pipeline)

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from conduit_tasks.broker.connection import Client
 from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.gateway.app import _read, _Taken
 from conduit_tasks.gateway.commit import Committer, Health
 from conduit_tasks.gateway.event import join, pack
-from conduit_tasks.gateway.limits import Limits, Room
+from conduit_tasks.gateway.limits import OVERHEAD, Limits, Room
 from conduit_tasks.gateway.pipe import LANES, PipedStore
 from conduit_tasks.gateway.store import CROWDED, Budget, IngestStore
 from tests.conftest import RedisServer
@@ -396,6 +397,21 @@ def test_room_is_kept_for_each_and_the_rest_is_shared() -> None:
     assert not room.take("c", 1)
     room.give("a", 700)
     assert room.take("c", 400)
+
+
+def test_a_request_takes_room_for_more_than_its_body() -> None:
+    """Given a request without a body, then what it costs beside it counts, so that many of them find an end as well."""
+    room = Room(1 << 20)
+    room.serve({"p"})
+
+    async def none() -> dict[str, object]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    taken = _Taken(room, "p")
+    assert asyncio.run(_read({}, none, 100, taken)) == b""
+    assert room.used == OVERHEAD
+    taken.back()
+    assert room.used == 0
 
 
 OPTIONS = {

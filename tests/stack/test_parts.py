@@ -24,7 +24,7 @@ from conduit_tasks.settings import Settings
 from conduit_tasks.spark.remote import TOKEN
 from conduit_tasks.stack import connect, processes, redis
 from conduit_tasks.stack.environment import component_environment, load_secrets
-from conduit_tasks.stack.layout import Layout, Process, State
+from conduit_tasks.stack.layout import Layout, Process, State, socket_in
 from conduit_tasks.stack.processes import StackError
 from conduit_tasks.stack.up import end_left_behind
 from conduit_tasks.verify.server import own_redis
@@ -326,6 +326,14 @@ def test_what_holds_no_work_may_be_killed(name: str, clean: bool, monkeypatch: p
     said: list[str] = []
     assert down._stop(Process(1, 0.0), name, said.append) is clean
     assert said[0].startswith(f"killed {name}")
+
+
+def test_a_path_too_long_for_a_socket_is_told_by_its_bytes() -> None:
+    here = Path("/" + "x" * 80)
+    assert socket_in(here) == here / "redis.sock"
+    there = socket_in(Path("/" + "é" * 80))
+    assert there.parent.parent == Path(tempfile.gettempdir())
+    assert there != socket_in(Path("/" + "è" * 80))
 
 
 def test_a_sockets_folder_is_taken_only_if_nobody_else_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
