@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from conduit_tasks.errors import Unavailable
 from conduit_tasks.micro_batch.isolated import ChildDied, in_child
 from conduit_tasks.settings import forget
 from tests.connectors.kafka import Kafka
+from tests.micro_batch.endings import end_at
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
 
 RECORDS = 90
@@ -170,29 +170,13 @@ def test_from_topic_to_topic_nothing_is_lost_whenever_the_process_dies(
 
 def _run(run: str, die_at: int, after: bool) -> None:
     """`die_at`: the operation of this run that ends the process."""
-    count = 0
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            mine = count == die_at
-            if mine and not after:
-                os._exit(9)
-            answer = original(*args, **kwargs)
-            if mine:
-                os._exit(9)
-            return answer
-
-        return operation
-
-    for owner, names in (
-        (Broker, ("open", "stage", "seal", "confirm", "begin_ack", "commit_ack")),
-        (KafkaDestination, ("open", "write")),
-        (KafkaSource, ("plan", "ack")),
-    ):
-        for name in names:
-            setattr(owner, name, wrap(getattr(owner, name)))
+    operations = {
+        Broker: ("open", "stage", "seal", "confirm", "begin_ack", "commit_ack"),
+        KafkaDestination: ("open", "write"),
+        KafkaSource: ("plan", "ack"),
+    }
+    of_all = [(owner, name) for owner, names in operations.items() for name in names]
+    end_at(of_all, die_at, lambda: os._exit(9), after=after)
     run_once("p", run)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import redis
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors import registry
 from conduit_tasks.micro_batch.isolated import ChildDied, in_child
-from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
 from tests.connectors.test_sql import execute
+from tests.micro_batch.endings import end_at, home_of
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
 
@@ -87,21 +86,8 @@ TARGETS: dict[str, tuple[str, str, Callable[[Path, Any], list[int]]]] = {
 
 def run_and_die(plugin: str, at: int) -> None:
     """Runs in which this process is killed before operation number `at`."""
-    count = 0
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*args, **kwargs)
-
-        return operation
-
     cls = registry.destination_class(plugin)
-    for owner, name in ((cls, "open"), (cls, "write"), (Broker, "confirm")):
-        setattr(owner, name, wrap(getattr(owner, name)))
+    end_at([(cls, "open"), (cls, "write"), (Broker, "confirm")], at)
     for number in range(2):
         run_once("p", f"killed-{number}")
 
@@ -115,10 +101,7 @@ def killed_at_each_step(target: str, home: Path, redis_folder: Path) -> None:
     while True:
         number += 1
         redis_server.flush()
-        this = home / str(number)
-        (this / "include/pipelines").mkdir(parents=True)
-        os.environ["CONDUIT_HOME"] = str(this)
-        forget()
+        this = home_of(home, number, os.environ.__setitem__)
         text = PIPELINE.replace("PLUGIN", plugin).replace("SETTINGS", settings.replace("URL", redis_server.url))
         write_pipeline(this, "p", text)
         events(this / "data", "a.jsonl", 0, RECORDS)

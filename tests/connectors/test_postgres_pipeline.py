@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
 from tests.connectors.postgres import PostgresServer
 from tests.connectors.postgres_database import Database, database
+from tests.micro_batch.endings import end_at
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
 
 PIPELINE = """
@@ -83,7 +83,6 @@ def transaction(chance: random.Random, db: Database) -> None:
 
 def run_and_die(run: str, at: int, after: bool, server: int) -> None:
     """One run, in whose operation number `at` this process dies, or the server of that id; before or after it."""
-    count = 0
 
     def die() -> None:
         if server:
@@ -91,21 +90,7 @@ def run_and_die(run: str, at: int, after: bool, server: int) -> None:
         else:
             os._exit(9)
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            here = count == at
-            if here and not after:
-                die()
-            answer = original(*args, **kwargs)
-            if here and after:
-                die()
-            return answer
-
-        return operation
-
-    for owner, name in (
+    operations = (
         (Slot, "make"),
         (Slot, "peek"),
         (Slot, "advance"),
@@ -117,8 +102,8 @@ def run_and_die(run: str, at: int, after: bool, server: int) -> None:
         (Broker, "confirm"),
         (Broker, "begin_ack"),
         (Broker, "commit_ack"),
-    ):
-        setattr(owner, name, wrap(getattr(owner, name)))
+    )
+    end_at(operations, at, die, after=after)
     run_once("p", run)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from conduit_tasks.connectors.s3 import S3Destination
 from conduit_tasks.micro_batch.isolated import ChildDied, in_child
 from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer
+from tests.micro_batch.endings import end_at, home_of
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
 
@@ -74,20 +73,7 @@ def bucket(moto: MotoServer) -> Iterator[Bucket]:
 
 def run_and_die(runs: int, at: int) -> None:
     """Runs in which this process is killed before operation number `at`."""
-    count = 0
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*args, **kwargs)
-
-        return operation
-
-    for owner, name in OPERATIONS:
-        setattr(owner, name, wrap(getattr(owner, name)))
+    end_at(OPERATIONS, at)
     for number in range(runs):
         run_once("p", f"killed-{number}")
 
@@ -109,10 +95,7 @@ def test_a_kill_at_any_point_leaves_every_record_once(
     while True:
         number += 1
         redis_server.flush()
-        this = quick / str(number)
-        (this / "include/pipelines").mkdir(parents=True)
-        monkeypatch.setenv("CONDUIT_HOME", str(this))
-        forget()
+        this = home_of(quick, number, monkeypatch.setenv)
         bucket.prefix = f"{number}/"
         write_pipeline(this, "p", bucket.pipeline())
         events(this / "data", "a.jsonl", 0, 14)

@@ -17,8 +17,9 @@ from conduit_tasks.errors import AckFailed, Unavailable
 from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer
 from tests.micro_batch import test_crashes
+from tests.micro_batch.endings import Crash, crash_at
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
-from tests.micro_batch.test_crashes import Crash, crash_at
+from tests.micro_batch.test_crashes import OPERATIONS
 
 pytestmark = pytest.mark.xdist_group("moto")
 
@@ -123,7 +124,7 @@ def test_a_crash_anywhere_between_receiving_and_deleting_loses_nothing(
         queue.put(0, 8)
         with monkeypatch.context() as patch:
             patch.setattr(test_crashes, "OPERATIONS", [(owner, name)])
-            crash_at(patch, 1, after)
+            crash_at(patch, OPERATIONS, 1, after)
             with pytest.raises(Crash):
                 run_until_quiet("p")
         # What its dead worker held, and what was not deleted in time, comes again.
@@ -140,7 +141,7 @@ def test_nothing_is_deleted_of_an_attempt_that_lost(home: Path, queue: Queue, mo
     # Given an attempt that received everything and died before it could say so
     with monkeypatch.context() as patch:
         patch.setattr(test_crashes, "OPERATIONS", [(Broker, "stage")])
-        crash_at(patch, 1, False)
+        crash_at(patch, OPERATIONS, 1, False)
         with pytest.raises(Crash):
             run_once("p")
     # When another one finds nothing, and is sealed and acked

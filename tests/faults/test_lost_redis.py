@@ -18,8 +18,9 @@ from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
 from tests.faults.forgetful import Forgetful
 from tests.faults.parts import Receiver, account, drive, events
+from tests.micro_batch.endings import Crash, crash_at
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
-from tests.micro_batch.test_crashes import Crash, crash_at
+from tests.micro_batch.test_crashes import OPERATIONS
 
 PIPELINE = """
 version: "2.2"
@@ -188,7 +189,7 @@ def test_redis_lost_at_any_operation_loses_nothing_and_keeps_the_order(
         rows = events(this / "data", 50)
         # Given a crash at some operation of the life of three micro-batches, which takes Redis with it
         with monkeypatch.context() as patch:
-            counted = crash_at(patch, number, after)
+            counted = crash_at(patch, OPERATIONS, number, after)
             try:
                 for run in range(5):
                     run_once("p", f"first-{run}")

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from conduit_tasks.connectors import kafka_read
 from conduit_tasks.connectors.base import Limit, Rows
 from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.kafka_message import Messages
 from conduit_tasks.connectors.redis import RedisSource
 from conduit_tasks.connectors.redis_client import entries_as_pairs, opened
 from conduit_tasks.connectors.s3_read import S3Object, unpacked
@@ -85,7 +86,7 @@ class Message:
 
 
 NAMES = TEXT.map(lambda t: t.encode(errors="replace").decode()) | st.sampled_from(
-    ["ce_id", "ce_time", "ce_specversion", "ce_source", "ce_type", "ce_x", "content-type", "base64.x", ""]
+    ["ce_id", "ce_time", "ce_specversion", "ce_source", "ce_type", "ce_x", "content-type", "base64.x", "list.x", ""]
 )
 MESSAGES = st.builds(
     Message,
@@ -104,6 +105,22 @@ def test_a_message_of_kafka_is_a_record_whatever_is_in_it(messages: list[Message
     with ending():
         records = passed([kafka_read.batch_of("t:0", messages)])
         assert [(r.after, r.key) for r in records] == [(m.of, m.by) for m in messages]
+
+
+@fuzzed
+@given(message=MESSAGES)
+@example(message=Message(0, heads=[("a", b"1"), ("list.a", None), ("a", b"\xff"), ("base64.a", b"2"), ("list.a", b"")]))
+def test_headers_of_kafka_are_written_as_they_were_read(message: Message) -> None:
+    (read,) = to_records(kafka_read.batch_of("t:0", [message]), [ORIGIN])
+    (written,) = Messages({"topic": "t", "format": "payload", "timestamp": "", "id-header": ""})._each([read])
+    # Those of one name together, each name where it came first; one without a value, alone, as an empty one
+    sent: dict[str, list[bytes | None]] = {}
+    for name, value in message.heads or ():
+        sent.setdefault(name, []).append(value)
+    exact = [
+        (n, v if len(of) > 1 or n.startswith(("list.", "base64.")) else v or b"") for n, of in sent.items() for v in of
+    ]
+    assert [(n, v.encode() if isinstance(v, str) else v) for n, v in written.headers or ()] == exact
 
 
 @pytest.fixture(scope="module")

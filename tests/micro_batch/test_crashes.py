@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.file import FileDestination
 from conduit_tasks.spool.spool import Spool
+from tests.micro_batch.endings import Crash, crash_at, home_of
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import PROCESSED, events
 
@@ -31,32 +31,6 @@ OPERATIONS: list[tuple[type, str]] = [
 ]
 
 
-class Crash(BaseException):
-    """Not an Exception: nothing may handle it, as nothing handles a SIGKILL."""
-
-
-def crash_at(monkeypatch: pytest.MonkeyPatch, number: int, after: bool) -> Callable[[], int]:
-    """The `number`-th operation of all dies before or after it is done; returns a counter of operations."""
-    count = 0
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == number and not after:
-                raise Crash
-            answer = original(*args, **kwargs)
-            if count == number and after:
-                raise Crash
-            return answer
-
-        return operation
-
-    for owner, name in OPERATIONS:
-        monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
-    return lambda: count
-
-
 @pytest.mark.proves("C10", "C11", "C12", "O3", "T1", "I1", "I5", "I6")
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_any_operation_loses_nothing_and_repeats_nothing_in_files(
@@ -73,16 +47,11 @@ def test_a_crash_at_any_operation_loses_nothing_and_repeats_nothing_in_files(
     while True:
         number += 1
         redis_server.flush()
-        this = home / str(number)
-        (this / "include/pipelines").mkdir(parents=True)
-        monkeypatch.setenv("CONDUIT_HOME", str(this))
-        from conduit_tasks.settings import forget
-
-        forget()
+        this = home_of(home, number, monkeypatch.setenv)
         write_pipeline(this, "p", quick)
         rows = events(this / "data", "a.jsonl", 0, 30)
         with monkeypatch.context() as patch:
-            counted = crash_at(patch, number, after)
+            counted = crash_at(patch, OPERATIONS, number, after)
             try:
                 for run in range(4):
                     run_once("p", f"first-{run}")

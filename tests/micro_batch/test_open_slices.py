@@ -12,8 +12,9 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.settings import settings
+from tests.micro_batch.endings import Crash, crash_at
 from tests.micro_batch.harness import here, lines, run_once, run_until_quiet, state, write_pipeline
-from tests.micro_batch.test_crashes import Crash, crash_at
+from tests.micro_batch.test_crashes import OPERATIONS
 
 PIPELINE = """
 version: "2.2"
@@ -135,7 +136,7 @@ def test_a_crash_between_any_two_operations_loses_nothing(
         text = PIPELINE.format(plugin=plugin, path=path, more="").replace("id: p\n", f"id: p{number}\n")
         write_pipeline(home, "p", text.replace("out.txt", f"{number}/out.txt"))
         with monkeypatch.context() as patch:
-            counted = crash_at(patch, number, after)
+            counted = crash_at(patch, OPERATIONS, number, after)
             try:
                 run_once(f"p{number}")
                 done = counted() < number

@@ -1,0 +1,73 @@
+"""Ends a process, or what stands for one, at one of its operations; and a home for each try."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.settings import forget
+
+Operations = Iterable[tuple[Any, str]]
+"""(class, name of its method) each."""
+
+
+def kill() -> None:
+    """What nothing can handle."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Crash(BaseException):
+    """Stands for `kill` where the process is the test's: not an Exception, so nothing may handle it."""
+
+
+def end_at(
+    operations: Operations,
+    number: int,
+    end: Callable[[], None] = kill,
+    *,
+    after: bool = False,
+    put: Callable[[Any, str, Any], None] = setattr,
+) -> Callable[[], int]:
+    """Has `end` called at the `number`-th operation of all, before or `after` it is done; returns a counter of them."""
+    count = 0
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            here = count == number
+            if here and not after:
+                end()
+            answer = original(*args, **kwargs)
+            if here and after:
+                end()
+            return answer
+
+        return operation
+
+    for owner, name in operations:
+        put(owner, name, wrap(getattr(owner, name)))
+    return lambda: count
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, operations: Operations, number: int, after: bool) -> Callable[[], int]:
+    """As `end_at`, by a Crash."""
+
+    def crash() -> None:
+        raise Crash
+
+    return end_at(operations, number, crash, after=after, put=monkeypatch.setattr)
+
+
+def home_of(home: Path, number: int, setenv: Callable[[str, str], None]) -> Path:
+    """The home of one try, which the settings name from now on."""
+    this = home / str(number)
+    (this / "include/pipelines").mkdir(parents=True)
+    setenv("CONDUIT_HOME", str(this))
+    forget()
+    return this
