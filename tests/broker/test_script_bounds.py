@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks import longest
+from benchmarks.calls import cases
 from conduit_tasks.broker.base import PORTION
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.scripts import load
@@ -82,16 +83,14 @@ def has_loop(name: str) -> bool:
 
 
 def test_every_script_with_a_list_has_a_case_with_all_it_takes() -> None:
-    assert {name for name in NAMES if has_loop(name)} - {"renew"} <= {
-        name.partition(" ")[0] for name in longest.cases()
-    }
+    assert {name for name in NAMES if has_loop(name)} - {"renew"} <= {name.partition(" ")[0] for name in cases()}
 
 
-@pytest.mark.parametrize("name", longest.cases())
+@pytest.mark.parametrize("name", cases())
 def test_a_script_with_all_it_takes_is_a_bounded_number_of_commands(broker: Broker, name: str) -> None:
     """Given what its header lets it take, then what it does is of the size that Redis does in some 20 ms; how long that
     is, `python -m benchmarks scripts` measures."""
-    call = longest.cases()[name]
+    call = cases()[name]
     longest.prepare(broker.redis, call)
     before = calls(broker)
     longest.once(broker.redis, name, call)

@@ -1,0 +1,78 @@
+"""What a gateway stores, and what its source plans and acks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.calls.parts import (
+    Call,
+    K,
+    b,
+)
+from conduit_tasks.gateway.pipe import LANES
+
+CHUNK = 800
+GATEWAY = 4_000
+"""Entries of 64 KiB that a gateway source holds here."""
+
+
+def cases() -> dict[str, Call]:
+    """See `benchmarks.calls`."""
+    return {
+        "ingest_add": ingested(),
+        "ingest_add one by one": ingested(pipe=True),
+        "ingest_add many lanes": ingested(lanes=LANES),
+        "ingest_restore": Call(
+            {"stream": K.ingest("a"), "state": K.ingested("a")},
+            {
+                "journal": "",
+                "ids": [f"{n}-{n * CHUNK}" for n in range(1, 1 + b("ingest_restore", "chunks"))],
+                "counts": [1] * b("ingest_restore", "chunks"),
+                "chunks": [b"x" * CHUNK] * b("ingest_restore", "chunks"),
+            },
+            {},
+        ),
+        "ingest_plan": Call(
+            {"stream": K.ingest("a"), "state": K.ingested("a")},
+            {
+                **{"after": -1, "records": 0, "size": 0, "slice_records": 2_000, "slice_size": 1 << 40},
+            },
+            {K.ingested("a"): {"last": str(GATEWAY * 200)}},
+            streamed,
+        ),
+        "ingest_ack": Call(
+            {"stream": K.ingest("a"), "state": K.ingested("a")},
+            {"to": GATEWAY * 200},
+            {K.ingested("a"): {"last": str(GATEWAY * 200)}},
+            streamed,
+        ),
+    }
+
+
+def streamed(client: Any) -> None:
+    """Entries of 200 events and 64 KiB each."""
+    batch = client.pipeline(transaction=False)
+    for n in range(1, GATEWAY + 1):
+        batch.xadd(K.ingest("a"), {"n": 200, "e": b"x" * 65_536}, id=f"{n * 200}-{n * 65_536}")
+        if n % 200 == 0:
+            batch.execute()
+
+
+def ingested(*, pipe: bool = False, lanes: int = 0) -> Call:
+    """Chunks without a pipe, or each of one lane, or one of many."""
+    count = 1 if lanes else b("ingest_add", "chunks") if pipe else 64
+    chunk = b"x" * (CHUNK if pipe else 65_536)
+    moves = [[[f"lane-{n}", "", "state"]] for n in range(count)] if pipe else []
+    if lanes:
+        moves = [[[f"lane-{n}", "", "state"] for n in range(lanes)]]
+    return Call(
+        {
+            **{"stream": K.ingest("a"), "state": K.ingested("a"), "group": K.ingest_group("a", "g")},
+            **{"index": K.ingest_index("a"), "lanes": K.ingest_lanes("a")},
+        },
+        {
+            **{"group": 1, "ttl": 5, "records": 10**9, "size": 10**12, "journal": "", "known": 0},
+            **{"counts": [1] * count, "moves": moves, "most": 10**6, "forget": 60, "chunks": [chunk] * count},
+        },
+        {},
+    )
