@@ -14,7 +14,8 @@ from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.holding import holding, unsettled
 from conduit_tasks.micro_batch.receipts import Kept
-from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, numbered, with_careful
+from conduit_tasks.micro_batch.row_batches import numbered
+from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
 from conduit_tasks.micro_batch.seal import seal_if_complete
 from conduit_tasks.micro_batch.sources import source_connector
 from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals

@@ -6,7 +6,7 @@ Called by the read and the process step for each of their pieces; only counts go
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,15 +19,16 @@ from conduit_tasks.errors import Unwritable
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.isolated import bisected
+from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
 from conduit_tasks.pipeline.topology import Destination, Processor
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.processors.columns import BLOCK
 from conduit_tasks.record import jsons
-from conduit_tasks.record.batches import cut, deep_rows, gathered, joined, large_rows
+from conduit_tasks.record.batches import cut, deep_rows, joined, large_rows
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.record import Origin, Record
-from conduit_tasks.record.schema import DATA, NUMBER_FIELDS, RECORD_FIELDS, SPOOL_SCHEMA, spool_batch, to_records
+from conduit_tasks.record.schema import DATA, NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class RowPass:
         """Consumes SPOOL_SCHEMA batches in order; every file is durable when it returns."""
         try:
             with seldom_collecting():
-                for batch in _whole(_small(batches, self._limit)):
+                for batch in unparted(bounded(batches, self._limit)):
                     self._took("read")
                     self._take(batch)
                 self._took("read")
@@ -131,7 +132,7 @@ class RowPass:
 
     def _take(self, batch: pa.RecordBatch) -> None:
         result = self.result
-        result.read += len(_records_of(batch))
+        result.read += len(records_of(batch))
         undecodable = _undecodable(batch)
         if undecodable is not None:
             bad = batch.filter(undecodable)
@@ -165,7 +166,7 @@ class RowPass:
                 found = {**deep, **found}
         if not found:
             return batch
-        keys = _row_keys(batch)
+        keys = row_keys(batch)
         why = {int(keys[row]): each for row, each in found.items()}
         bad = np.isin(keys, list(why))
         at = batch.schema.get_field_index("shape")
@@ -181,14 +182,14 @@ class RowPass:
     def _process(self, chain: Chain, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The chain over one batch; what failed is nacked as it came in."""
         # Far from what Arrow can hold even if each record becomes many.
-        for part in _whole(cut(batch, max(1, self._limit // 2))):
+        for part in unparted(cut(batch, max(1, self._limit // 2))):
             if chain.columnar and not self.plan.careful:
                 yield self._process_columns(chain, part)
             else:
                 nacked: list[pa.RecordBatch] = []
                 errors: list[dict[str, str]] = []
                 size = part.num_rows if self.plan.careful else BLOCK
-                blocks = [self._process_block(block, nacked, errors) for block in _blocks(part, size)]
+                blocks = [self._process_block(block, nacked, errors) for block in in_blocks(part, size)]
                 if nacked:
                     self._nack(joined(nacked), errors)
                 yield joined(blocks)
@@ -196,7 +197,7 @@ class RowPass:
 
     def _process_columns(self, chain: Chain, batch: pa.RecordBatch) -> pa.RecordBatch:
         passed = columns.run(chain, batch, self.origins)
-        keys = _row_keys(batch)
+        keys = row_keys(batch)
         if passed.errors:
             # Derived records are acked or nacked together: they share the position.
             culprits = {int(keys[row]): result for row, result in passed.errors.items()}
@@ -228,7 +229,7 @@ class RowPass:
         errors: list[dict[str, str]],
     ) -> pa.RecordBatch:
         """The rows of what the chain made. Raises Unwritable before anything is added to `nacked` and `errors`."""
-        keys = _row_keys(batch).tolist()
+        keys = row_keys(batch).tolist()
         culprits = {key: r for key, r in zip(keys, results, strict=True) if r.error is not None}
         kept: list[int] = []
         out: list[Record] = []
@@ -268,7 +269,7 @@ class RowPass:
             batch = self._sound(batch, small=True)
         if not batch.num_rows:
             return
-        distinct = len(_records_of(batch))
+        distinct = len(records_of(batch))
         self.result.written += distinct
         if self.plan.final:
             keys = None
@@ -276,7 +277,7 @@ class RowPass:
                 column = mask(matcher, batch, self.origins)
                 wanted = np.ones(batch.num_rows, bool) if column is None else column
                 batch = batch.append_column(f"to.{destination}", pa.array(wanted))
-                keys = _row_keys(batch) if keys is None else keys
+                keys = row_keys(batch) if keys is None else keys
                 self.result.matched[destination] += len(np.unique(keys[wanted])) if wanted.any() else 0
             for destination in (d.id for d in self.plan.destinations if not d.filters):
                 self.result.matched[destination] += distinct
@@ -287,102 +288,12 @@ class RowPass:
         self._took("spool")
 
     def _nack(self, rows: pa.RecordBatch, errors: Sequence[Mapping[str, str]]) -> None:
-        self.result.nacked += len(_records_of(rows))
+        self.result.nacked += len(records_of(rows))
         if self._nacked is None:
             self._nacked = self.writer.nacked(self.part, NACKED_SCHEMA)
         cells = [rows.column(name) for name in NACKED_SCHEMA.names[:-1]]
         cells.append(pa.array([orjson.dumps({k: jsons.clean(v) for k, v in e.items()}) for e in errors], pa.binary()))
         self._nacked.write(pa.RecordBatch.from_arrays(cells, schema=NACKED_SCHEMA))
-
-
-GATHERED_ROWS, GATHERED_BYTES = 8_192, 4 << 20
-"""Batches smaller than that, of consecutive slices, are numbered and worked on as one; those of small files, too."""
-
-
-def numbered(
-    slices: Iterable[tuple[int, Iterable[pa.RecordBatch]]], counts: dict[int, int]
-) -> Iterator[pa.RecordBatch]:
-    """Gives the READ_SCHEMA batches of slices (number → batches) their numbers, before any processor sees them; small
-    ones are joined. Counts into `counts`."""
-    spans: deque[tuple[int, int, int]] = deque()
-
-    def each() -> Iterator[pa.RecordBatch]:
-        for number, batches in slices:
-            n = 0
-            for batch in batches:
-                spans.append((number, n, batch.num_rows))
-                n += batch.num_rows
-                yield batch
-            counts[number] = n
-
-    for some in gathered(each(), GATHERED_ROWS, GATHERED_BYTES):
-        numbers, firsts, rows = np.array([spans.popleft() for _ in some], np.int64).T
-        whole, ends = joined(some), np.cumsum(rows)
-        # Each row's place in the whole, less that of its batch's first row, more that one's number in its slice.
-        n = np.arange(whole.num_rows) - np.repeat(ends - rows - firsts, rows)
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array(np.repeat(numbers, rows).astype(np.int32)),
-                pa.array(n),
-                pa.array(np.zeros(whole.num_rows, np.int32)),
-                *whole.columns,
-            ],
-            schema=SPOOL_SCHEMA,
-        )
-
-
-def _small(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at most `limit` bytes."""
-    for batch in batches:
-        yield from cut(batch, limit)
-
-
-def _whole(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, cut so that derived rows of one record never lie in two batches."""
-    held: pa.RecordBatch | None = None
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        if held is not None:
-            if all(held.column(c)[-1].equals(batch.column(c)[0]) for c in ("slice", "n")):
-                start = int(np.searchsorted(_row_keys(held), _row_keys(held)[-1]))
-                held, following = held.slice(0, start), joined([held.slice(start), batch])
-            else:
-                following = batch
-            if held.num_rows:
-                yield held
-            held = following
-        else:
-            held = batch
-    if held is not None:
-        yield held
-
-
-def _blocks(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """The rows in blocks of about `size`, cut between records."""
-    keys = _row_keys(batch)
-    start = 0
-    while start < batch.num_rows:
-        end = start + size
-        if end < batch.num_rows:
-            end = int(np.searchsorted(keys, keys[end]))
-            if end <= start:
-                end = int(np.searchsorted(keys, keys[start], side="right"))
-        block = batch.slice(start, end - start)
-        yield block
-        start += block.num_rows
-
-
-def _row_keys(batch: pa.RecordBatch) -> np.ndarray:
-    """One int64 per row, equal for derived rows of one record: rows are sorted, so a change of (slice, n) counts up."""
-    slices, numbers = batch.column("slice").to_numpy(), batch.column("n").to_numpy()
-    change = (slices[1:] != slices[:-1]) | (numbers[1:] != numbers[:-1])
-    return np.concatenate([[0], np.cumsum(change)])
-
-
-def _records_of(batch: pa.RecordBatch) -> range:
-    """As many items as distinct records (slice, n) in the batch."""
-    return range(int(_row_keys(batch)[-1]) + 1) if batch.num_rows else range(0)
 
 
 def _undecodable(batch: pa.RecordBatch) -> pa.Array | None:

@@ -38,7 +38,8 @@ from conduit_tasks.errors import Refused
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.event import unpack
 from conduit_tasks.gateway.parse import parse
-from conduit_tasks.micro_batch.rows import Pass, RowPass, numbered
+from conduit_tasks.micro_batch.row_batches import numbered
+from conduit_tasks.micro_batch.rows import Pass, RowPass
 from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.record import jsons
 from conduit_tasks.record.jsons import DEPTH

@@ -12,8 +12,9 @@ import pytest
 
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.file import FileSource
-from conduit_tasks.micro_batch import rows
-from conduit_tasks.micro_batch.rows import RowPass, numbered
+from conduit_tasks.micro_batch import row_batches
+from conduit_tasks.micro_batch.row_batches import numbered
+from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.record.batches import gathered
 from conduit_tasks.record.schema import SPOOL_SCHEMA, read_batch
 from tests.micro_batch.harness import lines, run_until_quiet, write_pipeline
@@ -83,7 +84,7 @@ def test_gathered_batches_hold_the_same_rows_in_order_and_stay_within_their_limi
 def test_records_are_numbered_within_their_slice_however_they_are_joined(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(rows, "GATHERED_ROWS", most)
+    monkeypatch.setattr(row_batches, "GATHERED_ROWS", most)
     lengths = {4: [3], 5: [], 6: [2, 4, 0, 1], 7: [0], 9: [300]}
     counts: dict[int, int] = {}
 

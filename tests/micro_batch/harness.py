@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from conduit_tasks.errors import ConduitError, InvariantBroken, LeaseHeld, PipelineStopped, SourceError, Unavailable
+from conduit_tasks.errors import ConduitError, LeaseHeld, PipelineStopped, Unavailable
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.context import open_broker, opened
 from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.micro_batch.recovery import counting
 from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.pipeline.load import get_pipeline
 
@@ -76,9 +75,9 @@ def _step(pipeline_id: str, node: str, run: str, step: Callable[[Any], str]) -> 
         work = needed(pipeline_id, node, run)
         if not work.submit:
             return work.reason
-        with opened(pipeline_id, run) as context, counting(context, node):
+        with opened(pipeline_id, run) as context:
             return step(context)
-    except (SourceError, InvariantBroken, Unavailable, PipelineStopped, LeaseHeld) as error:
+    except (Unavailable, PipelineStopped, LeaseHeld) as error:
         return error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from conduit_tasks.connectors import file_open
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import ConfigError, InvariantBroken, PartLeftOut, SourceError, Unavailable
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.recovery import counting
 from conduit_tasks.micro_batch.wake import Watch
 from tests.micro_batch.harness import lines, run_once, run_until_quiet, state, write_pipeline
 
@@ -224,8 +227,7 @@ def test_a_source_that_cannot_be_read_leaves_the_micro_batch_to_the_others(
     put(home / "good/g.jsonl", "g1")
     broker = pipeline(home, delay="1h")
     # Given a run that reads the one and fails at the other
-    said = run_once("p", "first")
-    assert said["sources.bad"] is error
+    run_that_fails(error)
     assert out(home) == set()
     # When there is another run, the micro-batch goes on without the one that failed, which is told
     run_once("p", "second")
@@ -254,16 +256,17 @@ def test_only_one_that_is_there_and_fails_for_long_degrades_the_pipeline(
     unreadable(monkeypatch, error)
     put(home / "bad/b.jsonl", "b")
     broker = pipeline(home, delay="1h", retries=0)
-    run_once("p")
+    run_that_fails(error)
     assert broker.status().status == then
     broker.close()
 
 
 def test_a_micro_batch_of_that_source_alone_holds_up_none_either(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unreadable(monkeypatch, SourceError("an error of the disk"))
+    error = SourceError("an error of the disk")
+    unreadable(monkeypatch, error)
     put(home / "bad/b.jsonl", "b")
     broker = pipeline(home, delay="1h")
-    run_once("p", "first")
+    run_that_fails(error)
     # When something comes for the other, the very next run reads it
     put(home / "good/g.jsonl", "g")
     run_once("p", "second")
@@ -277,12 +280,13 @@ def test_a_micro_batch_of_that_source_alone_holds_up_none_either(home: Path, mon
 
 
 def test_a_broken_invariant_of_reading_leaves_nothing_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unreadable(monkeypatch, InvariantBroken("invariant 10"))
+    error = InvariantBroken("invariant 10")
+    unreadable(monkeypatch, error)
     put(home / "bad/b.jsonl", "b")
     put(home / "good/g.jsonl", "g")
     pipeline(home, delay="1h").close()
-    for n in range(2):
-        run_once("p", f"run-{n}")
+    run_that_fails(error)
+    assert "micro-batch 1 is not sealed yet" in run_once("p", "second")["plan"]
     assert out(home) == set()
 
 
@@ -321,6 +325,14 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, error: Exception) -> set[str]:
 
     monkeypatch.setattr(FileSource, "read", read)
     return away
+
+
+def run_that_fails(error: Exception) -> None:
+    """A run in which `bad` fails to be read, and what its application makes of that."""
+    with suppress(type(error)):
+        run_once("p", "first")
+    with opened("p", "first") as context, suppress(type(error)), counting(context, "sources.bad"):
+        raise error
 
 
 def over(broker: Broker) -> None:
