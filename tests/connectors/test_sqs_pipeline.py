@@ -16,10 +16,8 @@ from conduit_tasks.connectors.sqs import SqsSource
 from conduit_tasks.errors import AckFailed, Unavailable
 from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer
-from tests.micro_batch import test_crashes
 from tests.micro_batch.endings import Crash, crash_at
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
-from tests.micro_batch.test_crashes import OPERATIONS
 
 pytestmark = pytest.mark.xdist_group("moto")
 
@@ -123,8 +121,7 @@ def test_a_crash_anywhere_between_receiving_and_deleting_loses_nothing(
         write_pipeline(this, "p", queue.pipeline("stored" if (number + after) % 2 else "delivered"))
         queue.put(0, 8)
         with monkeypatch.context() as patch:
-            patch.setattr(test_crashes, "OPERATIONS", [(owner, name)])
-            crash_at(patch, OPERATIONS, 1, after)
+            crash_at(patch, [(owner, name)], 1, after)
             with pytest.raises(Crash):
                 run_until_quiet("p")
         # What its dead worker held, and what was not deleted in time, comes again.
@@ -140,8 +137,7 @@ def test_nothing_is_deleted_of_an_attempt_that_lost(home: Path, queue: Queue, mo
     write_pipeline(home, "p", queue.pipeline())
     # Given an attempt that received everything and died before it could say so
     with monkeypatch.context() as patch:
-        patch.setattr(test_crashes, "OPERATIONS", [(Broker, "stage")])
-        crash_at(patch, OPERATIONS, 1, False)
+        crash_at(patch, [(Broker, "stage")], 1, False)
         with pytest.raises(Crash):
             run_once("p")
     # When another one finds nothing, and is sealed and acked

@@ -18,9 +18,8 @@ from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
 from tests.faults.forgetful import Forgetful
 from tests.faults.parts import Receiver, account, drive, events
-from tests.micro_batch.endings import Crash, crash_at
+from tests.micro_batch.endings import OPERATIONS, Crash, crash_at
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
-from tests.micro_batch.test_crashes import OPERATIONS
 
 PIPELINE = """
 version: "2.2"

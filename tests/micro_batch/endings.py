@@ -10,10 +10,30 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.connectors.file import FileDestination
 from conduit_tasks.settings import forget
+from conduit_tasks.spool.spool import Spool
 
 Operations = Iterable[tuple[Any, str]]
 """(class, name of its method) each."""
+
+OPERATIONS: Operations = [
+    (Broker, "open"),
+    (Broker, "acquire"),
+    (Broker, "stage"),
+    (Broker, "seal"),
+    (Broker, "confirm"),
+    (Broker, "begin_ack"),
+    (Broker, "commit_ack"),
+    (Broker, "begin_collect"),
+    (Broker, "end_collect"),
+    (Spool, "write_stage"),
+    (Spool, "write_sealed"),
+    (Spool, "collect"),
+    (FileDestination, "write"),
+]
+"""What changes the state of a pipeline of files."""
 
 
 def kill() -> None:

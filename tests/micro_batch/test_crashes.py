@@ -7,28 +7,9 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.file import FileDestination
-from conduit_tasks.spool.spool import Spool
-from tests.micro_batch.endings import Crash, crash_at, home_of
+from tests.micro_batch.endings import OPERATIONS, Crash, crash_at, home_of
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import PROCESSED, events
-
-OPERATIONS: list[tuple[type, str]] = [
-    (Broker, "open"),
-    (Broker, "acquire"),
-    (Broker, "stage"),
-    (Broker, "seal"),
-    (Broker, "confirm"),
-    (Broker, "begin_ack"),
-    (Broker, "commit_ack"),
-    (Broker, "begin_collect"),
-    (Broker, "end_collect"),
-    (Spool, "write_stage"),
-    (Spool, "write_sealed"),
-    (Spool, "collect"),
-    (FileDestination, "write"),
-]
 
 
 @pytest.mark.proves("C10", "C11", "C12", "O3", "T1", "I1", "I5", "I6")

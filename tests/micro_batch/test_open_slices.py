@@ -12,9 +12,8 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.settings import settings
-from tests.micro_batch.endings import Crash, crash_at
+from tests.micro_batch.endings import OPERATIONS, Crash, crash_at
 from tests.micro_batch.harness import here, lines, run_once, run_until_quiet, state, write_pipeline
-from tests.micro_batch.test_crashes import OPERATIONS
 
 PIPELINE = """
 version: "2.2"
