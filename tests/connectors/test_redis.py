@@ -14,13 +14,12 @@ from conduit_tasks.connectors import redis as module
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.file_destination import FileDestination
-from conduit_tasks.connectors.redis import RedisDestination, RedisSource
-from conduit_tasks.errors import ConfigError, Fenced, Refused, SourceError, SpoolError, Unavailable
-from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.connectors.redis import RedisSource
+from conduit_tasks.errors import ConfigError, SourceError, SpoolError, Unavailable
+from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
 from tests.broker.test_connection import cluster, tcp  # noqa: F401 - a fixture
 from tests.conftest import RedisServer
-from tests.connectors.test_delta import rows
 from tests.micro_batch.harness import lines, run_once, run_until_quiet, write_pipeline
 
 ORIGIN = Origin("p", "in", "")
@@ -328,55 +327,6 @@ def test_the_payload_may_be_one_field_and_what_is_none_is_nacked_alone(client: r
 def test_the_connector_keeps_its_contract(redis_server: RedisServer) -> None:
     destination = {"url": redis_server.url, "stream": "s", "fields": "payload"}
     accept("redis", source={"url": redis_server.url, "streams": "s"}, destination=destination).require()
-
-
-@pytest.mark.proves("B8", "O5", "I4")
-def test_a_write_that_comes_again_is_left_out_and_of_two_writers_one_succeeds(
-    client: redis.Redis, redis_server: RedisServer
-) -> None:
-    one, other = (RedisDestination({"url": redis_server.url, "stream": "s"}) for _ in range(2))
-    one.open(None)
-    other.open(None)
-    one.write(rows({"n": 1}, {"n": 2}))
-    other.write(rows({"n": 1}, {"n": 2}, {"n": 3}))
-    assert [json.loads(e["data"])["n"] for _, e in client.xrange("s")] == [1, 2, 3]
-    other.write(rows({"n": 3}, first=3))
-    other.write(rows({"n": 1}, epoch=1))
-    assert client.xlen("s") == 4
-
-    # Another writer commits between our look and our transaction
-    def overtaken() -> None:
-        one.write(rows({"n": 4}, first=4))
-
-    other.still_ours = overtaken
-    with pytest.raises(Unavailable, match="another writer"):
-        other.write(rows({"n": 4}, first=4))
-
-    def lost() -> None:
-        raise Fenced("lost")
-
-    other.still_ours = lost
-    with pytest.raises(Fenced):
-        other.write(rows({"n": 5}, first=5))
-    assert client.xlen("s") == 5
-    one.close()
-    other.close()
-
-
-def test_fields_are_the_records_or_the_payloads_own(client: redis.Redis, redis_server: RedisServer) -> None:
-    whole = RedisDestination({"url": redis_server.url, "stream": "s", "max-length": "2"})
-    whole.open(None)
-    whole.write(rows({"n": 1}, numbered=False))
-    whole.close()
-    record = Record(b"1", after={"n": 1}, origin=ORIGIN)
-    assert client.xrange("s")[0][1] == {"id": record.id, "operation": "create", "data": '{"n":1}'}
-    own = RedisDestination({"url": redis_server.url, "stream": "t", "fields": "payload"})
-    own.open(None)
-    own.write(rows({"n": 1, "s": "text", "l": [1, None]}, numbered=False))
-    assert client.xrange("t")[0][1] == {"n": "1", "s": "text", "l": "[1,null]"}
-    with pytest.raises(Refused, match="no fields"):
-        own.write(rows(b"raw", numbered=False))
-    own.close()
 
 
 def test_a_server_that_is_away_or_refuses_is_told_apart_without_the_password(client: redis.Redis, make: Any) -> None:
