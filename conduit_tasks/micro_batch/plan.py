@@ -74,11 +74,10 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     forget_gone(context)
     unsealed = broker.unsealed()
     if unsealed is not None:
-        # Nothing of it is sealed, so nothing stands for its sources yet: the changed file reads it again (C16), and one
-        # that cannot be read leaves it to the others.
-        changed = unsealed.config != pipeline.digest()
-        failed = [] if changed else failed_to_read(context, unsealed)
-        if changed or failed:
+        # Nothing of it is sealed, so nothing stands for its sources yet: a changed file reads it again (C16), and a
+        # source that could not be read leaves it to the others.
+        failed = failed_to_read(context, unsealed)
+        if failed or unsealed.config != pipeline.digest():
             _restage(context, unsealed, without=failed)
             unsealed = broker.unsealed()
     if unsealed is not None:

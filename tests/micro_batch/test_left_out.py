@@ -279,6 +279,21 @@ def test_a_micro_batch_of_that_source_alone_holds_up_none_either(home: Path, mon
     broker.close()
 
 
+def test_one_without_others_is_read_again_as_it_was_planned(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = SourceError("an error of the disk")
+    away = unreadable(monkeypatch, error)
+    put(home / "bad/b.jsonl", "b")
+    alone = PIPELINE.format(more="", delay="1h", retries=20)
+    begin, end = alone.index("      - id: good"), alone.index("      - {id: out")
+    write_pipeline(home, "p", alone[:begin] + alone[end:])
+    run_that_fails(error)
+    away.clear()
+    over(broker := state("p"))
+    broker.close()
+    assert "micro-batch 1 is not sealed yet" in run_once("p", "second")["plan"]
+    assert out(home) == {"b"}
+
+
 def test_a_broken_invariant_of_reading_leaves_nothing_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = InvariantBroken("invariant 10")
     unreadable(monkeypatch, error)
