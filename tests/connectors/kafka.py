@@ -45,7 +45,7 @@ def secured(server: KafkaServer) -> int:
 
 def answers(asked: Future[Any]) -> bool:
     """Whether what was asked for came without an error."""
-    return asked.exception(120) is None
+    return asked.exception(60) is None
 
 
 @dataclass
@@ -79,8 +79,8 @@ class Kafka:
     def _led(self, topic: str, partitions: int) -> None:
         """Waits until each partition has a leader that answers: a server says that a topic is made before it is."""
         latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in range(partitions)}
-        deadline = time.monotonic() + 120
-        while not all(answers(asked) for asked in self.admin.list_offsets(latest).values()):
+        deadline = time.monotonic() + 300
+        while not all(answers(asked) for asked in self.admin.list_offsets(latest, request_timeout=10).values()):
             assert time.monotonic() < deadline, f"{topic} has no leader"
             time.sleep(0.05)
 
