@@ -80,7 +80,11 @@ class Kafka:
         """Waits until each partition has a leader that answers: a server says that a topic is made before it is."""
         latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in range(partitions)}
         deadline = time.monotonic() + 300
-        while not all(answers(asked) for asked in self.admin.list_offsets(latest, request_timeout=10).values()):
+        while True:
+            # A new one each time: what a client knows of a topic it keeps for minutes.
+            admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+            if all(answers(asked) for asked in admin.list_offsets(latest, request_timeout=10).values()):
+                return
             assert time.monotonic() < deadline, f"{topic} has no leader"
             time.sleep(0.05)
 
