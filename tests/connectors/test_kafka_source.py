@@ -351,7 +351,7 @@ def test_a_broker_that_dies_while_we_plan_read_and_ack_is_waited_for_and_nothing
     topic = kafka.topic()
     kafka.put(topic, [b"%06d" % n + b"x" * 1000 for n in range(20_000)])
     small = {"librdkafka.fetch.message.max.bytes": "20000", "librdkafka.queued.min.messages": "20"}
-    source = kafka.source(topic, timeout="2s", **small)
+    source = kafka.source(topic, timeout="10s", **small)
     slices = source.plan({}, Limit())
     reading = source.read(slices[0])
     next(reading)

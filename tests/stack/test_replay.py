@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.stack import processes
 from conduit_tasks.stack.environment import component_environment
 from conduit_tasks.stack.layout import Layout
 from tests.stack.conftest import PATIENCE, Stack, find_n, until
@@ -67,7 +68,13 @@ def backfill(stack: Stack, first: str, last: str, what: str, behaviour: str) -> 
 
 def _ended(stack: Stack) -> None:
     with stack.api() as api:
-        until(lambda: not api.active_runs(DAG), 2 * PATIENCE)
+
+        def over() -> bool:
+            if not all(processes.find(part) for part in stack.state.processes.values()):
+                stack.conduit("stack", "up", "--timeout", str(PATIENCE))
+            return not api.active_runs(DAG)
+
+        until(over, 2 * PATIENCE)
         # Else Airflow takes its time to see that a backfill has ended, and until then refuses the next one.
         for one in api.request("GET", "/backfills", params={"dag_id": DAG})["backfills"]:
             if one["completed_at"] is None:
