@@ -55,11 +55,15 @@ class Address:
     def loopback(self) -> bool:
         return self.host in LOOPBACK
 
+    @property
+    def target(self) -> str:
+        """`host:port`, as gRPC wants it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
         """Without the token."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
         rest = ";".join(f"{name}={quote(value)}" for name, value in sorted(self.params.items()))
-        return f"sc://{host}:{self.port}" + (f"/;{rest}" if rest else "")
+        return f"sc://{self.target}" + (f"/;{rest}" if rest else "")
 
     def environment(self) -> dict[str, str]:
         """What a process needs that is to work there."""
@@ -81,7 +85,6 @@ class Address:
         token = self.token or os.environ.get(TOKEN, "")
         params = {"user_id": user, **self.params, "session_id": session}
         plain = self.params.get("use_ssl", "").lower() == "false" and not self.loopback
-        host = f"[{self.host}]" if ":" in self.host else self.host
         rest = ";".join(f"{name}={quote(value)}" for name, value in params.items())
 
         class Channel(DefaultChannelBuilder):
@@ -93,4 +96,4 @@ class Address:
                 bearer = [("authorization", f"Bearer {token}")] if plain and token else []
                 return [*super().metadata(), *bearer]
 
-        return Channel(f"sc://{host}:{self.port}/;{rest}")
+        return Channel(f"sc://{self.target}/;{rest}")

@@ -124,7 +124,7 @@ def _warm(child: subprocess.Popen[bytes], host: str, port: int) -> None:
 
 def _reached(host: str, port: int) -> Address:
     """Where a server that listens at `host` is reached from here."""
-    return Address("localhost" if host in ("127.0.0.1", "0.0.0.0") else host, port)  # noqa: S104 - only compared
+    return Address("localhost" if host in ("127.0.0.1", "0.0.0.0", "::", "::1") else host, port)  # noqa: S104
 
 
 def _watch(child: subprocess.Popen[bytes], address: Address, silent: float) -> None:
@@ -145,7 +145,7 @@ def answers(address: Address, seconds: float) -> bool:
     """Whether a server says anything within this time to a request that asks for nothing and opens no session."""
     import grpc
 
-    with grpc.insecure_channel(f"{address.host}:{address.port}") as channel:
+    with grpc.insecure_channel(address.target) as channel:
         ask = channel.unary_unary("/spark.connect.SparkConnectService/Config")
         bearer = [("authorization", f"Bearer {os.environ.get(TOKEN, '')}")]
         try:
