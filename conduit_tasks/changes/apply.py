@@ -16,6 +16,7 @@ from conduit_tasks.changes.plan import Change, Plan, in_flight, plan_change
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.micro_batch import control
 from conduit_tasks.micro_batch.context import open_broker, open_spool, opened
+from conduit_tasks.pipeline.clashes import Declared
 from conduit_tasks.pipeline.load import load_file, load_folder
 from conduit_tasks.pipeline.topology import INDEX_PIPES, Pipeline
 from conduit_tasks.settings import settings
@@ -171,22 +172,23 @@ def check_beside(file: Path, pipelines: Sequence[Pipeline]) -> None:
     that clashes with one that is there, or another that was loaded until now."""
     folder = Path(settings().path(settings().pipelines))
     ids = {p.id for p in pipelines}
-    before = load_folder(folder, plugins=True).errors
-    after = load_folder(folder, plugins=True, put={_place(file, p): file for p in pipelines}).errors
-    if found := [error for error in after if error.pipeline in ids or error not in before]:
+    before = load_folder(folder, plugins=True)
+    put = {_place(file, p, before.declared): file for p in pipelines}
+    after = load_folder(folder, plugins=True, put=put).errors
+    if found := [error for error in after if error.pipeline in ids or error not in before.errors]:
         first = min(found, key=lambda error: error.pipeline not in ids)
         raise ConfigError(f"{first}; {first.hint}")
 
 
-def _place(file: Path, pipeline: Pipeline) -> Path:
+def _place(file: Path, pipeline: Pipeline, declared: Sequence[Declared]) -> Path:
     """Where the pipeline is declared, also if it cannot be loaded; else the file's name in the folder."""
     folder = Path(settings().path(settings().pipelines))
-    return next((Path(d.file) for d in load_folder(folder).declared if d.id == pipeline.id), folder / file.name)
+    return next((Path(d.file) for d in declared if d.id == pipeline.id), folder / file.name)
 
 
 def _target(file: Path, pipeline: Pipeline) -> Path:
     """Where the file has to be for runs to see it. Raises ConfigError where others would go with the old one."""
-    target = _place(file, pipeline)
+    target = _place(file, pipeline, load_folder(settings().path(settings().pipelines)).declared)
     if target.resolve() == file.resolve() or not target.exists():
         return target
     here, there = ({p.id for p in load_file(path).pipelines} for path in (file, target))
