@@ -33,12 +33,13 @@ def looking(pipeline_id: str, run_id: str) -> Iterator[None]:
     except BrokerUnavailable:
         raise
     except Exception:
-        _look(pipeline_id, run_id)
+        look(pipeline_id, run_id)
         raise
-    _look(pipeline_id, run_id)
+    look(pipeline_id, run_id)
 
 
-def _look(pipeline_id: str, run_id: str) -> None:
+def look(pipeline_id: str, run_id: str) -> None:
+    """Tells what is to be told of deadlines; a warning where that fails."""
     try:
         tell(pipeline_id, run_id)
     except Exception as error:  # noqa: BLE001 - no run fails by its alerts

@@ -2,8 +2,9 @@
 
     plan → sources.* → fan_in → processors → fan_out → destinations.* → acks.* → end
 
-The broker holds the truth, a run only wakes what is to be done: so a failed run leaves nothing to repair, and acks
-run whatever happened before them.
+The nodes work side by side: beside those edges there is one from `plan` to each, and each starts once `plan` has found
+work. The broker holds the truth, a run only wakes what is to be done: so a failed run leaves nothing to repair, and
+acks run whatever happened before them. Where slots are scarce the nodes that come first have them first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from airflow.sdk import DAG, Param, TaskGroup, chain
 
 from conduit_tasks.airflow import tasks
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
-from conduit_tasks.airflow.schedule import active_runs, drain_limit, schedule_of
+from conduit_tasks.airflow.schedule import drain_limit, schedule_of
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import dag_id, names_of, redrive_dag_id, replay_dag_id, safe_name
@@ -30,9 +31,11 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 RETRIES, RETRY_DELAY = 2, timedelta(seconds=5)
 """Airflow's retries are for the machinery (a lost worker, Spark, Redis); sends are retried by `delivery`."""
 SUBMIT_TIMEOUT = timedelta(hours=1)
-"""Past its drain limit. A standalone driver whose master never comes back would otherwise hang for ever."""
+"""Past the run's limit. A standalone driver whose master never comes back would otherwise hang for ever."""
 POOL_VARIABLE = "CONDUIT_SPARK_POOL"
 """Names the pool that bounds how many Spark drivers run at once; the embedded stack creates one and sets it."""
+FIRST = {"sources": 4, "processors": 3, "destinations": 2, "acks": 1}
+"""Who has a slot first where there are too few (`priority_weight`): a node must not wait for one that cannot start."""
 SQL_PLUGINS = frozenset({"sql", "spark"})
 """Plugins that work in the JVM, where the second compiler pays off."""
 
@@ -59,7 +62,8 @@ def build_dag(pipeline: Pipeline) -> DAG:
         schedule=schedule_of(pipeline),
         start_date=START,
         catchup=False,
-        max_active_runs=active_runs(pipeline),
+        # One run drains everything; what two would do at once, the nodes of one do side by side.
+        max_active_runs=1,
         is_paused_upon_creation=pipeline.status != "running",
         default_args={"owner": "conduit", "retries": RETRIES, "retry_delay": RETRY_DELAY},
         params=_params(pipeline),
@@ -72,56 +76,60 @@ def build_dag(pipeline: Pipeline) -> DAG:
             op_kwargs={"pipeline_id": pipeline.id},
             ignore_downstream_trigger_rules=True,
         )
-        sources = _group("sources", [(s.id, s.processors, s.plugin) for s in pipeline.sources], pipeline, "all_success")
+        sources = _group("sources", [(s.id, s.processors, s.plugin) for s in pipeline.sources], pipeline)
         fan_in = EmptyOperator(task_id="fan_in", trigger_rule="none_failed")
         fan_out = EmptyOperator(task_id="fan_out", trigger_rule="none_failed")
-        destinations = _group(
-            "destinations", [(d.id, d.processors, d.plugin) for d in pipeline.destinations], pipeline, "none_failed"
-        )
+        destinations = _group("destinations", [(d.id, d.processors, d.plugin) for d in pipeline.destinations], pipeline)
         acks = _acks(pipeline)
         end = EmptyOperator(task_id="end", trigger_rule="none_failed")
         chain(plan, sources, fan_in)
         if pipeline.processors:
-            plugins = [p.plugin for p in pipeline.processors]
-            processors = _submit(pipeline, "processors", "processors", plugins, "none_failed")
+            processors = _submit(pipeline, "processors", "processors", [p.plugin for p in pipeline.processors])
             chain(fan_in, processors, fan_out)
+            chain(plan, processors)
         else:
             chain(fan_in, fan_out)
-        # `end` follows both: Airflow judges a run by its leaves, and acks succeed whatever the destinations did.
         chain(fan_out, destinations, acks, end)
-        chain(destinations, end)
+        chain(plan, [destinations, acks])
+        # Airflow judges a run by its leaves, and nodes that work side by side succeed whatever the others do.
+        chain([fan_out, destinations], end)
     return dag
 
 
-def _group(name: str, connectors: Iterable[tuple[str, Any, str]], pipeline: Pipeline, rule: str) -> TaskGroup:
+def _group(name: str, connectors: Iterable[tuple[str, Any, str]], pipeline: Pipeline) -> TaskGroup:
     with TaskGroup(name) as group:
         for id, processors, plugin in connectors:
-            _submit(pipeline, safe_name(id), f"{name}.{id}", [plugin, *(p.plugin for p in processors)], rule)
+            _submit(pipeline, safe_name(id), f"{name}.{id}", [plugin, *(p.plugin for p in processors)])
     return group
 
 
-def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str], rule: str) -> ConduitSubmitOperator:
-    limit = drain_limit(pipeline) if node.startswith("destinations.") else None
+def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str]) -> ConduitSubmitOperator:
+    limit = drain_limit(pipeline)
     return ConduitSubmitOperator(
         task_id=task_id,
         pipeline_id=pipeline.id,
         node=node,
         drain_limit=limit,
         quick_jit=SQL_PLUGINS.isdisjoint(plugins),
-        trigger_rule=rule,
+        trigger_rule="one_success",
         pool=os.environ.get(POOL_VARIABLE, "default_pool"),
-        execution_timeout=SUBMIT_TIMEOUT + timedelta(seconds=limit or 0),
+        priority_weight=FIRST[node.partition(".")[0]],
+        weight_rule="absolute",
+        execution_timeout=SUBMIT_TIMEOUT + timedelta(seconds=limit),
     )
 
 
 def _acks(pipeline: Pipeline) -> TaskGroup:
     with TaskGroup("acks") as group:
-        for source in pipeline.sources:
+        for n, source in enumerate(pipeline.sources):
             PythonOperator(
                 task_id=safe_name(source.id),
                 python_callable=tasks.ack,
-                op_kwargs={"pipeline_id": pipeline.id, "source_id": source.id},
-                trigger_rule="all_done",
+                op_kwargs={"pipeline_id": pipeline.id, "source_id": source.id, "follows": n == 0},
+                # Also where `plan` has failed: what was delivered before can be acked.
+                trigger_rule="one_done",
+                priority_weight=FIRST["acks"],
+                weight_rule="absolute",
             )
     return group
 
@@ -142,7 +150,7 @@ def _params(pipeline: Pipeline) -> dict[str, Param]:
             type=["null", "integer"],
             minimum=1,
             title="Most records",
-            description="At most this many new records in this run, instead of the pipeline's `micro-batch`.",
+            description="At most this many new records in this run.",
         ),
     }
 

@@ -7,7 +7,7 @@ of the same DAG all do the right thing, and nothing secret stands in a command l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.bases.hook import BaseHook
@@ -20,10 +20,13 @@ from airflow.sdk.exceptions import (
 
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
-from conduit_tasks.airflow.tasks import fail_without_retry
+from conduit_tasks.airflow.tasks import fail_without_retry, goes_on, next_run
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.logs import about
 from conduit_tasks.spark.submit import APPLICATION
+
+if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.draining import AtWork
 
 WAITING, STOPPED, HELD, ENDED = 3, 4, 5, 143
 """Exit codes of `spark/app.py`: the destination is waited for; the pipeline is stopped; another holds the lease."""
@@ -36,7 +39,7 @@ SAID = (0, 1, WAITING, STOPPED, HELD, ENDED)
 class ConduitSubmitOperator(SparkSubmitOperator):
     """Runs the application of one node (`sources.<id>`, `processors`, `destinations.<id>`) of one pipeline.
 
-    `drain_limit`: seconds a destination drains. `quick_jit`: False for nodes that run long SQL in the JVM.
+    `drain_limit`: seconds that a run lasts at most. `quick_jit`: False for nodes that run long SQL in the JVM.
     `durable` is always False: the resumable path would find the finished job of a cleared task and return.
 
     Ends skipped where there is nothing to do or a destination is waited for; failed without retry where the pipeline
@@ -51,7 +54,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         *,
         pipeline_id: str,
         node: str,
-        drain_limit: float | None = None,
+        drain_limit: float,
         quick_jit: bool = True,
         conn_id: str = "spark_default",
         **kwargs: Any,
@@ -69,12 +72,35 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             self._execute(context)
 
     def _execute(self, context: Any) -> None:
+        from conduit_tasks.micro_batch.draining import at_work
+
+        ti, skipped = context["ti"], None
+        with at_work(self.pipeline_id, context["run_id"], self.node) as ends:
+            try:
+                with fail_without_retry():
+                    check_connection(self._conn_id)
+                self._work(context, ends)
+            except AirflowSkipException as skip:
+                skipped = skip
+            except AirflowFailException:
+                raise
+            except Exception:
+                if ti.try_number <= ti.max_tries:
+                    ends.tried_again_in = self.retry_delay.total_seconds()
+                raise
+        if ends.follows is not None and goes_on(ti):
+            self.log.info("a run follows at once, to go on and to ack: %s", ends.again or "the acks had ended before")
+            raise next_run(self.pipeline_id, ends.follows.run, ends.follows.began, ends.left)
+        if skipped is not None:
+            raise skipped
+
+    def _work(self, context: Any, ends: AtWork) -> None:
         run_id = context["run_id"]
         with fail_without_retry():
-            check_connection(self._conn_id)
             self._skip_unless_chosen(context["params"])
             cleared = was_cleared(context["ti"], self.retries)
-            if not self._work_needed(run_id, cleared, context["ti"].try_number):
+            if not self._work_needed(run_id, cleared, context["ti"].try_number, ends):
+                ends.worked = True
                 return
             self.application_args = self._arguments(run_id, cleared)
             self._inject_lineage(context)
@@ -85,6 +111,10 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             if self._hook.exit_code not in SAID:
                 self._died(run_id, self._hook.exit_code)
             raise self._outcome(self._hook, error) from error
+        ends.well = ends.worked = True
+        done = self._hook.events.get("done", {})
+        if done.get("again"):
+            ends.again = f"{self.node}: {done['said']}"
 
     def on_kill(self) -> None:
         # The provider's would look for a deployment backend; a task killed before its submit has none.
@@ -116,8 +146,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
 
     def _arguments(self, run_id: str, cleared: bool) -> list[str]:
         arguments = ["--pipeline", self.pipeline_id, "--node", self.node, "--run", run_id]
-        if self.drain_limit is not None:
-            arguments += ["--drain-limit", f"{self.drain_limit:g}"]
+        arguments += ["--drain-limit", f"{self.drain_limit:g}"]
         return [*arguments, "--cleared"] if cleared and self.node.startswith("destinations.") else arguments
 
     def _skip_unless_chosen(self, params: Any) -> None:
@@ -136,14 +165,18 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         except ConduitError as error:
             self.log.warning("the failure is not counted: %s", error)
 
-    def _work_needed(self, run_id: str, cleared: bool, attempt: int) -> bool:
-        """False where it was cheap enough to be done here. Raises AirflowSkipException where there is nothing to do."""
-        from conduit_tasks.micro_batch.work import needed
+    def _work_needed(self, run_id: str, cleared: bool, attempt: int, ends: AtWork) -> bool:
+        """Waits for work while others of the run bring some. False where it was cheap enough to be done here. Raises
+        AirflowSkipException where there is nothing to do."""
+        from conduit_tasks.micro_batch.work import awaited
 
-        work = needed(self.pipeline_id, self.node, run_id, cleared=cleared)
+        work = awaited(self.pipeline_id, self.node, run_id, limit=self.drain_limit, cleared=cleared)
+        if work.again:
+            ends.again = f"{self.node}: {work.reason}"
         if work.recovering and attempt > 1:
             # Skipping would hide that this very run has failed.
             raise AirflowFailException(work.reason)
+        ends.well = not (work.submit or work.over or work.recovering)
         if not work.submit and not work.done:
             raise AirflowSkipException(work.reason)
         self.log.info("%s", work.reason)

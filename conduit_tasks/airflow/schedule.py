@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.timetable import BaseTimetable
     from airflow.timetables.base import Timetable
 
-WOKEN_DRAIN = 60.0
-"""Seconds; a pipeline that is woken is woken again for what is left, long before a daily schedule would."""
+LONGEST, CONTINUOUS = 3_600.0, 600.0
+"""Seconds that a run lasts at most, unless the file says otherwise."""
 
 
 def schedule_of(pipeline: Pipeline) -> BaseTimetable | Timetable:
@@ -42,19 +42,12 @@ def schedule_of(pipeline: Pipeline) -> BaseTimetable | Timetable:
     return AssetOrTimeSchedule(timetable=timetable, assets=[Asset(name, watchers=[watcher])])
 
 
-def active_runs(pipeline: Pipeline) -> int:
-    """How many runs there may be at once. Two, so that a slow destination does not keep the next micro-batch from being
-    read; one where a run follows as soon as there is need, so that a storm of wake-ups is one run and one to come."""
-    alone = pipeline.wake is not None or parse_schedule(pipeline.schedule).kind == "continuous"
-    return 1 if alone else 2
-
-
 def drain_limit(pipeline: Pipeline) -> float:
-    """Seconds a destination drains before it hands over: its own, or one schedule interval."""
+    """Seconds that a run lasts at most before the next one goes on: its own, or an hour; ten minutes under
+    `@continuous`."""
     if pipeline.drain_limit is not None:
         return pipeline.drain_limit
-    interval = parse_schedule(pipeline.schedule).seconds
-    return interval if pipeline.wake is None else min(interval, WOKEN_DRAIN)
+    return CONTINUOUS if parse_schedule(pipeline.schedule).kind == "continuous" else LONGEST
 
 
 def _timetable(when: Schedule, data_intervals: bool) -> BaseTimetable:

@@ -2,8 +2,8 @@
 
 The parts are `lifecycle` (schema, status, stops), `micro_batches` (open, stage, seal), `leases`, `delivery` (cursors,
 confirms, votes), `sending` (what is stored before a send), `redrive` (dead letters again, parked keys), `replay` (an
-interval again), `acks` (sources, collection), `versions` (of the pipeline file) and `lateness` (alerts). State size
-follows open micro-batches × destinations + exceptions, never the number of events.
+interval again), `acks` (sources, collection), `versions` (of the pipeline file), `lateness` (alerts) and `under_way`
+(who is at work in a run). State size follows open micro-batches × destinations + exceptions, not the number of events.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from conduit_tasks.broker.lifecycle import Lifecycle
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.sending import Sending
 from conduit_tasks.broker.state import MicroBatch
+from conduit_tasks.broker.under_way import Runs
 from conduit_tasks.broker.versions import Versions
 
 __all__ = ["Broker", "MicroBatch"]
 
 
-class Broker(Lifecycle, Acks, Sending, Replays, Versions, Lateness):
+class Broker(Lifecycle, Acks, Sending, Replays, Versions, Lateness, Runs):
     """See the module. `lease_ttl` and `lease_grace` in seconds."""
 
     def at_work(self) -> list[str]:

@@ -67,6 +67,17 @@ class Keys:
         Pipeline."""
         return self._tag + "alerts"
 
+    @property
+    def under_way(self) -> str:
+        """hash: run, began (microseconds), records, base, moved, again of the run under way; `node:<node>` → until
+        (microseconds). Until the next run."""
+        return self._tag + "under-way"
+
+    @property
+    def bell(self) -> str:
+        """stream: one entry, newer with every change that a node may wait for. Pipeline."""
+        return self._tag + "bell"
+
     def micro_batch(self, number: int) -> str:
         """hash: state, slices and stages of one micro-batch. Until collected."""
         return f"{self._tag}micro-batch:{number}"

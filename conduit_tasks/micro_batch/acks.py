@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,6 +28,8 @@ from conduit_tasks.micro_batch.sources import source_connector
 
 log = logging.getLogger(__name__)
 
+LOOK = 10.0
+"""Seconds between two looks at the deadlines of destinations, while a run goes on."""
 UNFINISHED = 3_600.0
 """Seconds that a cleared task's redelivery may be left lying at least, before it holds back no collection any more."""
 
@@ -38,18 +41,60 @@ SLIM_AFTER = 3_600.0
 def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
     """Acks one source and collects. Returns {"acked": position or None, "collected": [numbers]}."""
     with opened(pipeline_id, run_id) as context:
-        remember(context)
-        acked = None
-        if failing := left_alone(context, f"acks.{source_id}"):
-            log.info("recovering: %s", failing)
-        else:
-            with counting(context, f"acks.{source_id}"), holding(context, again=False):
-                told = tell(context)
-                acked = ack(context, source_id, told)
-        collected = collect(context)
-        if context.broker.status().status == "stopping":
-            in_flight(context)
-        return {"acked": acked, "collected": collected}
+        return _ack(context, source_id)
+
+
+def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], None]) -> dict[str, Any]:
+    """The same again and again while the run's destinations deliver, and once behind them (DESIGN "One run"); adds
+    "again": why a run is to follow at once, or "", "began": when this one did, and "left": records that the one that
+    follows may read (None: no limit). `look` is called every `LOOK` seconds."""
+    from conduit_tasks.micro_batch.draining import ACKS, Draining, may_read
+
+    acked, collected, again, left = None, 0, "", None
+    with opened(pipeline_id, run_id) as context:
+        broker, draining = context.broker, Draining(context, run_id, 0.0)
+        names = [d.id for d in context.pipeline.destinations]
+        lowest, over, looked = -1, False, time.monotonic()
+        course = broker.under_way(run_id)
+        while not over:
+            since = broker.bell()
+            if time.monotonic() - looked > LOOK:
+                looked = time.monotonic()
+                look()
+            before, lowest = lowest, min(broker.cursors(names))
+            if lowest == before and not (over := draining.over(since)):
+                continue
+            done = _ack(context, source_id)
+            acked = done["acked"] or acked
+            collected += len(done["collected"])
+        if course is not None:
+            left = may_read(context, course)
+            # Said before the last look: who ends behind it sees that nobody hears it any more.
+            if source_id == context.pipeline.sources[0].id:
+                broker.tell_at_work(run_id, ACKS, 0)
+            if now := broker.under_way(run_id):
+                again = now.again or draining.unheard(now)
+            elif broker.has_forgotten(course):
+                again = "Redis has forgotten this run"
+        if left == 0:
+            again = ""
+    began = course.began if course else 0.0
+    return {"acked": acked, "collected": collected, "again": again, "began": began, "left": left}
+
+
+def _ack(context: Context, source_id: str) -> dict[str, Any]:
+    remember(context)
+    acked = None
+    if failing := left_alone(context, f"acks.{source_id}"):
+        log.info("recovering: %s", failing)
+    else:
+        with counting(context, f"acks.{source_id}"), holding(context, again=False):
+            told = tell(context)
+            acked = ack(context, source_id, told)
+    collected = collect(context)
+    if context.broker.status().status == "stopping":
+        in_flight(context)
+    return {"acked": acked, "collected": collected}
 
 
 def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ The driver walks the micro-batches; each is delivered by one executor task, whic
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -31,6 +30,7 @@ from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.draining import Draining, Ended
 from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.isolated import survives_forks
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
@@ -56,11 +56,11 @@ def deliver_destination(
     *,
     run: str,
     wait: float,
-    drain_limit: float,
     cleared: bool,
     progress: Callable[..., None],
-) -> str:
-    """Delivers what is sealed, for at most `drain_limit` seconds after the first micro-batch; says what was done.
+    draining: Draining | None = None,
+) -> Ended:
+    """Delivers what is sealed, and, where it is part of a run that drains, what the others of that run bring.
 
     `cleared`: this run's task was cleared. If it had succeeded, what it confirmed is sent again first; if it had
     failed, it merely resumes.
@@ -73,13 +73,11 @@ def deliver_destination(
     lease = context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
     marker = Marker(context, destination.node, lease.token)
     with lease, keeping(lease), marker.marking(), holding(context):
-        # Redis may have forgotten since somebody found that there is work: nothing confirmed is cut away or sent again.
-        marker.look()
-        drain = Drain(context, destination, lease, run_all, run, progress, marker)
+        drain = Drain(context, destination, lease, run_all, run, progress, marker, draining)
         note_unrecorded(context, destination.id)
         if cleared and runs.finished(context, destination.id, run):
             drain.redeliver()
-        return drain.until(time.monotonic() + drain_limit)
+        return drain.until_caught_up()
 
 
 @dataclass
@@ -93,29 +91,38 @@ class Drain:
     run: str
     progress: Callable[..., None]
     marker: Marker
+    draining: Draining | None = None
     done: int = 0
 
-    def until(self, hand_over: float) -> str:
-        """Delivers in order from the cursor; past `hand_over` (`time.monotonic()`) the next run goes on."""
+    def until_caught_up(self) -> Ended:
+        """Delivers in order from the cursor, until nothing is left or the run has lasted as long as it may."""
         broker, destination = self.context.broker, self.destination
         while True:
-            broker.complete_unmatched(destination.id, self.lease.token)
+            if broker.complete_unmatched(destination.id, self.lease.token):
+                broker.ring("delivered")
             sealed = broker.latest_sealed()
             cursor = broker.delivery(destination.id).cursor
             if cursor >= sealed:
+                if self.draining is not None and self.draining.more(sealed):
+                    continue
                 self._finish()
                 # Looks once more: releasing fails if anything was sealed since, so no micro-batch is left behind.
                 if self.lease.release(expect_sealed=sealed):
-                    return f"delivered {self.done} micro-batches up to {cursor}"
+                    return Ended(f"delivered {self.done} micro-batches up to {cursor}")
                 continue
-            if self.done and time.monotonic() > hand_over:
+            if self.done and self.draining is not None and self.draining.past_limit():
                 self._finish()
-                return f"delivered {self.done} micro-batches up to {cursor}; {sealed - cursor} are left to the next run"
+                left = f"{sealed - cursor} are left to the next run"
+                return Ended(f"delivered {self.done} micro-batches up to {cursor}; {left}", again=True)
+            # Redis may have forgotten since the last look: nothing that was confirmed is cut away or sent again.
+            self.marker.look()
             self._deliver(cursor + 1)
+            broker.ring("delivered")
 
     def redeliver(self) -> None:
         """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters do not move."""
         broker = self.context.broker
+        self.marker.look()
         epoch = broker.reopen(self.destination.id, self.run, self.lease.token)
         try:
             for number, _ in broker.redeliver(self.destination.id, self.run, epoch):
@@ -153,6 +160,8 @@ class Drain:
         if isinstance(report, ConduitError):
             raise report
         self.done += 1
+        # There was progress: only what a worker died of again and again is delivered carefully.
+        self.lease.attempts = 1
         counts = {name: n for name, n in asdict(report.counts).items() if name != "matched"}
         self.progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **counts)
 

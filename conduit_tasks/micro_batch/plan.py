@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,10 @@ from conduit_tasks.pipeline.topology import Limits
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
-    from conduit_tasks.broker.recovery import Failing
 
 log = logging.getLogger(__name__)
+
+NODE = "plan"
 
 SLICES = 5_000
 """Of a micro-batch at most: they are one command to Redis (`open`, `stage`, `begin_ack`)."""
@@ -41,7 +42,8 @@ class PlanResult:
 def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None) -> PlanResult:
     """Plans one run.
 
-    `limits` overrides `max-records` / `max-bytes` for this run (params of a manual run).
+    `limits`: `max-records` that this run may read at most (a param of a manual run); a micro-batch of it holds no more
+    than that, nor than the pipeline's own.
 
     Raises PipelineStopped with the stored first error where the pipeline is degraded (C16), StateLost where Redis has
     lost its state (X7).
@@ -51,10 +53,25 @@ def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = N
         while True:
             try:
                 with holding(context, again=False):
-                    return plan(context, limits)
+                    found = plan(context, limits)
             except Fenced:
                 # Another run opened and sealed the next micro-batch meanwhile: what there is to do has changed.
                 continue
+            if found.work:
+                most = (limits or {}).get("max-records") or 0
+                context.broker.begin_run(run_id, most, records_read(context), moved(context))
+            return found
+
+
+def records_read(context: Context) -> int:
+    """Records that the sources have read, of everything sealed."""
+    totals = context.broker.totals()
+    return sum(totals.get(f"{s.node}/read", 0) for s in context.pipeline.sources)
+
+
+def moved(context: Context) -> int:
+    """How far everything is, as one number: the same as long as nothing was sealed or delivered."""
+    return sum(context.broker.cursors([d.id for d in context.pipeline.destinations]))
 
 
 def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResult:
@@ -85,40 +102,69 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     if status.status == "stopping":
         pending = in_flight(context)
         return PlanResult(None, bool(pending), pending or "stopped: nothing is left in flight")
-    room = _room(context, limits)
-    asked = Asked()
-    if room is not None:
-        expect = broker.latest_sealed() + 1
-        asked = ask(context, room, expect, SLICES)
-        if any(asked.slices.values()):
-            # Invariant 3: boundaries are durable before anything is read.
-            number = broker.open(asked.slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
-            counted = [s.records for of in asked.slices.values() for s in of]
-            known = [n for n in counted if n is not None]
-            said = f"{sum(known):,} records" if len(known) == len(counted) else f"{len(counted)} slices"
-            return PlanResult(number, True, f"micro-batch {number}: {said}", asked.told())
+    next_one = open_next(context, limits)
+    if next_one.number is not None:
+        return PlanResult(next_one.number, True, next_one.reason, next_one.asked.told())
     pending = outstanding(context)
     names = [d.id for d in pipeline.destinations]
     if not pending and broker.collectable([s.id for s in pipeline.sources], names, pipeline.spool_retention):
         pending = "micro-batches to collect"
     if pending:
-        return PlanResult(None, True, pending, asked.told())
-    for failure in asked.failed.values():
+        return PlanResult(None, True, pending, next_one.asked.told())
+    for failure in next_one.asked.failed.values():
         # There is nothing else to do that it would hold up.
         raise failure
-    return PlanResult(None, False, _idle(context, room, asked.waiting))
+    return PlanResult(None, False, next_one.reason)
 
 
-def _idle(context: Context, room: Limits | None, waiting: Sequence[Failing]) -> str:
-    """Why there is nothing to do, in words."""
-    if waiting:
-        return f"recovering: {'; '.join(map(str, waiting))}"
-    if room is None and (full := _full(context)):
+@dataclass(frozen=True)
+class Next:
+    """The next micro-batch, `number` None where none was opened; `reason` says what is in it, or why there is none.
+
+    `looked` False: the sources were not asked; `budget`: because of what is in flight, which is being delivered;
+    `recovering`: because that failed, and it is too early to try it again; `asked`: what they answered,
+    and those among them that could not.
+    """
+
+    number: int | None
+    reason: str
+    looked: bool = True
+    budget: bool = False
+    recovering: bool = False
+    asked: Asked = field(default_factory=Asked)
+
+
+def open_next(context: Context, limits: Mapping[str, int] | None = None) -> Next:
+    """Opens the next micro-batch, where nothing is unsealed and a source has something new within the limits.
+
+    Raises Fenced where another run opened one meanwhile. A source that cannot be planned is left out.
+    """
+    broker, pipeline = context.broker, context.pipeline
+    room = _room(context, limits)
+    if room is None:
+        said = _shut(context)
+        return Next(None, said or "the lag budget is used up", looked=False, budget=not said)
+    expect = broker.latest_sealed() + 1
+    asked = ask(context, room, expect, SLICES)
+    if not any(asked.slices.values()):
+        said = f"recovering: {'; '.join(map(str, asked.waiting))}" if asked.waiting else "nothing new"
+        return Next(None, said, recovering=bool(asked.waiting or asked.failed), asked=asked)
+    # Invariant 3: boundaries are durable before anything is read.
+    number = broker.open(asked.slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
+    counted = [s.records for of in asked.slices.values() for s in of]
+    known = [n for n in counted if n is not None]
+    said = f"{sum(known):,} records" if len(known) == len(counted) else f"{len(counted)} slices"
+    return Next(number, f"micro-batch {number}: {said}", asked=asked)
+
+
+def _shut(context: Context) -> str:
+    """Why nothing may be read until somebody does something, in words; empty where it is only the lag budget."""
+    if full := _full(context):
         return full
-    if room is None and (halted := _halted(context)):
+    if halted := halted_destinations(context):
         said = f"{', '.join(halted)} stopped, and the lag budget is used up"
         return f"{said}; `conduit start {context.pipeline.id} --destination ID` goes on"
-    return "nothing new"
+    return ""
 
 
 def _restage(context: Context, unsealed: MicroBatch, *, without: Collection[str]) -> None:
@@ -183,7 +229,7 @@ def outstanding(context: Context) -> str:
     """What is left to deliver or ack, in words; empty where there is nothing. One that is stopped has nothing to do."""
     broker, pipeline = context.broker, context.pipeline
     sealed = broker.latest_sealed()
-    halted = _halted(context)
+    halted = halted_destinations(context)
     behind = [d.id for d in pipeline.destinations if d.id not in halted and broker.delivery(d.id).cursor < sealed]
     if behind:
         return f"behind: {', '.join(behind)}"
@@ -201,7 +247,7 @@ def outstanding(context: Context) -> str:
     return ""
 
 
-def _halted(context: Context) -> list[str]:
+def halted_destinations(context: Context) -> list[str]:
     """The destinations that are stopped, each alone (X1)."""
     return [d.id for d in context.pipeline.destinations if context.broker.delivery(d.id).status == "stopped"]
 
@@ -224,8 +270,8 @@ def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | Non
     limits = pipeline.micro_batch
     records, size = limits.records, limits.bytes
     if overrides:
-        records = overrides.get("max-records") or records
-        size = overrides.get("max-bytes") or size
+        records = _least(records, overrides.get("max-records"))
+        size = _least(size, overrides.get("max-bytes"))
     backlog = context.broker.backlog([d.id for d in pipeline.destinations])
     budget = pipeline.lag_budget
     if budget is None:
@@ -241,6 +287,10 @@ def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | Non
     if (records is not None and records <= 0) or (size is not None and size <= 0):
         return None
     return Limits(records, size)
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return min((n for n in (a, b) if n), default=None)
 
 
 def _full(context: Context) -> str:

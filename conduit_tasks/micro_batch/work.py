@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from conduit_tasks.errors import LeaseHeld
 from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.draining import Draining, Ended
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.recovery import left_alone
@@ -26,6 +27,46 @@ class WorkNeeded:
     done: bool = False
     recovering: bool = False
     """There is work, and it is too early to try it again."""
+    over: bool = False
+    """Nothing that others of the run bring changes it."""
+    again: bool = False
+    """There is more, for a run that follows at once."""
+
+
+def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: bool = False) -> WorkNeeded:
+    """As `needed`, waiting while others of this run are at work on what has to come before. A node whose work is being
+    read is told to start: it waits itself, ready."""
+    done = False
+    while True:
+        work = needed(pipeline_id, node, run_id, cleared=cleared)
+        done = done or work.done
+        if work.submit or work.recovering or work.over:
+            return work
+        with opened(pipeline_id, run_id) as context:
+            if done:
+                context.broker.ring(node)
+            more = _wait(Draining(context, run_id, limit), context, node)
+        if isinstance(more, Ended):
+            return WorkNeeded(False, more.reason, done=done, recovering=more.recovering, again=more.again)
+        if more:
+            return WorkNeeded(True, more)
+
+
+def _wait(draining: Draining, context: Context, node: str) -> str | Ended:
+    """Waits for work; empty where it is to be looked at again, words where an application is to be ready for it."""
+    kind, _, name = node.partition(".")
+    if kind == "sources":
+        found = draining.slices(name)
+        return found if isinstance(found, Ended) else ""
+    if kind == "processors":
+        staged = draining.staged(early=True)
+        return staged if isinstance(staged, Ended) else f"micro-batch {staged.number} is being read"
+    cursor = context.broker.delivery(name).cursor
+    # Where a trigger may want nothing of it no JVM is started before it is known.
+    early = not context.pipeline.destination(name).filters
+    if not draining.more(cursor, early=early):
+        return Ended("nothing to deliver")
+    return "" if context.broker.latest_sealed() > cursor else "a micro-batch is being read"
 
 
 def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False) -> WorkNeeded:
@@ -75,7 +116,7 @@ def _destination(context: Context, node: str, run_id: str, cleared: bool) -> Wor
         return WorkNeeded(False, f"the pipeline is {status}")
     if broker.delivery(destination).status == "stopped":
         start = f"`conduit start {context.pipeline.id} --destination {destination}`"
-        return WorkNeeded(False, f"{destination} is stopped; {start} starts it")
+        return WorkNeeded(False, f"{destination} is stopped; {start} starts it", over=True)
     if cleared and runs.finished(context, destination, run_id):
         return WorkNeeded(True, "cleared after it had succeeded: what this run delivered goes again")
     try:

@@ -337,7 +337,7 @@ class PipelineKeys(Keys):
     event_time: str | None = None
     """What a replay's interval selects by; absent = the source's own time."""
     drain_limit: Duration | None = None
-    """How long a destination's task drains before it hands over; absent = one schedule interval."""
+    """How long a run lasts at most before the next one goes on; absent = 1h, 10m under @continuous."""
     replay_interval: str = "@daily"
     """The data interval of the replay DAG: cron, a preset such as @daily, or a duration."""
     spool: SpoolKeys = SpoolKeys()

@@ -168,8 +168,7 @@ class Pipeline:
     isolate: bool = False
     event_time: str | None = None
     drain_limit: float | None = None
-    """Seconds a destination task drains before it hands over; None = one schedule interval (at most 60 where it is
-    woken, 60 under @continuous)."""
+    """Seconds that a run lasts at most before the next one goes on; None = an hour, ten minutes under @continuous."""
     replay_interval: str = "@daily"
     spool_path: str | None = None
     spool_retention: float = 86_400.0

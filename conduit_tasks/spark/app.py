@@ -1,7 +1,8 @@
 """The Spark application of every node: `spark-submit app.py --pipeline P --node N --run R`, or plain Python where the
 environment names a Spark Connect server (`SPARK_REMOTE`).
 
-Reads, processes or delivers; arguments are ids only, everything else comes from the pipeline file and the broker.
+Reads, processes or delivers, one micro-batch after the other, until the run has drained; arguments are ids only,
+everything else comes from the pipeline file and the broker.
 
 Exit codes: 0 done · 3 the destination is unavailable and waits, cursor unmoved · 4 the pipeline is stopped or
 degraded · 5 somebody else holds the lease · 143 asked to end by SIGTERM, its lease given up · 1 anything else, which
@@ -34,16 +35,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--node", required=True, help="sources.<id>, processors or destinations.<id>")
     parser.add_argument("--run", required=True, help="the Airflow run id")
-    parser.add_argument("--drain-limit", type=float, default=60.0, help="seconds a destination drains")
+    parser.add_argument("--drain-limit", type=float, default=3600.0, help="seconds that the run lasts at most")
     parser.add_argument("--cleared", action="store_true", help="this run's task succeeded before and was cleared")
     options = parser.parse_args(argv)
 
     from conduit_tasks import errors, logs
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.halting import halting
+    from conduit_tasks.micro_batch.node import work_through
     from conduit_tasks.micro_batch.recovery import counting
     from conduit_tasks.spark.ended import ENDED, ending_in_order
-    from conduit_tasks.spark.session import lost, work_for
+    from conduit_tasks.spark.session import lost, run_all, work_for
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
@@ -64,7 +66,15 @@ def main(argv: list[str] | None = None) -> int:
             counting(context, options.node),
             halting(context, options.node, halt),
         ):
-            said = _run(context, options)
+            ended = work_through(
+                context,
+                options.node,
+                options.run,
+                run_all,
+                limit=options.drain_limit,
+                cleared=options.cleared,
+                progress=lambda **fields: event("progress", node=options.node, **fields),
+            )
     except errors.Unavailable as error:
         event("waiting", reason=str(error), **where)
         return WAITING
@@ -84,33 +94,9 @@ def main(argv: list[str] | None = None) -> int:
             raise
         event("failed", reason=str(told), error=type(told).__name__, **where)
         return 1
-    event("done", said=said, seconds=round(time.monotonic() - started, 3), **where)
+    seconds = round(time.monotonic() - started, 3)
+    event("done", said=ended.reason, again=ended.again or None, seconds=seconds, **where)
     return 0
-
-
-def _run(context: Any, options: argparse.Namespace) -> str:
-    from conduit_tasks.micro_batch.deliver import deliver_destination
-    from conduit_tasks.micro_batch.process import process
-    from conduit_tasks.micro_batch.read import read_source
-    from conduit_tasks.spark.session import run_all
-
-    kind, _, name = options.node.partition(".")
-    # Whoever finds the lease taken waits one lease time (and the grace), then takes over or ends.
-    wait = context.settings.lease_ttl + context.settings.lease_grace + 1
-    if kind == "sources":
-        return read_source(context, name, run_all, wait)
-    if kind == "processors":
-        return process(context, run_all, wait)
-    return deliver_destination(
-        context,
-        name,
-        run_all,
-        run=options.run,
-        wait=wait,
-        drain_limit=options.drain_limit,
-        cleared=options.cleared,
-        progress=lambda **fields: event("progress", node=options.node, **fields),
-    )
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def _defaults(layout: Layout, connect_url: str) -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         # Idle workers cost memory, and Spark is what fills the cores.
-        "AIRFLOW__CORE__PARALLELISM": "8",
+        "AIRFLOW__CORE__PARALLELISM": "12",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(layout.passwords_file),
         "AIRFLOW__API__WORKERS": "1",

@@ -89,8 +89,9 @@ def end_left_behind(state: State, say: Say) -> None:
 
 
 def slots() -> int:
-    """How many Spark drivers run at once: `CONDUIT_SPARK_SLOTS`, else one per core, at least two."""
-    return int(os.environ.get("CONDUIT_SPARK_SLOTS") or max(2, os.cpu_count() or 1))
+    """How many Spark drivers run at once: `CONDUIT_SPARK_SLOTS`, else one per core, at least six: the nodes of a run
+    work side by side, and most of them wait most of the time."""
+    return int(os.environ.get("CONDUIT_SPARK_SLOTS") or max(6, os.cpu_count() or 1))
 
 
 def _redis(layout: Layout, state: State, say: Say) -> None:

@@ -30,8 +30,25 @@ CLOCK = "conduit-verify:clock"
 """Redis hash with the world's seconds and microseconds, which scripts read instead of TIME."""
 
 _READS = frozenset(
-    ["GET", "HGET", "HGETALL", "HMGET", "SMEMBERS", "EXISTS", "TYPE", "TIME", "SCAN", "KEYS", "HLEN", "SCARD", "HSCAN"]
+    [
+        "GET",
+        "HGET",
+        "HGETALL",
+        "HMGET",
+        "SMEMBERS",
+        "EXISTS",
+        "TYPE",
+        "TIME",
+        "SCAN",
+        "KEYS",
+        "HLEN",
+        "SCARD",
+        "HSCAN",
+        "XREVRANGE",
+    ]
 )
+BLOCKED = 0.1
+"""Seconds after which a command that blocks is answered, where there is something."""
 _HARMLESS = frozenset({"INFO", "CONFIG", "PING", "CLIENT"})
 
 
@@ -122,6 +139,16 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
             raise answer
         return answer
 
+    def waited(self: Any, *args: Any, **options: Any) -> Any:
+        """A command that blocks, on the world's clock."""
+        at = args.index(b"BLOCK") if b"BLOCK" in args else args.index("BLOCK")
+        words, until = (*args[:at], *args[at + 2 :]), world.now + int(args[at + 1]) / 1000
+        while not (found := world.call("XREAD", lambda: execute(self, *words, **options), changes=False)):
+            if world.now >= until:
+                return found
+            world.sleep(min(BLOCKED, until - world.now))
+        return found
+
     def execute_command(self: Any, *args: Any, **options: Any) -> Any:
         word = str(args[0]).upper()
         script = word in ("EVALSHA", "EVAL")
@@ -135,6 +162,8 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
             return execute(self, *args, **options) if world.beside else operation()
         if word == "TIME":
             return world.redis_time
+        if word == "XREAD":
+            return waited(self, *args, **options)
         what = names.get(str(args[1]), "a script") if script else " ".join(map(str, args[:2]))
         # The client sends a command again whose answer was lost (invariant 5).
         return orders.fields(world.call(what, operation, changes=script or word not in _READS, repeatable=script))

@@ -9,8 +9,8 @@ from typing import Any
 from conduit_tasks.errors import LeaseHeld, PipelineStopped, Unavailable
 from conduit_tasks.pipeline.topology import Pipeline
 
-RETRIES = 1
-"""Attempts that Airflow adds to the first."""
+RETRIES, RETRY_DELAY = 1, 1.0
+"""Attempts that Airflow adds to the first, and the seconds before one."""
 
 
 def here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
@@ -30,40 +30,34 @@ def plan_task(pipeline: str, run: str) -> bool:
 
 
 def node_task(pipeline: str, node: str, run: str, drain_limit: float, cleared: bool = False) -> str:
-    """The operator's look, then the application of a node."""
+    """The operator's wait for work, then the application of a node, which works through what the run brings."""
     from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.micro_batch.deliver import deliver_destination
-    from conduit_tasks.micro_batch.process import process
-    from conduit_tasks.micro_batch.read import read_source
-    from conduit_tasks.micro_batch.work import needed
+    from conduit_tasks.micro_batch.draining import at_work
+    from conduit_tasks.micro_batch.node import work_through
+    from conduit_tasks.micro_batch.work import awaited
 
-    work = needed(pipeline, node, run, cleared=cleared)
-    if not work.submit:
-        return work.reason
-    kind, _, name = node.partition(".")
-    with opened(pipeline, run) as context:
-        wait = context.settings.lease_ttl + context.settings.lease_grace + 1
-        if kind == "sources":
-            return read_source(context, name, run_all, wait)
-        if kind == "processors":
-            return process(context, run_all, wait)
-        return deliver_destination(
-            context,
-            name,
-            run_all,
-            run=run,
-            wait=wait,
-            drain_limit=drain_limit,
-            cleared=cleared,
-            progress=lambda **_: None,
-        )
+    with at_work(pipeline, run, node) as ends:
+        try:
+            work = awaited(pipeline, node, run, limit=drain_limit, cleared=cleared)
+            ends.well, ends.worked = not (work.submit or work.over or work.recovering), work.done
+            ends.again = work.reason if work.again else ""
+            if not work.submit:
+                return work.reason
+            with opened(pipeline, run) as context:
+                ended = work_through(context, node, run, run_all, limit=drain_limit, cleared=cleared)
+            ends.well = ends.worked = True
+            ends.again = ended.reason if ended.again else ""
+            return ended.reason
+        except Exception:
+            ends.tried_again_in = RETRY_DELAY
+            raise
 
 
 def ack_task(pipeline: str, source: str, run: str) -> str:
     """`acks.<source>`."""
-    from conduit_tasks.micro_batch.acks import ack_source
+    from conduit_tasks.micro_batch.acks import ack_along
 
-    ack_source(pipeline, source, run)
+    ack_along(pipeline, source, run, lambda: None)
     return "acked"
 
 
@@ -86,36 +80,30 @@ class Run:
     idle: bool = False
     """`plan` found nothing to do."""
 
-    def groups(self) -> list[list[str]]:
+    def nodes(self) -> list[str]:
+        """All tasks behind `plan`; they are at work side by side."""
         p = self.pipeline
-        return [
-            ["plan"],
-            [s.node for s in p.sources],
-            ["processors"] if p.processors else [],
-            [d.node for d in p.destinations],
-            [f"acks.{s.id}" for s in p.sources],
-        ]
+        processors = ["processors"] if p.processors else []
+        nodes = [*(s.node for s in p.sources), *processors, *(d.node for d in p.destinations)]
+        return [*nodes, *(f"acks.{s.id}" for s in p.sources)]
 
     def due(self) -> list[str]:
-        """Tasks that may start now; [] while others are under way, and at the end."""
-        failed = False
-        for group in self.groups():
-            if self.idle and group != ["plan"]:
-                return []
-            acks = bool(group) and group[0].startswith("acks.")
-            if failed and not acks:
-                continue
-            waiting = [t for t in group if t not in self.states]
-            if waiting:
-                return [t for t in waiting if t not in self.tries]
-            failed = failed or any(self.states[t] == "failed" for t in group)
-        return []
+        """Tasks that may start now; [] while `plan` is under way, and at the end."""
+        if "plan" not in self.states:
+            tasks = ["plan"]
+        elif self.idle:
+            tasks = []
+        else:
+            # Where `plan` has failed, acks run all the same.
+            failed = self.states["plan"] == "failed"
+            tasks = [task for task in self.nodes() if not failed or task.startswith("acks.")]
+        return [task for task in tasks if task not in self.tries]
 
     @property
     def over(self) -> bool:
         if self.idle:
             return True
-        return all(t in self.states for t in self.groups()[-1])
+        return "plan" in self.states and all(task in self.states for task in self.tries) and not self.due()
 
     def function(self, task: str) -> Callable[[], Any]:
         """What the task does."""

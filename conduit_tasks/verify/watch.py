@@ -61,7 +61,7 @@ class Watch:
                 (Broker, "vote", self._voting, None),
                 (DeadLetterStore, "store", self._storing, None),
                 (Broker, "confirm", self._confirming, self._confirmed),
-                (Drain, "until", None, self._drained),
+                (Drain, "until_caught_up", None, self._drained),
                 (Spool, "collect", self._collecting, None),
                 *self.guards.hooks(),
             ]
@@ -210,11 +210,11 @@ class Watch:
                 ):
                     self.found.broken(f"C6: {destination or 'seal'} stores a dead letter before the vote on it")
 
-    def _drained(self, said: str, drain: Any, *_: Any) -> None:
+    def _drained(self, said: Any, drain: Any, *_: Any) -> None:
         """No micro-batch is left behind by a holder that gives its lease up because there is nothing left."""
         name, sealed = drain.destination.id, self._numbers("pipeline", "sealed")[0]
         cursor = self._numbers(f"destination:{name}", "cursor")[0]
-        if cursor < sealed and "left to the next run" not in said and not self.scenario.forgetful:
+        if cursor < sealed and not said.again and not self.scenario.forgetful:
             self.found.broken(f"{name} gave its lease up at {cursor}, and left micro-batch {sealed} behind")
 
     def _confirming(

@@ -63,7 +63,9 @@ def spark_connection(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def context() -> dict[str, Any]:
     """What a task is executed with: a first try of run `r1` with the default params."""
-    ti = SimpleNamespace(try_number=1, max_tries=2)
+    ti = SimpleNamespace(try_number=1, max_tries=2, dag_id="toy", run_id="r1")
+    ti.get_dagrun_state = lambda dag_id, run_id: "running"
+    ti.xcom_pull = lambda task_ids: None
     return {"run_id": "r1", "ti": ti, "params": {"destinations": [], "max-records": None}}
 
 

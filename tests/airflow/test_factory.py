@@ -40,13 +40,13 @@ def test_a_dag_has_the_shape_of_its_pipeline(home: Path) -> None:
         "sources.one": ["plan"],
         "sources.two": ["plan"],
         "fan_in": ["sources.one", "sources.two"],
-        "processors": ["fan_in"],
+        "processors": ["fan_in", "plan"],
         "fan_out": ["processors"],
-        "destinations.out": ["fan_out"],
-        log: ["fan_out"],
-        "acks.one": [log, "destinations.out"],
-        "acks.two": [log, "destinations.out"],
-        "end": ["acks.one", "acks.two", log, "destinations.out"],
+        "destinations.out": ["fan_out", "plan"],
+        log: ["fan_out", "plan"],
+        "acks.one": [log, "destinations.out", "plan"],
+        "acks.two": [log, "destinations.out", "plan"],
+        "end": ["acks.one", "acks.two", log, "destinations.out", "fan_out"],
     }
 
 
@@ -59,7 +59,9 @@ def test_without_processors_the_fan_in_leads_to_the_fan_out(home: Path) -> None:
     assert dag.get_task("fan_out").upstream_task_ids == {"fan_in"}
 
 
-def test_acks_run_whatever_happened_and_the_rest_unless_something_failed(home: Path) -> None:
+def test_nodes_start_once_plan_has_found_work_acks_whatever_happened_and_the_end_knows_of_every_failure(
+    home: Path,
+) -> None:
     write_pipeline(home, processors=PROCESSORS)
 
     dag, *_ = load_dags()
@@ -67,15 +69,18 @@ def test_acks_run_whatever_happened_and_the_rest_unless_something_failed(home: P
     rules = {task.task_id.split(".")[0]: task.trigger_rule.value for task in dag.tasks}
     assert rules == {
         "plan": "all_success",
-        "sources": "all_success",
+        "sources": "one_success",
         "fan_in": "none_failed",
-        "processors": "none_failed",
+        "processors": "one_success",
         "fan_out": "none_failed",
-        "destinations": "none_failed",
-        "acks": "all_done",
+        "destinations": "one_success",
+        "acks": "one_done",
         "end": "none_failed",
     }
     assert dag.get_task("plan").ignore_downstream_trigger_rules  # type: ignore[attr-defined]
+    # And where slots are scarce, who comes first has one first
+    weights = {task.task_id.split(".")[0]: task.priority_weight for task in dag.tasks}
+    assert weights["sources"] > weights["processors"] > weights["destinations"] > weights["acks"]
 
 
 def test_submits_are_bounded_by_pool_and_time_and_retried_for_the_machinery(
@@ -90,7 +95,7 @@ def test_submits_are_bounded_by_pool_and_time_and_retried_for_the_machinery(
     assert (destination.pool, dag.get_task("plan").pool) == ("conduit_spark", "default_pool")
     assert destination.retries == 2
     assert destination.execution_timeout is not None
-    assert destination.execution_timeout.total_seconds() > destination.drain_limit == 120  # type: ignore[attr-defined]
+    assert destination.execution_timeout.total_seconds() > destination.drain_limit == 3600  # type: ignore[attr-defined]
     assert destination.durable is False  # type: ignore[attr-defined]
     assert (destination.quick_jit, processors.quick_jit) == (True, False)  # type: ignore[attr-defined]
 

@@ -26,7 +26,7 @@ from tests.airflow.conftest import write_pipeline
 @pytest.fixture
 def operator(home: Path, spark_connection: str, application: Path) -> Callable[..., ConduitSubmitOperator]:
     def build(node: str = "destinations.out", **options: Any) -> ConduitSubmitOperator:
-        return ConduitSubmitOperator(task_id="t", pipeline_id="toy", node=node, **options)
+        return ConduitSubmitOperator(task_id="t", pipeline_id="toy", node=node, **{"drain_limit": 60.0, **options})
 
     write_pipeline(home)
     return build

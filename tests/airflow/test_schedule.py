@@ -27,14 +27,15 @@ from tests.conftest import RedisServer
 from tests.micro_batch.harness import run_until_quiet
 
 FORMS = [
-    ('"*/5 * * * *"', CronTriggerTimetable, 2, 300),
-    ('"@hourly"', CronTriggerTimetable, 2, 3600),
-    ("30s", DeltaTriggerTimetable, 2, 30),
-    ('"@continuous"', ContinuousTimetable, 1, 60),
-    ('"@daily"\n    data-intervals: true', CronDataIntervalTimetable, 2, 86_400),
-    ("90m\n    data-intervals: true", DeltaDataIntervalTimetable, 2, 5400),
+    ('"*/5 * * * *"', CronTriggerTimetable, 3600),
+    ('"@hourly"', CronTriggerTimetable, 3600),
+    ("30s", DeltaTriggerTimetable, 3600),
+    ('"@continuous"', ContinuousTimetable, 600),
+    ('"@continuous"\n    drain-limit: 2m', ContinuousTimetable, 120),
+    ('"@daily"\n    data-intervals: true', CronDataIntervalTimetable, 3600),
+    ("90m\n    data-intervals: true", DeltaDataIntervalTimetable, 3600),
 ]
-WOKEN = [(f"{text}\n    wake: [one, two]", kind, 1, min(60, s)) for text, kind, _, s in FORMS if "@cont" not in text]
+WOKEN = [(f"{text}\n    wake: [one, two]", kind, longest) for text, kind, longest in FORMS if "@cont" not in text]
 
 
 def live(home: Path, schedule: str) -> tuple[Any, Any]:
@@ -45,19 +46,19 @@ def live(home: Path, schedule: str) -> tuple[Any, Any]:
     return dag, DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
 
 
-@pytest.mark.parametrize(("schedule", "kind", "runs", "drain"), FORMS)
+@pytest.mark.parametrize(("schedule", "kind", "longest"), FORMS)
 def test_a_schedule_becomes_a_timetable_that_never_catches_up(
-    home: Path, schedule: str, kind: type, runs: int, drain: float
+    home: Path, schedule: str, kind: type, longest: float
 ) -> None:
     dag, stored = live(home, schedule)
     assert type(stored.timetable) is kind
-    assert (stored.max_active_runs, stored.catchup) == (runs, False)
-    assert dag.get_task("destinations.out").drain_limit == drain
+    assert (stored.max_active_runs, stored.catchup) == (1, False)
+    assert dag.get_task("destinations.out").drain_limit == longest
 
 
-@pytest.mark.parametrize(("schedule", "kind", "runs", "drain"), WOKEN)
+@pytest.mark.parametrize(("schedule", "kind", "longest"), WOKEN)
 def test_what_wakes_a_pipeline_is_joined_with_its_timetable(
-    home: Path, schedule: str, kind: type, runs: int, drain: float
+    home: Path, schedule: str, kind: type, longest: float
 ) -> None:
     dag, stored = live(home, schedule)
     assert type(stored.timetable) is AssetOrTimeSchedule
@@ -69,8 +70,8 @@ def test_what_wakes_a_pipeline_is_joined_with_its_timetable(
     assert timed is not None
     assert timed.data_interval.end <= timed.run_after
     # And a storm of wake-ups is one run, and one to come
-    assert (stored.max_active_runs, stored.catchup) == (runs, False)
-    assert dag.get_task("destinations.out").drain_limit == drain
+    assert (stored.max_active_runs, stored.catchup) == (1, False)
+    assert dag.get_task("destinations.out").drain_limit == longest
 
 
 def test_data_intervals_reach_from_one_time_to_the_next(home: Path) -> None:

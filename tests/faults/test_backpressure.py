@@ -140,7 +140,6 @@ def run_through(home: Path, rows: int) -> tuple[Most, float]:
                     here,
                     run=destination,
                     wait=5.0,
-                    drain_limit=0.5,
                     cleared=False,
                     progress=lambda **_: None,
                 )

@@ -169,9 +169,7 @@ def test_a_delivery_that_looked_before_redis_forgot_touches_nothing(quick: Path,
     broker.put_back(early)
     # When a task that was found to have work before delivers it, and would die with its first write
     with opened("p", "one") as context, pytest.raises(StateLost, match=r"it says 0, the mark in the spool 1"):
-        deliver_destination(
-            context, "a", died, run="one", wait=5.0, drain_limit=5.0, cleared=False, progress=lambda **_: None
-        )
+        deliver_destination(context, "a", died, run="one", wait=5.0, cleared=False, progress=lambda **_: None)
     # Then what was confirmed stands, and the next run finds it
     assert (quick / "out/a.jsonl").read_bytes() == there
     drive()

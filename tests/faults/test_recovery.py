@@ -108,7 +108,7 @@ def test_a_driver_that_was_killed_is_counted_by_who_started_it(planned: Broker) 
     died("p", "sources.in", "r", "exit code -9")
     (failing,) = planned.failing("sources.in")
     assert failing.error.error_class == "killed"
-    operator = ConduitSubmitOperator(task_id="in", pipeline_id="p", node="sources.in", retries=0)
+    operator = ConduitSubmitOperator(task_id="in", pipeline_id="p", node="sources.in", drain_limit=60.0, retries=0)
     operator._died("r", 137)
     assert planned.failing("sources.in")[0].failures == 2
     planned.close()

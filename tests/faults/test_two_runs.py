@@ -78,9 +78,7 @@ def test_a_drain_that_ends_exactly_while_another_run_seals_leaves_no_micro_batch
         read_source(context, "in", here, 5.0)
         monkeypatch.setattr(Lease, "release", seal_first)
         # When it releases its lease three times at just that moment
-        deliver_destination(
-            context, "file", here, run="first", wait=5.0, drain_limit=60.0, cleared=False, progress=lambda **_: None
-        )
+        deliver_destination(context, "file", here, run="first", wait=5.0, cleared=False, progress=lambda **_: None)
     # Then it noticed each time: no micro-batch is left for a run that may never come
     broker = state("p")
     assert broker.latest_sealed() == 4

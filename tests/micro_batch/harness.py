@@ -60,7 +60,6 @@ def run_once(pipeline_id: str, run: str = "run", run_all: Any = here, wait: floa
                         run_all,
                         run=run,
                         wait=wait,
-                        drain_limit=60.0,
                         cleared=False,
                         progress=lambda **_: None,
                     ),
@@ -91,7 +90,6 @@ def deliver_again(pipeline_id: str, destination: str, run: str) -> Any:
             here,
             run=run,
             wait=5.0,
-            drain_limit=60.0,
             cleared=True,
             progress=lambda **_: None,
         )

@@ -202,13 +202,18 @@ def test_a_run_that_left_a_source_out_fails_in_its_acks_once_all_is_done(
     run_once("p", "run")
 
     class Task:
+        dag_id, run_id = "p", "run"
+
+        def get_dagrun_state(self, dag_id: str, run_id: str) -> str:
+            return "running"
+
         def xcom_pull(self, task_ids: str) -> Any:
             assert task_ids == "plan"
             return said
 
     with pytest.raises(AirflowFailException, match="bad was left out of this run: SourceError: no such mount"):
-        tasks.ack("p", "bad", "run", Task())
-    assert tasks.ack("p", "good", "run", Task())["acked"] is None, "acked by the run already"
+        tasks.ack("p", "bad", "run", ti=Task())
+    assert tasks.ack("p", "good", "run", ti=Task())["acked"] is None, "acked by the run already"
     # A later run that does not ask it is no failure
     put(home / "good/g.jsonl", "h")
     later = tasks.plan("p", "later", {})

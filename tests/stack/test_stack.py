@@ -273,15 +273,15 @@ def token(stack: Stack, password: Path) -> str:
 
 
 def worker_of(stack: Stack, pipeline: str) -> psutil.Process:
-    """The process of Airflow's executor in which a Spark application of this pipeline was started."""
-    running = set(drivers(pipeline))
+    """The process of Airflow's executor in which this pipeline's delivery was started."""
+    running = set(drivers(pipeline, "destinations.out"))
     scheduler = psutil.Process(stack.state.processes["scheduler"].pid)
     return next(w for w in scheduler.children() if running & {p.pid for p in w.children(recursive=True)})
 
 
-def drivers(pipeline: str) -> list[int]:
-    """Processes of Spark applications of this pipeline."""
-    return [p.pid for p in psutil.process_iter() if pipeline in _command(p) and "--node" in _command(p)]
+def drivers(pipeline: str, node: str = "--node") -> list[int]:
+    """Processes of Spark applications of this pipeline, or of one node of it."""
+    return [p.pid for p in psutil.process_iter() if {pipeline, "--node", node} <= set(_command(p))]
 
 
 def left_of(home: Path) -> list[list[str]]:

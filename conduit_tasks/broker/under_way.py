@@ -1,0 +1,120 @@
+"""The run under way: which of its nodes are at work, and the bell that wakes those that wait for each other.
+
+The nodes of a run work side by side. What they hand over is told by the micro-batches themselves; this says only
+whether it is worth waiting for more. Lost, it costs time and nothing else: a run that waits for nobody ends, and the
+next one goes on from the cursors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.connection import reaching
+from conduit_tasks.errors import BrokerFull
+
+NODE = "node:"
+MOST_BLOCKED = 2.0
+"""Seconds that one command waits for the bell: well below the client's timeout of an answer."""
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """One run, as it was at one look; times in seconds. `nodes`: node → until when it is at work, 0: it has ended,
+    below: what is left for it waits for something that another run does not bring about."""
+
+    run: str
+    began: float
+    now: float
+    records: int
+    """New records that it may read at most; 0: no limit."""
+    base: int
+    """Records that the sources had read before it."""
+    moved: int
+    """How far everything was before it: the last sealed number and the cursors, added up."""
+    nodes: Mapping[str, float]
+    again: str = ""
+    """Why a run is to follow at once; empty where there is no need."""
+
+    def began_at(self, node: str) -> bool:
+        """Whether the node's task has begun, and perhaps ended."""
+        return node in self.nodes
+
+    def at_work(self, node: str) -> bool:
+        """Whether the node's task goes on."""
+        return self.nodes.get(node, 0.0) > self.now
+
+    def waits(self, node: str) -> bool:
+        """Whether the node's task has ended, and what is left for it waits: it is down, stopped, fails, or was not
+        chosen. Another run at once would find it the same."""
+        return self.nodes.get(node, 0.0) < 0
+
+    def silent(self, node: str) -> bool:
+        """Whether the node's task has begun, and says no more, without a word of its end: it was killed, or stands
+        still."""
+        return 0 < self.nodes.get(node, 0.0) <= self.now
+
+
+class Runs(BrokerBase):
+    """What the nodes of a run know of each other."""
+
+    def begin_run(self, run: str, records: int, base: int, moved: int = 0) -> None:
+        """A run begins that has work. `records`: new ones to read at most, 0: no limit; `base`: read before it;
+        `moved`: the last sealed number and the cursors, added up."""
+        keys = {"under_way": self.keys.under_way, "bell": self.keys.bell}
+        self.run(scripts.BEGIN_RUN, keys, run=run, records=records, base=base, moved=moved)
+
+    def tell_at_work(self, run: str, node: str, seconds: float, again: str = "") -> bool:
+        """Says that a node's task is at work for so many seconds, 0: that it has ended, below: that it has, and what is
+        left for it waits; `again`: why a run is to follow at once. False: another run has begun since."""
+        keys = {"under_way": self.keys.under_way, "bell": self.keys.bell}
+        for_us = int(seconds * 1e6) if seconds >= 0 else -1
+        (known,) = self.run(scripts.AT_WORK, keys, run=run, node=node, for_us=for_us, again=again)
+        return bool(known)
+
+    def under_way(self, run: str) -> UnderWay | None:
+        """What is known of this run; None where another has begun since, or none has."""
+        found, (secs, micros) = self.read(("HGETALL", self.keys.under_way), ("TIME",))
+        found = dict(found) if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))
+        if found.get("run") != run:
+            return None
+        return UnderWay(
+            run=run,
+            began=int(found["began"]) / 1e6,
+            now=int(secs) + int(micros) / 1e6,
+            records=int(found["records"]),
+            base=int(found["base"]),
+            moved=int(found["moved"]),
+            nodes={k.removeprefix(NODE): int(v) / 1e6 for k, v in found.items() if k.startswith(NODE)},
+            again=found.get("again", ""),
+        )
+
+    def has_forgotten(self, course: UnderWay) -> bool:
+        """Whether Redis knows nothing any more of a run that it knew of, nor of one that began later."""
+        run, began = self.read(("HMGET", self.keys.under_way, "run", "began"))[0]
+        return run != course.run and int(began or 0) / 1e6 < course.began
+
+    def ring(self, what: str) -> None:
+        """Wakes who waits; a Redis that is full wakes nobody, and they look by themselves a little later."""
+        with suppress(BrokerFull):
+            self.run(scripts.RING, {"bell": self.keys.bell}, what=what)
+
+    def bell(self) -> str:
+        """When it rang last: to be asked before a look whose outcome may be to wait."""
+        with reaching(self.redis):
+            found: Any = self.redis.xrevrange(self.keys.bell, count=1)
+        return str(found[0][0]) if found else "0-0"
+
+    def await_bell(self, since: str, seconds: float) -> None:
+        """Waits until it rings, or has rung since; `seconds` at most."""
+        give_up = time.monotonic() + seconds
+        while (left := give_up - time.monotonic()) > 0:
+            with reaching(self.redis):
+                block = max(1, int(min(left, MOST_BLOCKED) * 1000))
+                if self.redis.xread({self.keys.bell: since}, count=1, block=block):
+                    return

@@ -1,0 +1,341 @@
+"""A run drains: its nodes work side by side, and wait for each other until nothing is left (DESIGN "One run").
+
+Each node is a task of the run that works through micro-batches: sources open and read the next while destinations
+deliver the one before, within the lag budget. What a node waits for it hears from the bell; it ends when what is before
+it has ended and nothing is left. A node that never began (no slot was free for it) is not waited for: it may be this
+node's slot that it needs. What is left over then goes to the next run, which is started at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, LeaseHeld, PipelineStopped
+from conduit_tasks.micro_batch.beside import beside, keeping
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.forgotten import remember
+from conduit_tasks.micro_batch.holding import holding
+from conduit_tasks.micro_batch.plan import NODE as PLAN
+from conduit_tasks.micro_batch.plan import Next, halted_destinations, moved, open_next, records_read
+from conduit_tasks.micro_batch.process import NODE as PROCESSORS
+from conduit_tasks.micro_batch.seal import seal_if_complete
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import MicroBatch
+    from conduit_tasks.broker.under_way import UnderWay
+    from conduit_tasks.pipeline.topology import Pipeline
+
+log = logging.getLogger(__name__)
+
+BEGINS_WITHIN = 5.0
+"""Seconds after the run's plan in which a node's task has begun where there is a slot for it."""
+AT_WORK = 15.0
+"""Seconds that a task is taken to be at work after it said so; it says so three times as often."""
+NEVER = 60.0
+"""Seconds without anybody at work after which a task that has not begun is waited for no more by the acks."""
+ACKS = "acks"
+"""Of the first source: who starts the run that follows."""
+LOOK = 1.0
+"""Seconds between two looks of who waits, where the bell does not ring."""
+PLANS_AGAIN = 1.0
+"""Seconds between two looks at sources that had nothing new, while destinations are still at work."""
+CHANGED = 5.0
+"""Seconds between two looks whether the pipeline's file has changed."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Why a node has nothing more to do in this run. `again`: there is more, for a run that follows at once;
+    `recovering`: there is, and it is too early to try it again."""
+
+    reason: str
+    again: bool = False
+    recovering: bool = False
+
+
+@dataclass
+class AtWork:
+    """What the others of a run hear of a node when it ends."""
+
+    tried_again_in: float = 0.0
+    """Seconds; it is waited for meanwhile. 0: it is not tried again."""
+    again: str = ""
+    """Why a run is to follow at once."""
+    well: bool = False
+    """It ended in good order: another run at once would find more to do for it where there is more. Otherwise what is
+    left for it waits."""
+    worked: bool = False
+    """There was something to do."""
+    late: UnderWay | None = None
+    """The run, where its acks had ended before this node: nobody else hears `again`, nor acks what it did."""
+
+    left: int | None = None
+    """How many records the run may read still; None: it has no limit."""
+
+    @property
+    def follows(self) -> UnderWay | None:
+        """The run that this node itself has to have followed by another."""
+        return self.late if (self.again or self.worked) and self.left != 0 else None
+
+
+@contextmanager
+def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
+    """Says beside the block that this node of the run is at work, and behind it that it has ended."""
+    with opened(pipeline_id, run_id) as context:
+        broker, ends = context.broker, AtWork()
+
+        def say(seconds: float = AT_WORK, again: str = "") -> bool:
+            try:
+                broker.tell_at_work(run_id, node, seconds, again)
+            except BrokerUnavailable as error:
+                log.warning("the other nodes of the run do not hear of %s: %s", node, error)
+            return True
+
+        say()
+        try:
+            with beside(f"{node} at work", AT_WORK / 3, say):
+                yield ends
+        finally:
+            over = 0.0 if ends.well else -1.0
+            say(ends.tried_again_in + AT_WORK if ends.tried_again_in else over, ends.again)
+            with suppress(BrokerUnavailable):
+                course = broker.under_way(run_id)
+                if course is not None and course.began_at(ACKS):
+                    ends.late, ends.left = course, may_read(context, course)
+
+
+@dataclass
+class Draining:
+    """One node of a run that waits for the others. `limit`: seconds after the run's beginning in which micro-batches
+    are opened."""
+
+    context: Context
+    run: str
+    limit: float
+    _bell: str = "0-0"
+    _planned: float = field(default=-PLANS_AGAIN)
+    _looked: float = field(default_factory=time.monotonic)
+    _busy: float = field(default_factory=time.monotonic)
+    _stat: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self._stat = self._file()
+
+    def slices(self, source_id: str) -> MicroBatch | Ended:
+        """The unsealed micro-batch that holds slices for this source to read; opens the next one where none is open.
+        Waits as long as others of the run are at work on what has to come before. Raises PipelineStopped."""
+        context, node = self.context, f"sources.{source_id}"
+        for course, found in self._unsealed():
+            if isinstance(found, Ended) or (found is not None and node in found.missing):
+                return found
+            if course is None:
+                return Ended("another run has begun")
+            ended = self._wait_for(course, found) if found is not None else self._open(course)
+            if ended is not None:
+                return ended
+        raise AssertionError(context)
+
+    def staged(self, *, early: bool = False) -> MicroBatch | Ended:
+        """The unsealed micro-batch that all sources have staged, for the pipeline's processors; `early`: that they are
+        reading."""
+        for course, found in self._unsealed():
+            if isinstance(found, Ended):
+                return found
+            if found is not None and PROCESSORS in found.missing and (early or found.missing == [PROCESSORS]):
+                return found
+            before = [s.node for s in self.context.pipeline.sources]
+            if course is None or not self._any_at_work(course, before):
+                return Ended("nothing more is read")
+            self._wait()
+        raise AssertionError
+
+    def more(self, sealed: int, *, early: bool = False) -> bool:
+        """Whether a destination that has delivered all up to `sealed` finds more, now or after waiting for it; `early`:
+        or will, as it is being read. Raises PipelineStopped."""
+        pipeline, broker = self.context.pipeline, self.context.broker
+        before = before_destinations(pipeline)
+        while True:
+            self._bell = broker.bell()
+            if self._stopped():
+                return False
+            # Before the look at what they have done: who ends in between has done all that it will.
+            course = self._course()
+            if broker.latest_sealed() > sealed or (early and broker.unsealed() is not None):
+                return True
+            if course is None or not self._any_at_work(course, before):
+                return False
+            self._wait()
+
+    def over(self, since: str) -> bool:
+        """Whether all that acks wait for has ended; waits for the bell where it has not, and may have rung since. They
+        have no slot that a node needs: one that has not begun is waited for, for a while."""
+        course, now = self._course(), time.monotonic()
+        if course is None:
+            return True
+        nodes = [*before_destinations(self.context.pipeline), *_nodes(self.context.pipeline)]
+        if self._any_at_work(course, nodes):
+            self._busy = now
+        elif all(course.began_at(node) for node in nodes) or now - self._busy > NEVER:
+            return True
+        self.context.broker.await_bell(since, LOOK)
+        return False
+
+    def unheard(self, course: UnderWay) -> str:
+        """Which nodes have not said how they ended, in words: they have never begun, or were killed."""
+        nodes = [*before_destinations(self.context.pipeline), *_nodes(self.context.pipeline)]
+        missed = [node for node in nodes if not course.began_at(node) or course.silent(node)]
+        return f"{', '.join(missed)} did not begin, or ended without a word" if missed else ""
+
+    def past_limit(self) -> bool:
+        """Whether the run has lasted as long as it may."""
+        course = self._course()
+        return course is not None and course.now - course.began > self.limit
+
+    # -- one step ---------------------------------------------------------------------------------------------------
+
+    def _unsealed(self) -> Iterator[tuple[UnderWay | None, MicroBatch | Ended | None]]:
+        """The run as it was just before, and what is unsealed, again and again; seals what is staged. Ended where the
+        pipeline is stopped."""
+        broker = self.context.broker
+        while True:
+            self._bell = broker.bell()
+            if self._stopped():
+                yield None, Ended("the pipeline is stopped, and nothing is left in flight")
+            course = self._course()
+            found = broker.unsealed()
+            if found is not None:
+                self.context.same_version(found)
+                if not found.missing:
+                    if seal_if_complete(self.context, found.number):
+                        broker.ring("sealed")
+                    continue
+            yield course, found
+
+    def _open(self, course: UnderWay) -> Ended | None:
+        """Opens the next micro-batch; None where it is there, or may come: look again."""
+        context, broker = self.context, self.context.broker
+        if (over := self._over(course)) is not None:
+            return over
+        self._wait(self._planned + PLANS_AGAIN - time.monotonic())
+        left = may_read(context, course)
+        limits = None if left is None else {"max-records": left}
+        try:
+            with broker.acquire(PLAN, context.owner) as lease, keeping(lease), holding(context, again=False):
+                if broker.unsealed() is not None or remember(context):
+                    return None
+                found = open_next(context, limits)
+        except (Fenced, LeaseHeld):
+            self._wait()
+            return None
+        if found.number is None:
+            return self._nothing(course, found)
+        log.info("%s", found.reason)
+        broker.ring("opened")
+        return None
+
+    def _over(self, course: UnderWay) -> Ended | None:
+        """Why nothing more is opened in this run, where that is so."""
+        if self.context.broker.status().status == "stopping":
+            return Ended("the pipeline is stopping: nothing new is read")
+        if course.now - course.began > self.limit and moved(self.context) != course.moved:
+            return Ended(f"the run has lasted {self.limit:g} s: the next one goes on", again=True)
+        if may_read(self.context, course) == 0:
+            return Ended(f"{course.records:,} records are read, as many as this run may")
+        if self._changed():
+            return Ended("the pipeline's file has changed: the next run goes on with it", again=True)
+        return None
+
+    def _nothing(self, course: UnderWay, found: Next) -> Ended | None:
+        """Nothing was opened: waits while a destination that is behind is at work."""
+        pipeline, broker = self.context.pipeline, self.context.broker
+        sealed, *cursors = broker.cursors([d.id for d in pipeline.destinations])
+        halted = halted_destinations(self.context)
+        behind = [d.node for d, cursor in zip(pipeline.destinations, cursors) if cursor < sealed and d.id not in halted]
+        if self._any_at_work(course, behind):
+            if found.looked:
+                self._planned = time.monotonic()
+            self._wait()
+            return None
+        if found.budget and not behind:
+            return None  # delivered between the two looks
+        # Each has no slot, ended before there was something for it, or says nothing any more.
+        if missed := [node for node in behind if not course.waits(node)]:
+            return Ended(f"{', '.join(missed)} had no slot, or ended before: the next run goes on", again=True)
+        return Ended(found.reason, recovering=found.recovering)
+
+    def _wait_for(self, course: UnderWay, found: MicroBatch) -> Ended | None:
+        """Waits for others that have a share in this micro-batch."""
+        nodes = found.missing
+        if not self._any_at_work(course, nodes):
+            said = f"{', '.join(nodes)} left micro-batch {found.number} unsealed"
+            return Ended(said, again=not any(course.waits(node) for node in nodes))
+        self._wait()
+        return None
+
+    # -- what is known ----------------------------------------------------------------------------------------------
+
+    def _course(self) -> UnderWay | None:
+        return self.context.broker.under_way(self.run)
+
+    @staticmethod
+    def _any_at_work(course: UnderWay, nodes: Sequence[str]) -> bool:
+        young = course.now - course.began < BEGINS_WITHIN
+        return any(course.at_work(node) or (young and not course.began_at(node)) for node in nodes)
+
+    def _stopped(self) -> bool:
+        """Whether a graceful stop has come to its end: all is delivered and acked, and who still waits ends in good
+        order. Raises PipelineStopped where the pipeline was stopped by force."""
+        broker = self.context.broker
+        if (status := broker.status().status) not in ("stopped", "degraded"):
+            return False
+        if status == "degraded" or broker.field(broker.keys.pipeline, "forced") is not None:
+            raise PipelineStopped(f"pipeline {self.context.pipeline.id} is {status}")
+        return True
+
+    def _wait(self, seconds: float = LOOK) -> None:
+        self.context.broker.await_bell(self._bell, min(seconds, LOOK))
+
+    def _changed(self) -> bool:
+        """Whether the file on this machine is another version than what this run works with."""
+        if not self.context.in_force():
+            return True
+        now = time.monotonic()
+        if now - self._looked < CHANGED:
+            return False
+        self._looked, before = now, self._stat
+        self._stat = self._file()
+        if self._stat == before:
+            return False
+        from conduit_tasks.pipeline.load import get_pipeline
+
+        try:
+            return get_pipeline(self.context.pipeline.id).digest() != self.context.pipeline.digest()
+        except ConfigError:
+            return True  # it is gone, or cannot be read: the next run says so
+
+    def _file(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.context.pipeline.file)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+
+def may_read(context: Context, course: UnderWay) -> int | None:
+    """How many records this run may read still; None: it has no limit."""
+    return max(0, course.base + course.records - records_read(context)) if course.records else None
+
+
+def before_destinations(pipeline: Pipeline) -> list[str]:
+    """The nodes whose work a destination waits for."""
+    return [*(s.node for s in pipeline.sources), *([PROCESSORS] if pipeline.processors else [])]
+
+
+def _nodes(pipeline: Pipeline) -> list[str]:
+    return [d.node for d in pipeline.destinations]

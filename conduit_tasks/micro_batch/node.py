@@ -1,0 +1,113 @@
+"""One node of a run at work: what its Spark application does, wherever its rows are worked on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.micro_batch.beside import beside
+from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.deliver import deliver_destination
+from conduit_tasks.micro_batch.draining import Draining, Ended
+from conduit_tasks.micro_batch.process import process
+from conduit_tasks.micro_batch.read import read_source
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.broker import MicroBatch
+    from conduit_tasks.micro_batch.stage import RunAll
+
+log = logging.getLogger(__name__)
+
+TELLS = 5.0
+"""Seconds between two words on how far a node is, where it got on."""
+
+
+def work_through(
+    context: Context,
+    node: str,
+    run: str,
+    run_all: RunAll,
+    *,
+    limit: float,
+    cleared: bool = False,
+    progress: Callable[..., None] = lambda **_: None,
+) -> Ended:
+    """Works through micro-batches as `sources.<id>`, `processors` or `destinations.<id>` until the run has drained.
+
+    `limit`: seconds that the run lasts at most. `cleared`: the node's task had ended and was cleared. `progress` is
+    told of every micro-batch, and every few seconds how far it is. Raises LeaseHeld, Unavailable (a destination is down
+    and waits), PipelineStopped, Fenced, SourceError, SpoolError.
+    """
+    draining = Draining(context, run, limit)
+    with _telling(context, node, progress):
+        return _work(context, node, run, run_all, draining, cleared, progress)
+
+
+def _work(  # noqa: PLR0917 - what a node is given
+    context: Context,
+    node: str,
+    run: str,
+    run_all: RunAll,
+    draining: Draining,
+    cleared: bool,
+    progress: Callable[..., None],
+) -> Ended:
+    kind, _, name = node.partition(".")
+    # Whoever finds the lease taken waits one lease time (and the grace), then takes over or ends.
+    wait = context.settings.lease_ttl + context.settings.lease_grace + 1
+    if kind == "sources":
+        return _each(context, lambda: draining.slices(name), lambda: read_source(context, name, run_all, wait))
+    if kind == "processors":
+        return _each(context, draining.staged, lambda: process(context, run_all, wait))
+    return deliver_destination(
+        context, name, run_all, run=run, wait=wait, cleared=cleared, progress=progress, draining=draining
+    )
+
+
+def _each(context: Context, next_one: Callable[[], MicroBatch | Ended], work: Callable[[], str]) -> Ended:
+    """Works through what comes until nothing does; `work` does one micro-batch and says so."""
+    done = 0
+    while True:
+        found = next_one()
+        if isinstance(found, Ended):
+            return Ended(f"{done} micro-batches; {found.reason}", found.again)
+        log.info("%s", work())
+        context.broker.ring("staged")
+        done += 1
+
+
+@contextmanager
+def _telling(context: Context, node: str, progress: Callable[..., None]) -> Iterator[None]:
+    """Says beside the block how far the node is: records in all, how many a second, micro-batches that wait for it."""
+    broker = context.broker
+    kind, _, name = node.partition(".")
+
+    def so_far() -> tuple[int, int]:
+        if kind == "destinations":
+            state = broker.delivery(name)
+            return state.counters.get("delivered", 0), broker.latest_sealed() - state.cursor
+        return broker.totals().get(f"{node}/read", 0), 0
+
+    try:
+        last, at = so_far()[0], time.monotonic()
+    except BrokerUnavailable:
+        last, at = 0, time.monotonic()
+
+    def tell() -> bool:
+        nonlocal last, at
+        try:
+            records, behind = so_far()
+        except BrokerUnavailable:
+            return True
+        now = time.monotonic()
+        if records != last:
+            progress(records=records, per_second=round((records - last) / (now - at)), behind=behind)
+        last, at = records, now
+        return True
+
+    with beside(f"progress of {node}", TELLS, tell):
+        yield

@@ -1,0 +1,164 @@
+"""How a run that drains ends: always, and never silently with work left that no run follows for (C9, C15, X1)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.micro_batch import draining
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.plan import plan_run
+from tests.micro_batch.harness import payloads, state, write_pipeline
+from tests.micro_batch.side_by_side import Played, play
+from tests.micro_batch.test_draining import COLOURED, PROCESSED, wait_for
+from tests.micro_batch.test_whole import TWO, events
+
+
+def followed(most: int = 20, **options: Any) -> list[Played]:
+    """A run, and those that follow at once."""
+    runs = [play("p", "run-0", **options)]
+    while runs[-1].again:
+        assert len(runs) < most, f"runs follow each other for ever: {runs[-1].again}"
+        left = runs[-1].left
+        runs.append(play("p", f"run-{len(runs)}", limits=None if left is None else {"max-records": left}))
+    return runs
+
+
+@pytest.mark.proves("X1")
+def test_a_destination_that_is_stopped_alone_and_behind_ends(home: Path) -> None:
+    write_pipeline(home, "p", COLOURED.replace("    connectors:", "    lag-budget: {records: 1000}\n    connectors:"))
+    rows = events(home / "data", "a.jsonl", 0, 80)
+    with opened("p", "set-up") as context:
+        context.broker.halt_destination("red")
+    played = play("p")
+    assert payloads(home / "out/all.jsonl") == rows
+    assert not played.again
+
+
+@pytest.mark.proves("C15")
+@pytest.mark.parametrize("node", ["sources.in", "processors", "destinations.all"])
+def test_a_graceful_stop_that_has_come_to_its_end_fails_no_node_that_waits(home: Path, node: str) -> None:
+    write_pipeline(home, "p", PROCESSED)
+    events(home / "data", "a.jsonl", 0, 40)
+    play("p")
+    with opened("p", "run") as context:
+        context.broker.stop(60.0)
+        assert context.broker.stopped()
+        # Its nodes look once more: nothing is left, and that is no failure
+        waits = draining.Draining(context, "run", 60.0)
+        if node == "sources.in":
+            assert isinstance(waits.slices("in"), draining.Ended)
+        elif node == "processors":
+            assert isinstance(waits.staged(), draining.Ended)
+        else:
+            assert not waits.more(context.broker.latest_sealed())
+        # But a forceful stop is
+        context.broker.start()
+        context.broker.force_stop()
+        with pytest.raises(PipelineStopped):
+            waits.more(context.broker.latest_sealed())
+
+
+@pytest.mark.parametrize("late", ["sources.in", "destinations.all", "destinations.red"])
+def test_what_a_node_that_begins_late_leaves_is_for_a_run_that_follows(
+    home: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    write_pipeline(home, "p", COLOURED)
+    rows = events(home / "data", "a.jsonl", 0, 200)
+    followed(late={late: 2.0})
+    assert payloads(home / "out/all.jsonl") == rows
+    assert not plan_run("p", "after").work
+
+
+TWO_SOURCES = TWO.replace(
+    "      - {id: all,",
+    '      - {id: other, type: source, plugin: file, settings: {path: "more/*.jsonl", format: jsonl, settle: 0s}}\n'
+    "      - {id: all,",
+)
+
+
+def test_what_comes_for_a_source_that_has_just_ended_is_for_a_run_that_follows(home: Path) -> None:
+    write_pipeline(home, "p", TWO_SOURCES)
+    events(home / "data", "a.jsonl", 0, 10)
+    # Given a source that ended as nothing was new, just before another one found something for it
+    plan_run("p", "run")
+    with opened("p", "run") as context:
+        broker = context.broker
+        broker.tell_at_work("run", "sources.other", 0)
+        broker.tell_at_work("run", "sources.in", 0)
+        found = broker.unsealed()
+        assert found is not None
+        assert found.missing == ["sources.in"]
+        ended = draining.Draining(context, "run", 60.0).slices("other")
+        assert isinstance(ended, draining.Ended)
+        assert ended.again
+
+
+@pytest.mark.parametrize("lost", ["destinations.all", "sources.in"])
+def test_a_node_that_stands_still_for_longer_than_its_word(
+    home: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    write_pipeline(home, "p", COLOURED)
+    rows = events(home / "data", "a.jsonl", 0, 200)
+    stood = []
+
+    def still(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        if threading.current_thread().name == lost and not stood:
+            stood.append(1)
+            with opened("p", "run-0") as context:
+                # Its word has lapsed, and it says nothing meanwhile
+                until = time.monotonic() + 3
+                while time.monotonic() < until:
+                    context.broker.redis.hset(context.broker.keys.under_way, f"node:{lost}", "1")
+                    time.sleep(0.01)
+        return [function(piece) for piece in pieces]
+
+    followed(run_all=still)
+    assert payloads(home / "out/all.jsonl") == rows
+    assert not plan_run("p", "after").work
+
+
+def test_a_destination_that_is_down_starts_no_runs_one_after_the_other(home: Path) -> None:
+    down = COLOURED.replace("path: out/red.jsonl", "path: blocked/red.jsonl")
+    write_pipeline(home, "p", down)
+    (home / "blocked").write_text("no folder")
+    events(home / "data", "a.jsonl", 0, 200)
+    for n in range(4):
+        played = play("p", f"run-{n}", limit=0.0)
+        print(n, played.said, played.again)
+    assert not played.again
+
+
+def test_a_run_of_so_many_records_in_a_pool_of_one_slot(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    write_pipeline(home, "p", COLOURED)
+    rows = events(home / "data", "a.jsonl", 0, 400)
+    runs = followed(slots=1, limits={"max-records": 100})
+    print([r.again for r in runs])
+    assert payloads(home / "out/all.jsonl") == rows[:100]
+
+
+@pytest.mark.parametrize("how", ["forgotten", "older"])
+def test_a_redis_that_forgets_the_run(home: Path, how: str) -> None:
+    write_pipeline(home, "p", COLOURED)
+    rows = events(home / "data", "a.jsonl", 0, 400)
+
+    def forget() -> None:
+        wait_for(lambda: bool(payloads(home / "out/all.jsonl")))
+        broker = state("p")
+        if how == "forgotten":
+            broker.redis.delete(broker.keys.under_way, broker.keys.bell)
+        else:
+            broker.redis.hset(broker.keys.under_way, mapping={"run": "earlier", "began": "1"})
+        broker.close()
+
+    followed(meanwhile=forget)
+    assert payloads(home / "out/all.jsonl") == rows
