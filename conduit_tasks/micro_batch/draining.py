@@ -270,8 +270,9 @@ class Draining:
         return Ended(found.reason, recovering=found.recovering)
 
     def _wait_for(self, course: UnderWay, found: MicroBatch) -> Ended | None:
-        """Waits for others that have a share in this micro-batch."""
-        nodes = found.missing
+        """Waits for others that have a share in this micro-batch. The processors wait for all sources themselves: as long
+        as one of those is missing, who waits for the processors would wait for who waits for it."""
+        nodes = [node for node in found.missing if node != PROCESSORS] or found.missing
         if not self._any_at_work(course, nodes):
             said = f"{', '.join(nodes)} left micro-batch {found.number} unsealed"
             return Ended(said, again=not any(course.waits(node) for node in nodes))

@@ -9,25 +9,50 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from conduit_tasks.errors import ConduitError
+from conduit_tasks.errors import (
+    ConduitError,
+    ConfigError,
+    InvariantBroken,
+    LeaseHeld,
+    NotDurable,
+    PipelineStopped,
+    StateLost,
+    Unavailable,
+)
 from conduit_tasks.micro_batch.acks import ack_along
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.draining import at_work
 from conduit_tasks.micro_batch.node import work_through
 from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.recovery import counting
 from conduit_tasks.micro_batch.work import awaited
 from conduit_tasks.pipeline.load import get_pipeline
 from tests.micro_batch.harness import here
 
+NOT_TRIED_AGAIN = (ConfigError, PipelineStopped, NotDurable, InvariantBroken, StateLost)
+"""What fails a task before its application has begun (`airflow/tasks.py`)."""
+SKIPS = (Unavailable, LeaseHeld)
+
 
 @dataclass
 class Played:
-    """What became of a run. `said`: node → what it said, or the error it ended with; `again`: a run is to follow."""
+    """What became of a run. `said`: node → what it said, or the error it ended with; `states`: as Airflow has them;
+    `again`: a run is to follow."""
 
     said: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
     idle: bool = False
     again: str = ""
     left: int | None = None
+
+    @property
+    def state(self) -> str:
+        """The run's."""
+        return "failed" if "failed" in self.states.values() else "success"
+
+
+class Skipped(Exception):
+    """The task has nothing to do."""
 
 
 def play(
@@ -42,10 +67,14 @@ def play(
     late: Mapping[str, float] | None = None,
     meanwhile: Callable[[], None] | None = None,
     progress: Callable[[str, dict[str, Any]], None] = lambda node, fields: None,
+    chosen: Sequence[str] = (),
+    retries: int = 0,
+    retry_delay: float = 0.1,
+    patience: float = 120.0,
 ) -> Played:
     """Plans a run and lives it to its end. `slots`: nodes that are at work at once, the first in the pipeline first;
     `without`: nodes whose tasks never begin; `late`: seconds until a node's begins; `meanwhile` is called once
-    the nodes have been started."""
+    the nodes have been started; `chosen`: destinations, all where empty."""
     played = Played()
     if not plan_run(pipeline_id, run, limits).work:
         played.idle = True
@@ -53,34 +82,80 @@ def play(
     pipeline = get_pipeline(pipeline_id)
     pool = Slots(slots)
 
+    def attempt(name: str, number: int) -> None:
+        """As `ConduitSubmitOperator._execute`."""
+        kind, _, id = name.partition(".")
+        with at_work(pipeline_id, run, name) as ends:
+            try:
+                if kind == "destinations" and chosen and id not in chosen:
+                    raise Skipped(f"{id} is not chosen")
+                work = awaited(pipeline_id, name, run, limit=limit)
+                ends.again = f"{name}: {work.reason}" if work.again else ""
+                played.said[name] = work.reason
+                if work.recovering and number > 1:
+                    raise ConfigError(work.reason)
+                ends.well, ends.worked = not work.recovering and not work.over and not work.submit, work.done
+                if not work.submit and not work.done:
+                    raise Skipped(work.reason)
+                if work.submit:
+                    _application(name, ends)
+            except (Skipped, *SKIPS, *NOT_TRIED_AGAIN):
+                raise
+            except Exception:
+                if number <= retries:
+                    ends.tried_again_in = retry_delay
+                raise
+        if ends.follows is not None:
+            played.again, played.left = ends.again or f"{name} ended after the acks", ends.left
+
+    def _application(name: str, ends: Any) -> None:
+        """As `spark/app.py`: there only a stop is not tried again."""
+        try:
+            with opened(pipeline_id, run) as context, counting(context, name):
+                ended = work_through(
+                    context, name, run, run_all, limit=limit, progress=lambda **said: progress(name, said)
+                )
+        except (ConfigError, NotDurable, InvariantBroken, StateLost) as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        played.said[name] = ended.reason
+        ends.again = f"{name}: {ended.reason}" if ended.again else ""
+        ends.well = ends.worked = True
+
     def node(name: str) -> None:
         time.sleep((late or {}).get(name, 0.0))
-        with pool.slot():
+        for number in range(1, retries + 2):
             try:
-                with at_work(pipeline_id, run, name) as ends:
-                    work = awaited(pipeline_id, name, run, limit=limit)
-                    ends.again = f"{name}: {work.reason}" if work.again else ""
-                    played.said[name] = work.reason
-                    ends.well, ends.worked = not work.recovering and not work.over and not work.submit, work.done
-                    if work.submit:
-                        with opened(pipeline_id, run) as context:
-                            ended = work_through(
-                                context, name, run, run_all, limit=limit, progress=lambda **said: progress(name, said)
-                            )
-                        played.said[name] = ended.reason
-                        ends.again = f"{name}: {ended.reason}" if ended.again else ""
-                        ends.well = ends.worked = True
-            except ConduitError as error:
-                played.said[name] = error
-            else:
-                if ends.follows is not None:
-                    played.again, played.left = ends.again or f"{name} ended after the acks", ends.left
+                with pool.slot():
+                    attempt(name, number)
+                played.states[name] = "success"
+                return
+            except Skipped:
+                played.states[name] = "skipped"
+                return
+            except SKIPS as error:
+                played.said[name], played.states[name] = error, "skipped"
+                return
+            except Exception as error:
+                played.said[name], played.states[name] = error, "failed"
+                if isinstance(error, NOT_TRIED_AGAIN) or (not retries and not isinstance(error, ConduitError)):
+                    return
+            if number <= retries:
+                time.sleep(retry_delay)
 
     def ack(source: str) -> None:
-        done = ack_along(pipeline_id, source, run, lambda: None)
-        played.said[f"acks.{source}"] = done
-        if done["again"]:
-            played.again, played.left = done["again"], done["left"]
+        name = f"acks.{source}"
+        for number in range(1, retries + 2):
+            try:
+                done = ack_along(pipeline_id, source, run, lambda: None)
+            except Exception as error:
+                played.said[name], played.states[name] = error, "failed"
+                if number <= retries:
+                    time.sleep(retry_delay)
+                continue
+            played.said[name], played.states[name] = done, "success"
+            if done["again"]:
+                played.again, played.left = done["again"], done["left"]
+            return
 
     nodes = [s.node for s in pipeline.sources] + (["processors"] if pipeline.processors else [])
     nodes += [d.node for d in pipeline.destinations]
@@ -93,8 +168,9 @@ def play(
         pool.queued()
     if meanwhile is not None:
         meanwhile()
+    until = time.monotonic() + patience
     for thread in threads:
-        thread.join(120)
+        thread.join(max(0.0, until - time.monotonic()))
     hanging = [thread.name for thread in threads if thread.is_alive()]
     assert not hanging, f"{hanging} did not end: {played.said}"
     return played

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.errors import PipelineStopped, SourceError
 from conduit_tasks.micro_batch import draining
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
@@ -162,3 +162,21 @@ def test_a_redis_that_forgets_the_run(home: Path, how: str) -> None:
 
     followed(meanwhile=forget)
     assert payloads(home / "out/all.jsonl") == rows
+
+
+def test_a_source_that_fails_for_good_leaves_nobody_waiting_for_each_other(home: Path) -> None:
+    # Given processors that wait for both sources, of which one fails at every try
+    at_once = "    error-recovery: {min-delay: 1ms, max-delay: 1ms}\n    connectors:"
+    write_pipeline(home, "p", PROCESSED.replace("    connectors:", at_once))
+    rows = [*events(home / "data", "a.jsonl", 0, 40), *events(home / "data", "b.jsonl", 100, 40)]
+
+    def fails(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        if threading.current_thread().name == "sources.other":
+            raise SourceError("no such mount")
+        return [function(piece) for piece in pieces]
+
+    # Then the run ends, fails, and the next one delivers everything
+    played = play("p", run_all=fails, retries=1, patience=30)
+    assert played.state == "failed"
+    followed()
+    assert sorted(r["n"] for r in payloads(home / "out/all.jsonl")) == [r["n"] for r in rows]
