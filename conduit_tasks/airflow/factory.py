@@ -148,9 +148,9 @@ def _params(pipeline: Pipeline) -> dict[str, Param]:
         "max-records": Param(
             None,
             type=["null", "integer"],
-            minimum=1,
+            minimum=0,
             title="Most records",
-            description="At most this many new records in this run.",
+            description="At most this many new records in this run; 0: it only delivers what has been read.",
         ),
     }
 

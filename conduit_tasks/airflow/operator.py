@@ -18,9 +18,10 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
-from conduit_tasks.airflow.tasks import fail_without_retry, goes_on, next_run
+from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.logs import about
 from conduit_tasks.spark.submit import APPLICATION
@@ -88,26 +89,34 @@ class ConduitSubmitOperator(SparkSubmitOperator):
                 if ti.try_number <= ti.max_tries:
                     ends.tried_again_in = self.retry_delay.total_seconds()
                 raise
-        if ends.follows is not None and goes_on(ti):
-            self.log.info("a run follows at once, to go on and to ack: %s", ends.again or "the acks had ended before")
-            raise next_run(self.pipeline_id, ends.follows.run, ends.follows.began, ends.left)
+        if (course := ends.follows) is not None:
+            why, chosen = ends.again or f"the acks had ended before {self.node}", context["params"].get("destinations")
+            follow(ti, self.pipeline_id, course.run, course.began, ends.left, chosen, why)
         if skipped is not None:
             raise skipped
 
     def _work(self, context: Any, ends: AtWork) -> None:
+        while not self._worked(context, ends):
+            self.log.info("what an earlier attempt of this run has left at work has the lease: it is waited for")
+
+    def _worked(self, context: Any, ends: AtWork) -> bool:
+        """False where an earlier attempt's job, which outlived its driver, went on just when this one began."""
         run_id = context["run_id"]
         with fail_without_retry():
             self._skip_unless_chosen(context["params"])
             cleared = was_cleared(context["ti"], self.retries)
             if not self._work_needed(run_id, cleared, context["ti"].try_number, ends):
                 ends.worked = True
-                return
+                return True
             self.application_args = self._arguments(run_id, cleared)
             self._inject_lineage(context)
             self._hook = self._get_hook()
         try:
             self._hook.submit(self.application)
         except AirflowException as error:
+            owner = str(self._hook.events.get("held", {}).get("owner", ""))
+            if self._hook.exit_code == HELD and owner.startswith(f"{run_id}@"):
+                return False
             if self._hook.exit_code not in SAID:
                 self._died(run_id, self._hook.exit_code)
             raise self._outcome(self._hook, error) from error
@@ -115,6 +124,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         done = self._hook.events.get("done", {})
         if done.get("again"):
             ends.again = f"{self.node}: {done['said']}"
+        return True
 
     def on_kill(self) -> None:
         # The provider's would look for a deployment backend; a task killed before its submit has none.

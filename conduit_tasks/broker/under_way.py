@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from conduit_tasks.broker import scripts
@@ -18,7 +18,8 @@ from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.errors import BrokerFull
 
-NODE = "node:"
+NODE, LEFT_OUT = "node:", "left_out:"
+NO_LIMIT = -1
 MOST_BLOCKED = 2.0
 """Seconds that one command waits for the bell: well below the client's timeout of an answer."""
 
@@ -31,8 +32,8 @@ class UnderWay:
     run: str
     began: float
     now: float
-    records: int
-    """New records that it may read at most; 0: no limit."""
+    records: int | None
+    """New records that it may read at most; None: no limit."""
     base: int
     """Records that the sources had read before it."""
     moved: int
@@ -40,6 +41,8 @@ class UnderWay:
     nodes: Mapping[str, float]
     again: str = ""
     """Why a run is to follow at once; empty where there is no need."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Source → why it could not be asked when the run did so last; empty: it could."""
 
     def began_at(self, node: str) -> bool:
         """Whether the node's task has begun, and perhaps ended."""
@@ -63,9 +66,10 @@ class UnderWay:
 class Runs(BrokerBase):
     """What the nodes of a run know of each other."""
 
-    def begin_run(self, run: str, records: int, base: int, moved: int = 0) -> None:
-        """A run begins that has work. `records`: new ones to read at most, 0: no limit; `base`: read before it;
+    def begin_run(self, run: str, records: int | None, base: int, moved: int = 0) -> None:
+        """A run begins that has work. `records`: new ones to read at most, None: no limit; `base`: read before it;
         `moved`: the last sealed number and the cursors, added up."""
+        records = NO_LIMIT if records is None else records
         keys = {"under_way": self.keys.under_way, "bell": self.keys.bell}
         self.run(scripts.BEGIN_RUN, keys, run=run, records=records, base=base, moved=moved)
 
@@ -77,6 +81,10 @@ class Runs(BrokerBase):
         (known,) = self.run(scripts.AT_WORK, keys, run=run, node=node, for_us=for_us, again=again)
         return bool(known)
 
+    def tell_left_out(self, run: str, source: str, why: str) -> None:
+        """Says that this source could not be asked, or, where `why` is empty, that it could again."""
+        self.run(scripts.LEFT_OUT, {"under_way": self.keys.under_way}, run=run, source=source, why=why)
+
     def under_way(self, run: str) -> UnderWay | None:
         """What is known of this run; None where another has begun since, or none has."""
         found, (secs, micros) = self.read(("HGETALL", self.keys.under_way), ("TIME",))
@@ -87,11 +95,12 @@ class Runs(BrokerBase):
             run=run,
             began=int(found["began"]) / 1e6,
             now=int(secs) + int(micros) / 1e6,
-            records=int(found["records"]),
+            records=None if int(found["records"]) == NO_LIMIT else int(found["records"]),
             base=int(found["base"]),
             moved=int(found["moved"]),
             nodes={k.removeprefix(NODE): int(v) / 1e6 for k, v in found.items() if k.startswith(NODE)},
             again=found.get("again", ""),
+            left_out={k.removeprefix(LEFT_OUT): v for k, v in found.items() if k.startswith(LEFT_OUT)},
         )
 
     def has_forgotten(self, course: UnderWay) -> bool:

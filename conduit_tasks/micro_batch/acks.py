@@ -46,11 +46,12 @@ def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
 
 def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], None]) -> dict[str, Any]:
     """The same again and again while the run's destinations deliver, and once behind them (DESIGN "One run"); adds
-    "again": why a run is to follow at once, or "", "began": when this one did, and "left": records that the one that
-    follows may read (None: no limit). `look` is called every `LOOK` seconds."""
+    "again": why a run is to follow at once, or "", "began": when this one did, "left": records that the one that
+    follows may read (None: no limit), and "left_out": why the source could not be asked when it was last ("": it could;
+    None: it was not in this run). `look` is called every `LOOK` seconds."""
     from conduit_tasks.micro_batch.draining import ACKS, Draining, may_read
 
-    acked, collected, again, left = None, 0, "", None
+    acked, collected, again, left, left_out = None, 0, "", None, None
     with opened(pipeline_id, run_id) as context:
         broker, draining = context.broker, Draining(context, run_id, 0.0)
         names = [d.id for d in context.pipeline.destinations]
@@ -74,12 +75,12 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
                 broker.tell_at_work(run_id, ACKS, 0)
             if now := broker.under_way(run_id):
                 again = now.again or draining.unheard(now)
+                left_out = now.left_out.get(source_id)
             elif broker.has_forgotten(course):
                 again = "Redis has forgotten this run"
-        if left == 0:
-            again = ""
     began = course.began if course else 0.0
-    return {"acked": acked, "collected": collected, "again": again, "began": began, "left": left}
+    done = {"acked": acked, "collected": collected, "again": again, "began": began}
+    return {**done, "left": left, "left_out": left_out}
 
 
 def _ack(context: Context, source_id: str) -> dict[str, Any]:

@@ -45,11 +45,12 @@ def node_of(source_id: str) -> str:
 @dataclass
 class Asked:
     """What the sources answered. `failed`: why one was left out, in whole or in part; `waiting`: those that are not
-    asked yet, because they failed a moment ago."""
+    asked yet, because they failed a moment ago; `well`: those that answered in full."""
 
     slices: dict[str, list[Slice]] = field(default_factory=dict)
     failed: dict[str, Exception] = field(default_factory=dict)
     waiting: list[Failing] = field(default_factory=list)
+    well: list[str] = field(default_factory=list)
 
     def told(self) -> dict[str, str]:
         """`failed` in words."""
@@ -87,6 +88,7 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
         found: list[Slice] = []
         try:
             found = _plan(context, source, limit)
+            out.well.append(source.id)
             if before is not None:
                 broker.recovered(node)
             if unread is not None and not found:

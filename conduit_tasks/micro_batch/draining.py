@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, LeaseHeld, PipelineStopped
+from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, LeaseHeld, Outdated, PipelineStopped
 from conduit_tasks.micro_batch.beside import beside, keeping
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
@@ -81,7 +81,7 @@ class AtWork:
     @property
     def follows(self) -> UnderWay | None:
         """The run that this node itself has to have followed by another."""
-        return self.late if (self.again or self.worked) and self.left != 0 else None
+        return self.late if self.again or self.worked else None
 
 
 @contextmanager
@@ -192,6 +192,14 @@ class Draining:
         missed = [node for node in nodes if not course.began_at(node) or course.silent(node)]
         return f"{', '.join(missed)} did not begin, or ended without a word" if missed else ""
 
+    def outdated(self, error: Outdated) -> Ended:
+        """The pipeline's file has changed since the micro-batch was opened: a run at once reads it anew. Raises where
+        this run got nowhere, as it would be no other for the next where machines do not have the same file."""
+        course = self._course()
+        if course is None or moved(self.context) == course.moved:
+            raise error
+        return Ended(str(error), again=True)
+
     def past_limit(self) -> bool:
         """Whether the run has lasted as long as it may."""
         course = self._course()
@@ -210,7 +218,10 @@ class Draining:
             course = self._course()
             found = broker.unsealed()
             if found is not None:
-                self.context.same_version(found)
+                try:
+                    self.context.same_version(found)
+                except Outdated as error:
+                    yield course, self.outdated(error)
                 if not found.missing:
                     if seal_if_complete(self.context, found.number):
                         broker.ring("sealed")
@@ -230,6 +241,7 @@ class Draining:
                 if broker.unsealed() is not None or remember(context):
                     return None
                 found = open_next(context, limits)
+            self._tell(found)
         except (Fenced, LeaseHeld):
             self._wait()
             return None
@@ -239,14 +251,20 @@ class Draining:
         broker.ring("opened")
         return None
 
+    def _tell(self, found: Next) -> None:
+        """Says which sources were left out, for the acks to fail by; and which no more."""
+        told = {**dict.fromkeys(found.asked.well, ""), **found.asked.told()}
+        for source, why in told.items():
+            self.context.broker.tell_left_out(self.run, source, why)
+
     def _over(self, course: UnderWay) -> Ended | None:
         """Why nothing more is opened in this run, where that is so."""
         if self.context.broker.status().status == "stopping":
             return Ended("the pipeline is stopping: nothing new is read")
-        if course.now - course.began > self.limit and moved(self.context) != course.moved:
-            return Ended(f"the run has lasted {self.limit:g} s: the next one goes on", again=True)
         if may_read(self.context, course) == 0:
             return Ended(f"{course.records:,} records are read, as many as this run may")
+        if course.now - course.began > self.limit and moved(self.context) != course.moved:
+            return Ended(f"the run has lasted {self.limit:g} s: the next one goes on", again=True)
         if self._changed():
             return Ended("the pipeline's file has changed: the next run goes on with it", again=True)
         return None
@@ -270,8 +288,8 @@ class Draining:
         return Ended(found.reason, recovering=found.recovering)
 
     def _wait_for(self, course: UnderWay, found: MicroBatch) -> Ended | None:
-        """Waits for others that have a share in this micro-batch. The processors wait for all sources themselves: as long
-        as one of those is missing, who waits for the processors would wait for who waits for it."""
+        """Waits for others that have a share in this micro-batch. The processors wait for all sources themselves: as
+        long as one of those is missing, who waits for the processors would wait for who waits for it."""
         nodes = [node for node in found.missing if node != PROCESSORS] or found.missing
         if not self._any_at_work(course, nodes):
             said = f"{', '.join(nodes)} left micro-batch {found.number} unsealed"
@@ -330,7 +348,9 @@ class Draining:
 
 def may_read(context: Context, course: UnderWay) -> int | None:
     """How many records this run may read still; None: it has no limit."""
-    return max(0, course.base + course.records - records_read(context)) if course.records else None
+    if course.records is None:
+        return None
+    return max(0, course.base + course.records - records_read(context))
 
 
 def before_destinations(pipeline: Pipeline) -> list[str]:

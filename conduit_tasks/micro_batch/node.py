@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.errors import BrokerUnavailable, Outdated
 from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.deliver import deliver_destination
@@ -60,23 +60,27 @@ def _work(  # noqa: PLR0917 - what a node is given
     # Whoever finds the lease taken waits one lease time (and the grace), then takes over or ends.
     wait = context.settings.lease_ttl + context.settings.lease_grace + 1
     if kind == "sources":
-        return _each(context, lambda: draining.slices(name), lambda: read_source(context, name, run_all, wait))
+        return _each(draining, lambda: draining.slices(name), lambda: read_source(context, name, run_all, wait))
     if kind == "processors":
-        return _each(context, draining.staged, lambda: process(context, run_all, wait))
+        return _each(draining, draining.staged, lambda: process(context, run_all, wait))
     return deliver_destination(
         context, name, run_all, run=run, wait=wait, cleared=cleared, progress=progress, draining=draining
     )
 
 
-def _each(context: Context, next_one: Callable[[], MicroBatch | Ended], work: Callable[[], str]) -> Ended:
+def _each(draining: Draining, next_one: Callable[[], MicroBatch | Ended], work: Callable[[], str]) -> Ended:
     """Works through what comes until nothing does; `work` does one micro-batch and says so."""
     done = 0
     while True:
         found = next_one()
         if isinstance(found, Ended):
             return Ended(f"{done} micro-batches; {found.reason}", found.again)
-        log.info("%s", work())
-        context.broker.ring("staged")
+        try:
+            log.info("%s", work())
+        except Outdated as error:
+            found = draining.outdated(error)
+            return Ended(f"{done} micro-batches; {found.reason}", found.again)
+        draining.context.broker.ring("staged")
         done += 1
 
 

@@ -42,8 +42,8 @@ class PlanResult:
 def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None) -> PlanResult:
     """Plans one run.
 
-    `limits`: `max-records` that this run may read at most (a param of a manual run); a micro-batch of it holds no more
-    than that, nor than the pipeline's own.
+    `limits`: `max-records` that this run may read at most (a param of a manual run; 0: it only delivers); a micro-batch
+    of it holds no more than that, nor than the pipeline's own.
 
     Raises PipelineStopped with the stored first error where the pipeline is degraded (C16), StateLost where Redis has
     lost its state (X7).
@@ -58,8 +58,10 @@ def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = N
                 # Another run opened and sealed the next micro-batch meanwhile: what there is to do has changed.
                 continue
             if found.work:
-                most = (limits or {}).get("max-records") or 0
+                most = (limits or {}).get("max-records")
                 context.broker.begin_run(run_id, most, records_read(context), moved(context))
+                for source, why in found.left_out.items():
+                    context.broker.tell_left_out(run_id, source, why)
             return found
 
 
@@ -102,7 +104,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
     if status.status == "stopping":
         pending = in_flight(context)
         return PlanResult(None, bool(pending), pending or "stopped: nothing is left in flight")
-    next_one = open_next(context, limits)
+    next_one = open_next(context, limits) if _may_read(limits) else Next(None, "nothing is left to deliver")
     if next_one.number is not None:
         return PlanResult(next_one.number, True, next_one.reason, next_one.asked.told())
     pending = outstanding(context)
@@ -115,6 +117,10 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
         # There is nothing else to do that it would hold up.
         raise failure
     return PlanResult(None, False, next_one.reason)
+
+
+def _may_read(limits: Mapping[str, int] | None) -> bool:
+    return (limits or {}).get("max-records") != 0
 
 
 @dataclass(frozen=True)

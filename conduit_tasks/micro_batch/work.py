@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from conduit_tasks.errors import LeaseHeld
+from conduit_tasks.errors import LeaseHeld, Outdated
 from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.draining import Draining, Ended
@@ -38,7 +38,12 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
     read is told to start: it waits itself, ready."""
     done = False
     while True:
-        work = needed(pipeline_id, node, run_id, cleared=cleared)
+        try:
+            work = needed(pipeline_id, node, run_id, cleared=cleared)
+        except Outdated as error:
+            with opened(pipeline_id, run_id) as context:
+                ended = Draining(context, run_id, limit).outdated(error)
+            return WorkNeeded(False, ended.reason, done=done, again=ended.again)
         done = done or work.done
         if work.submit or work.recovering or work.over:
             return work

@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
         event("stopped", reason=str(error), **where)
         return STOPPED
     except errors.LeaseHeld as error:
-        event("held", reason=str(error), **where)
+        event("held", reason=str(error), owner=error.owner, **where)
         return HELD
     except errors.Terminated as error:
         event("ended", reason=str(error), lease="lapses" if error.busy else "given up", **where)

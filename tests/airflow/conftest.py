@@ -23,6 +23,10 @@ with warnings.catch_warnings():
     # The test client asks for a successor of httpx.
     import fastapi.testclient  # noqa: F401
     from airflow.providers.apache.spark.operators import spark_submit  # noqa: F401
+    from airflow.sdk.api.datamodels._generated import DagRunState
+    from airflow.sdk.exceptions import ErrorType
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
 
     import conduit_tasks.airflow.api.app
     import conduit_tasks.airflow.factory  # noqa: F401
@@ -64,9 +68,26 @@ def spark_connection(monkeypatch: pytest.MonkeyPatch) -> str:
 def context() -> dict[str, Any]:
     """What a task is executed with: a first try of run `r1` with the default params."""
     ti = SimpleNamespace(try_number=1, max_tries=2, dag_id="toy", run_id="r1")
-    ti.get_dagrun_state = lambda dag_id, run_id: "running"
+    # What Airflow's own answers with
+    ti.get_dagrun_state = lambda dag_id, run_id: DagRunState.RUNNING
     ti.xcom_pull = lambda task_ids: None
     return {"run_id": "r1", "ti": ti, "params": {"destinations": [], "max-records": None}}
+
+
+@pytest.fixture
+def triggered(monkeypatch: pytest.MonkeyPatch) -> list[TriggerDagRun]:
+    """The runs that tasks had started; one whose id there is already is answered as Airflow does."""
+    runs: list[TriggerDagRun] = []
+
+    class Supervisor:
+        def send(self, asked: TriggerDagRun) -> OKResponse | ErrorResponse:
+            if any(asked.run_id == run.run_id for run in runs):
+                return ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)
+            runs.append(asked)
+            return OKResponse(ok=True)
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
+    return runs
 
 
 @pytest.fixture

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, DagRunTriggerException
+from airflow.sdk.api.datamodels._generated import DagRunState
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.comms import TriggerDagRun
 
 from conduit_tasks.airflow import tasks
+from conduit_tasks.airflow.follow import name_of
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.under_way import UnderWay
@@ -28,7 +31,7 @@ def broker(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.0)
     write_pipeline(home)
     broker = open_broker("toy")
-    broker.begin_run("r1", 0, 0)
+    broker.begin_run("r1", None, 0)
     yield broker
     broker.close()
 
@@ -107,6 +110,7 @@ def test_what_is_left_over_starts_a_run_at_once(
     context: Any,
     application: Path,
     monkeypatch: pytest.MonkeyPatch,
+    triggered: list[TriggerDagRun],
     said_by: str,
 ) -> None:
     # Given a node that says that more is left
@@ -118,49 +122,97 @@ def test_what_is_left_over_starts_a_run_at_once(
         application.write_text(f"import sys\nsys.stderr.write('conduit {line}\\n')\n")
     operator.execute(context)
     assert course(broker).again == f"{NODE}: no slot was free"
-    # When the acks of the run have ended, then that of the first source starts the next, by a name of its own
-    assert tasks.ack("toy", "two", "r1")["again"]
-    with pytest.raises(DagRunTriggerException) as raised:
-        tasks.ack("toy", "one", "r1", follows=True)
-    with pytest.raises(DagRunTriggerException) as again:
-        tasks.ack("toy", "one", "r1", follows=True)
-    assert raised.value.trigger_dag_id == "toy"
-    assert raised.value.skip_when_already_exists
-    assert raised.value.dag_run_id == again.value.dag_run_id
+    # When the acks of the run have ended, then that of the first source starts the next, once, by a name of its own
+    assert tasks.ack("toy", "two", "r1", ti=context["ti"])["again"]
+    assert not triggered
+    for _ in range(2):
+        assert tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"])["again"]
+    (next_one,) = triggered
+    assert next_one.dag_id == "toy"
+    assert next_one.run_id == name_of("r1", course(broker).began)
     # But none follows a run that somebody has marked as failed meanwhile
-    context["ti"].get_dagrun_state = lambda dag_id, run_id: "failed"
+    triggered.clear()
+    context["ti"].get_dagrun_state = lambda dag_id, run_id: DagRunState.FAILED
     tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"])
+    assert not triggered
     # And a run that left nothing is followed by none
-    broker.begin_run("r1", 0, 0)
+    broker.begin_run("r1", None, 0)
     for node in ("sources.one", "sources.two", NODE, "destinations.log:b"):
         broker.tell_at_work("r1", node, 0)
     assert not tasks.ack("toy", "one", "r1", follows=True)["again"]
 
 
 def test_a_node_that_ends_behind_the_acks_starts_the_run_that_follows_itself(
-    operator: ConduitSubmitOperator, broker: Broker, context: Any, monkeypatch: pytest.MonkeyPatch
+    operator: ConduitSubmitOperator,
+    broker: Broker,
+    context: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    triggered: list[TriggerDagRun],
 ) -> None:
     broker.tell_at_work("r1", "acks", 0)
     monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(False, "done", True))
-    with pytest.raises(DagRunTriggerException) as raised:
-        operator.execute(context)
-    # By the name that the acks would have given it
-    assert raised.value.dag_run_id == tasks.next_run("toy", "r1", course(broker).began, None).dag_run_id
-    # But not where it had nothing to do, nor where the run has read all that it may
+    operator.execute(context)
+    # By the name that the acks would have given it: where they did, the task ends as it would have
+    assert [run.run_id for run in triggered] == [name_of("r1", course(broker).began)]
+    operator.execute(context)
+    assert len(triggered) == 1
+    # But not where it had nothing to do
+    triggered.clear()
     monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(False, "nothing to deliver"))
     with pytest.raises(AirflowSkipException):
         operator.execute(context)
+    assert not triggered
     # And one that was cleared is followed anew
-    broker.begin_run("r1", 0, 0)
-    assert raised.value.dag_run_id != tasks.next_run("toy", "r1", course(broker).began, None).dag_run_id
+    before = name_of("r1", course(broker).began)
+    broker.begin_run("r1", None, 0)
+    assert before != name_of("r1", course(broker).began)
 
 
-def test_a_run_of_so_many_records_is_followed_by_one_of_the_rest(broker: Broker) -> None:
+@pytest.mark.parametrize("by", ["acks", "node"])
+def test_the_run_that_follows_takes_over_what_is_left_to_read_and_the_chosen_destinations(
+    operator: ConduitSubmitOperator,
+    broker: Broker,
+    context: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    triggered: list[TriggerDagRun],
+    by: str,
+) -> None:
+    context["params"]["destinations"] = ["out"]
     broker.begin_run("r1", 100, 0)
     broker.tell_at_work("r1", NODE, 0, "no slot was free")
-    with pytest.raises(DagRunTriggerException) as raised:
-        tasks.ack("toy", "one", "r1", follows=True)
-    assert raised.value.conf == {"max-records": 100}
+    if by == "acks":
+        tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"], params=context["params"])
+    else:
+        broker.tell_at_work("r1", "acks", 0)
+        monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(False, "done", True))
+        operator.execute(context)
+    assert [run.conf for run in triggered] == [{"max-records": 100, "destinations": ["out"]}]
+
+
+def test_a_run_that_has_read_all_it_may_is_followed_by_one_that_only_delivers(
+    broker: Broker, context: Any, triggered: list[TriggerDagRun]
+) -> None:
+    broker.begin_run("r1", 0, 0)
+    broker.tell_at_work("r1", NODE, 0, "no slot was free")
+    tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"])
+    assert [run.conf for run in triggered] == [{"max-records": 0}]
+
+
+def test_acks_fail_where_the_run_left_their_source_out_when_it_was_asked_last(
+    broker: Broker, context: Any, triggered: list[TriggerDagRun]
+) -> None:
+    # Given a source that could not be asked in the middle of a run that is to be followed
+    broker.tell_at_work("r1", NODE, 0, "no slot was free")
+    broker.tell_left_out("r1", "one", "SourceError: no such mount")
+    # Then its acks fail, and the run is followed all the same
+    with pytest.raises(AirflowFailException, match="one was left out of this run: SourceError: no such mount"):
+        tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"])
+    assert len(triggered) == 1
+    tasks.ack("toy", "two", "r1", ti=context["ti"])
+    # But not where it was asked well since, though `plan` had left it out
+    broker.tell_left_out("r1", "one", "")
+    context["ti"].xcom_pull = lambda task_ids: {"left_out": {"one": "SourceError: no such mount"}}
+    tasks.ack("toy", "one", "r1", ti=context["ti"])
 
 
 def test_how_a_task_ended_says_whether_another_run_would_find_more_for_it(

@@ -135,7 +135,7 @@ def play(
             except SKIPS as error:
                 played.said[name], played.states[name] = error, "skipped"
                 return
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - as Airflow
                 played.said[name], played.states[name] = error, "failed"
                 if isinstance(error, NOT_TRIED_AGAIN) or (not retries and not isinstance(error, ConduitError)):
                     return
@@ -147,7 +147,7 @@ def play(
         for number in range(1, retries + 2):
             try:
                 done = ack_along(pipeline_id, source, run, lambda: None)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - as Airflow
                 played.said[name], played.states[name] = error, "failed"
                 if number <= retries:
                     time.sleep(retry_delay)

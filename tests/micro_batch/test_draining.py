@@ -270,7 +270,7 @@ def test_what_is_known_of_a_run_is_gone_when_the_next_begins(home: Path) -> None
     with opened("p", "one") as context:
         broker = context.broker
         assert broker.tell_at_work("one", "sources.in", 30.0)
-        broker.begin_run("two", 0, 0)
+        broker.begin_run("two", None, 0)
         assert not broker.tell_at_work("one", "sources.in", 30.0)
         assert broker.under_way("one") is None
         course = broker.under_way("two")

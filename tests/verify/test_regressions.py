@@ -195,9 +195,7 @@ def test_an_ack_that_stood_still_over_its_mark_is_not_told_after_its_successors(
     with opened("p", "one") as context:
         read_source(context, "in", here, 5.0)
         for name in ("all", "red"):
-            deliver_destination(
-                context, name, here, run="one", wait=5.0, cleared=False, progress=lambda **_: None
-            )
+            deliver_destination(context, name, here, run="one", wait=5.0, cleared=False, progress=lambda **_: None)
     told, mark = list[object](), Marker.mark
 
     def slow(self: Marker) -> None:
