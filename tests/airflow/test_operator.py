@@ -99,6 +99,32 @@ def test_an_exit_code_becomes_a_state_with_the_reason(
     assert type(raised.value) is state
 
 
+@pytest.mark.parametrize(("owner", "attempts"), [("r1@host:7", 2), ("r2@host:7", 1)])
+def test_what_an_earlier_attempt_of_the_same_run_left_at_work_is_waited_for_and_no_other_runs(
+    operator: Callable[..., ConduitSubmitOperator],
+    work: list[Any],
+    application: Path,
+    tmp_path: Path,
+    context: Any,
+    owner: str,
+    attempts: int,
+) -> None:
+    # Given an application that finds its lease taken when it begins, and the next time not
+    told = tmp_path / "told"
+    line = json.dumps({"event": "held", "reason": "the lease is held", "owner": owner})
+    application.write_text(
+        f"import os, sys\ntold = {str(told)!r}\nfirst = not os.path.exists(told)\nopen(told, 'a').write('x')\n"
+        f"if first:\n    sys.stderr.write('conduit {line}\\n')\n    sys.stderr.flush()\n    os._exit(5)\n"
+    )
+    if attempts == 1:
+        with pytest.raises(AirflowSkipException, match="the lease is held"):
+            operator().execute(context)
+    else:
+        operator().execute(context)
+    assert told.read_text() == "x" * attempts
+    assert len(work) == attempts, "each looked at the broker before it began"
+
+
 def test_a_kill_takes_the_driver_and_its_workers_along(
     operator: Callable[..., ConduitSubmitOperator], work: list[Any], application: Path, tmp_path: Path, context: Any
 ) -> None:

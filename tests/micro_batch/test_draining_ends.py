@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.errors import PipelineStopped, SourceError
+from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.errors import Outdated, PipelineStopped, SourceError
 from conduit_tasks.micro_batch import draining
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.work import awaited
 from tests.micro_batch.harness import payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, play
 from tests.micro_batch.test_draining import COLOURED, PROCESSED, wait_for
 from tests.micro_batch.test_whole import TWO, events
+
+AT_ONCE = "    error-recovery: {min-delay: 1ms, max-delay: 1ms}\n    connectors:"
 
 
 def followed(most: int = 20, **options: Any) -> list[Played]:
@@ -166,8 +170,7 @@ def test_a_redis_that_forgets_the_run(home: Path, how: str) -> None:
 
 def test_a_source_that_fails_for_good_leaves_nobody_waiting_for_each_other(home: Path) -> None:
     # Given processors that wait for both sources, of which one fails at every try
-    at_once = "    error-recovery: {min-delay: 1ms, max-delay: 1ms}\n    connectors:"
-    write_pipeline(home, "p", PROCESSED.replace("    connectors:", at_once))
+    write_pipeline(home, "p", PROCESSED.replace("    connectors:", AT_ONCE))
     rows = [*events(home / "data", "a.jsonl", 0, 40), *events(home / "data", "b.jsonl", 100, 40)]
 
     def fails(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
@@ -180,3 +183,76 @@ def test_a_source_that_fails_for_good_leaves_nobody_waiting_for_each_other(home:
     assert played.state == "failed"
     followed()
     assert sorted(r["n"] for r in payloads(home / "out/all.jsonl")) == [r["n"] for r in rows]
+
+
+def test_a_run_that_has_read_all_it_may_is_followed_until_that_is_delivered(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a run of so many records, and a destination whose task never begins
+    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    monkeypatch.setattr(draining, "NEVER", 1.0)
+    write_pipeline(home, "p", COLOURED.replace("    connectors:", "    lag-budget: {records: 1000}\n    connectors:"))
+    rows = events(home / "data", "a.jsonl", 0, 400)
+    first = play("p", "run-0", limits={"max-records": 100}, without=["destinations.all"])
+    # Then the run that follows delivers what was read, and reads nothing
+    assert first.again
+    assert first.left == 0
+    second = play("p", "run-1", limits={"max-records": 0})
+    assert payloads(home / "out/all.jsonl") == rows[:100]
+    assert not second.again
+    # And one that is to read nothing finds nothing to do now
+    assert play("p", "run-2", limits={"max-records": 0}).idle
+
+
+def test_a_node_with_a_changed_file_ends_in_order_where_the_run_got_on_and_fails_where_it_did_not(home: Path) -> None:
+    # Given a run whose micro-batch is open, and a file that changes before a node begins
+    write_pipeline(home, "p", COLOURED)
+    rows = events(home / "data", "a.jsonl", 0, 80)
+    changed = COLOURED.replace("out/red", "out/scarlet")
+    plan_run("p", "run-0")
+    write_pipeline(home, "p", changed)
+    # Then it fails, as a machine that has another file for ever would have runs follow each other for ever
+    with pytest.raises(Outdated):
+        awaited("p", "sources.in", "run-0", limit=60.0)
+    # But where something was delivered in this run a run follows, which reads it anew
+    write_pipeline(home, "p", COLOURED)
+    play("p", "run-1", limits={"max-records": 40})
+    plan_run("p", "run-2")
+    with opened("p", "run-2") as context:
+        context.broker.begin_run("run-2", None, 0, moved=-1)
+    write_pipeline(home, "p", changed)
+    work = awaited("p", "sources.in", "run-2", limit=60.0)
+    assert work.again
+    assert not work.submit
+    followed()
+    assert payloads(home / "out/all.jsonl") == rows
+
+
+def test_a_source_that_cannot_be_asked_in_the_middle_of_a_run_is_told_to_its_acks_until_it_can(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pipeline(home, "p", TWO_SOURCES.replace("    connectors:", AT_ONCE))
+    rows = events(home / "data", "a.jsonl", 0, 120)
+    events(home / "more", "b.jsonl", 0, 10)
+    asked: list[str] = []
+    own = FileSource.plan
+    mended = threading.Event()
+
+    def plan(self: FileSource, position: Any, limit: Any) -> Any:
+        if "more" in self.settings["path"]:
+            asked.append("other")
+            # Its first time is the plan of the run, which goes well
+            if len(asked) > 1 and not mended.is_set():
+                raise SourceError("no such mount")
+        return own(self, position, limit)
+
+    monkeypatch.setattr(FileSource, "plan", plan)
+    played = play("p", "run-0")
+    assert len(asked) > 1
+    assert "no such mount" in played.said["acks.other"]["left_out"]
+    assert not played.said["acks.in"]["left_out"]
+    assert [r for r in payloads(home / "out/all.jsonl") if r in rows]
+    # When it can be asked again, that is told as well
+    mended.set()
+    events(home / "data", "a.jsonl", 120, 120)
+    assert not play("p", "run-1").said["acks.other"]["left_out"]
