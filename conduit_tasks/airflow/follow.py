@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException
 
-from conduit_tasks.pipeline.names import dag_id
+from conduit_tasks.pipeline.names import AFTER, dag_id
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def goes_on(ti: Any) -> bool:
 def name_of(run_id: str, began: float) -> str:
     """The id of the run that follows: made of the one before, so that there is only one, and of its beginning, as a run
     that is cleared is followed anew."""
-    return "conduit__after_" + hashlib.sha256(f"{run_id} {began}".encode()).hexdigest()[:16]
+    return AFTER + hashlib.sha256(f"{run_id} {began}".encode()).hexdigest()[:16]
 
 
 def follow(  # noqa: PLR0917 - the run before, and what the next one takes over from it

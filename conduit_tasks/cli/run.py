@@ -1,4 +1,4 @@
-"""`conduit run PIPELINE`: one Airflow run, now, watched until it ends."""
+"""`conduit run PIPELINE`: an Airflow run, now, watched until it ends, with those that follow it at once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ SEEN_WITHIN = 60.0
 
 def run(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's id.")],
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Watch the run until it ends.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Watch the run, and those that follow it at once.")
+    ] = True,
     timeout: Annotated[float, typer.Option(help="Seconds to wait at most; the run goes on.")] = 3600.0,
     destination: Annotated[list[str] | None, typer.Option(help="Deliver only to these.")] = None,
     max_records: Annotated[int | None, typer.Option(min=1, help="Read at most this many new records.")] = None,
 ) -> None:
-    """Run a pipeline now. Exit code 0 where the run succeeded, 1 where it failed, 2 where it did not end in time."""
+    """Run a pipeline now, until nothing is left. Exit code 0 where the run, and those that followed it at once,
+    succeeded, 1 where one failed, 2 where they did not end in time."""
     from conduit_tasks.pipeline.load import get_pipeline
-    from conduit_tasks.pipeline.names import dag_id
+    from conduit_tasks.pipeline.names import AFTER, dag_id
 
     found = get_pipeline(pipeline)
     unknown = set(destination or ()) - {d.id for d in found.destinations}
@@ -45,11 +48,14 @@ def run(
         note(f"{pipeline}: run {run_id}, {api.url}/dags/{name}/runs/{run_id}")
         if not wait:
             return
-        state = watch(api, name, run_id, timeout)
-    if state not in ENDED:
-        note(f"{pipeline}: still {state} after {timeout:g} s; the run goes on")
+        states, until = [watch(api, name, run_id, timeout)], time.monotonic() + timeout
+        while states[-1] in ENDED and (following := [id for id in api.active_runs(name) if id.startswith(AFTER)]):
+            note(f"{pipeline}: run {following[0]} goes on with what is left")
+            states.append(watch(api, name, following[0], until - time.monotonic()))
+    if states[-1] not in ENDED:
+        note(f"{pipeline}: still {states[-1]} after {timeout:g} s; the run goes on")
         raise typer.Exit(2)
-    if state == "failed":
+    if "failed" in states:
         raise typer.Exit(1)
 
 

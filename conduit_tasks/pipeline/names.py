@@ -10,6 +10,8 @@ MAX_LENGTH = 250
 """Airflow's limit for `dag_id` and `task_id`."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+AFTER = "conduit__after_"
+"""How the ids of runs begin that follow another one at once."""
 REPLAY_SUFFIX, REDRIVE_SUFFIX = ".replay", ".redrive"
 
 
