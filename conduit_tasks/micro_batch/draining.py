@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, LeaseHeld, Outdated, PipelineStopped
+from conduit_tasks.micro_batch.asking import failed_to_read
 from conduit_tasks.micro_batch.beside import beside, keeping
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
@@ -293,7 +294,9 @@ class Draining:
         nodes = [node for node in found.missing if node != PROCESSORS] or found.missing
         if not self._any_at_work(course, nodes):
             said = f"{', '.join(nodes)} left micro-batch {found.number} unsealed"
-            return Ended(said, again=not any(course.waits(node) for node in nodes))
+            # The next run reads it without a source that fails.
+            left_out = failed_to_read(self.context, found)
+            return Ended(said, again=bool(left_out) or not any(course.waits(node) for node in nodes))
         self._wait()
         return None
 

@@ -14,7 +14,7 @@ from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import Outdated, PipelineStopped, SourceError
 from conduit_tasks.micro_batch import draining
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.plan import Next, plan_run
 from conduit_tasks.micro_batch.work import awaited
 from tests.micro_batch.harness import payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, play
@@ -183,6 +183,43 @@ def test_a_source_that_fails_for_good_leaves_nobody_waiting_for_each_other(home:
     assert played.state == "failed"
     followed()
     assert sorted(r["n"] for r in payloads(home / "out/all.jsonl")) == [r["n"] for r in rows]
+
+
+def test_what_is_delivered_between_two_looks_ends_no_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a source that finds the lag budget used up, by what is delivered when it looks who is behind
+    write_pipeline(home, "p", COLOURED)
+    rows = events(home / "data", "a.jsonl", 0, 200)
+    own, looked = draining.open_next, []
+
+    def open_next(context: Any, limits: Any = None) -> Next:
+        looked.append(1)
+        if len(looked) == 3:
+            broker = context.broker
+            wait_for(lambda: len(set(broker.cursors(["all", "red"]))) == 1)
+            return Next(None, "the lag budget is used up", looked=False, budget=True)
+        return own(context, limits)
+
+    monkeypatch.setattr(draining, "open_next", open_next)
+    assert not play("p").again
+    assert payloads(home / "out/all.jsonl") == rows
+
+
+def test_a_source_that_cannot_be_read_leaves_the_others_to_a_run_at_once(home: Path) -> None:
+    write_pipeline(home, "p", TWO_SOURCES)
+    rows = events(home / "data", "a.jsonl", 0, 200)
+    events(home / "more", "b.jsonl", 1_000, 10)
+
+    def fails(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        if threading.current_thread().name == "sources.other":
+            raise SourceError("no such mount")
+        return [function(piece) for piece in pieces]
+
+    runs = [play("p", "run-0", run_all=fails)]
+    while runs[-1].again:
+        assert len(runs) < 10, f"runs follow each other for ever: {runs[-1].again}"
+        runs.append(play("p", f"run-{len(runs)}", run_all=fails))
+    assert runs[0].state == "failed"
+    assert payloads(home / "out/all.jsonl") == rows
 
 
 def test_a_run_that_has_read_all_it_may_is_followed_until_that_is_delivered(
