@@ -185,6 +185,13 @@ def test_a_source_that_fails_for_good_leaves_nobody_waiting_for_each_other(home:
     assert sorted(r["n"] for r in payloads(home / "out/all.jsonl")) == [r["n"] for r in rows]
 
 
+def test_tasks_that_begin_a_moment_later_are_waited_for(home: Path) -> None:
+    write_pipeline(home, "p", COLOURED)
+    rows = events(home / "data", "a.jsonl", 0, 120)
+    assert not play("p", late={"destinations.all": 1.5, "destinations.red": 1.5}).again
+    assert payloads(home / "out/all.jsonl") == rows
+
+
 def test_what_is_delivered_between_two_looks_ends_no_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a source that finds the lag budget used up, by what is delivered when it looks who is behind
     write_pipeline(home, "p", COLOURED)

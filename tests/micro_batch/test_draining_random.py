@@ -31,6 +31,9 @@ from tests.micro_batch.side_by_side import Played, play
 
 QUICK = {"BEGINS_WITHIN": 0.6, "AT_WORK": 3.0, "NEVER": 4.0, "PLANS_AGAIN": 0.1, "CHANGED": 0.2}
 """Times of `draining`, for the tests."""
+SEEDS = [5, 7, 18, 27, 191, 201]
+"""An endless source; a file that changes; a source that cannot be asked; a limit and a Redis that is away; 20
+destinations and six slots; all at once."""
 MOST = 400
 """Runs that follow each other at most."""
 TROUBLED = 6.0
@@ -259,7 +262,7 @@ def own_server(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.mark.proves("C1", "C2", "C9", "X1")
-@pytest.mark.parametrize("seed", SEEDS := [])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_and_every_run_ends_by_itself_whatever_happens(
     home: Path, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
