@@ -30,7 +30,6 @@ from conduit_tasks.spark.plain import context as spark_context
 from conduit_tasks.spark.session import run_all
 
 WAIT = 20.0
-DRAIN_LIMIT = 60.0
 
 
 def ready(_: int) -> None:
@@ -100,7 +99,6 @@ class Stages:
                 run_all,
                 run=run,
                 wait=WAIT,
-                drain_limit=DRAIN_LIMIT,
                 cleared=False,
                 progress=lambda **_: None,
             ),

@@ -36,7 +36,8 @@ def submitted(
     )
 
     def run(**options: Any) -> tuple[list[str], dict[str, str]]:
-        ConduitSubmitOperator(task_id="t", pipeline_id="toy", node="destinations.out", **options).execute(context)
+        task = {"task_id": "t", "pipeline_id": "toy", "node": "destinations.out", "drain_limit": 60.0}
+        ConduitSubmitOperator(**task, **options).execute(context)
         words, properties, file, mode = json.loads(out.read_text())
         assert mode == 0o600
         assert not Path(file).exists(), "the file of the properties is gone with the submit"
