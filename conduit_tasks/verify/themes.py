@@ -171,7 +171,8 @@ def _vanish(s: Scenario, random: Random) -> None:
     s.batch, s.lag, s.more = random.choice([3, 5]), random.choice([None, 50]), 2
     s.vanishing = random.choice(["skip", "put back", "put back", "forget"])
     s.rates = replace(s.rates, forget=0.0, power=0.0)
-    s.aims = [Aim("acquire", "sources.lost", random.choice([1, 1, 2]), "a source's file is gone")]
+    # Its first lease is the one under which it reads; of the later ones some are for the plan, or a seal.
+    s.aims = [Aim("acquire", "sources.lost", random.choice([1, 1, 1, 4]), "a source's file is gone")]
     s.aims += [Aim("stage", "sources.", random.randint(1, 3), "before")]
 
 

@@ -192,6 +192,14 @@ def test_tasks_that_begin_a_moment_later_are_waited_for(home: Path) -> None:
     assert payloads(home / "out/all.jsonl") == rows
 
 
+def test_acks_wait_for_a_node_that_has_no_slot_yet(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    write_pipeline(home, "p", COLOURED)
+    events(home / "data", "a.jsonl", 0, 40)
+    said = list(play("p", late={"destinations.red": 2.5}).said)
+    assert said.index("destinations.red") < said.index("acks.in")
+
+
 def test_what_is_delivered_between_two_looks_ends_no_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a source that finds the lag budget used up, by what is delivered when it looks who is behind
     write_pipeline(home, "p", COLOURED)
