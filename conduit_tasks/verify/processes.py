@@ -1,8 +1,8 @@
 """The same with real processes: a run as a process that is killed by SIGKILL at any moment, and started again.
 
-The process runs the real applications (`spark.app.main`) over the real operator's look, one after the other; only the
-executors are in it too, so that a kill takes both, and no JVM is waited for. What happens between is up to the machine:
-a seed draws the pipeline and the moments, but not to the same instruction again.
+The process does what the tasks of a run do, side by side in threads; the executors are in it too, so that a kill takes
+all of them, and no JVM is waited for. What happens between is up to the machine: a seed draws the pipeline and the
+moments, but not to the same instruction again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 from conduit_tasks.settings import Settings, forget
 from conduit_tasks.verify.checks import Outside, account
@@ -31,6 +32,8 @@ from conduit_tasks.verify.server import own_redis, scratch_folder
 KILLS = 8
 MOST = 60
 """Runs until everything must be drained."""
+LASTS = 3_600.0
+"""Seconds that a run lasts at most."""
 
 
 def kill_processes(seeds: Sequence[int], events: int) -> Iterator[Result]:
@@ -206,12 +209,10 @@ def _receiving(scenario: Scenario) -> Iterator[tuple[int, list[tuple[str, str, i
 
 def main(pipeline: str, run: str) -> int:
     """One run in this process; prints `idle` where there was nothing to do, `stopped` where the pipeline is."""
-    from conduit_tasks.errors import ConduitError
+    from conduit_tasks.errors import ConduitError, LeaseHeld, PipelineStopped, Unavailable
     from conduit_tasks.micro_batch.plan import plan_run
-    from conduit_tasks.micro_batch.work import needed
     from conduit_tasks.pipeline.load import get_pipeline
-    from conduit_tasks.spark import app, session
-    from conduit_tasks.verify.tasks import ack_task, here
+    from conduit_tasks.verify.tasks import ack_task, node_task
 
     said: Any = sys.stdout.write
     found = get_pipeline(pipeline)
@@ -221,18 +222,29 @@ def main(pipeline: str, run: str) -> int:
             return 0
     except ConduitError:
         said("stopped\n")
-    nodes = [s.node for s in found.sources] + (["processors"] if found.processors else [])
-    with patch.object(session, "run_all", here):
-        for node in [*nodes, *(d.node for d in found.destinations)]:
-            if needed(pipeline, node, run).submit:
-                code = app.main(["--pipeline", pipeline, "--node", node, "--run", run])
-                if code == app.STOPPED:
-                    said("stopped\n")
-                elif code == 1:
-                    return 1
-    for source in found.sources:
-        ack_task(pipeline, source.id, run)
-    return 0
+    failed: list[str] = []
+
+    def task(work: Callable[[], str]) -> None:
+        try:
+            work()
+        except PipelineStopped:
+            said("stopped\n")
+        except (LeaseHeld, Unavailable):
+            return
+        except BaseException:  # noqa: BLE001 - it is told
+            failed.append(traceback.format_exc())
+
+    nodes = [*(s.node for s in found.sources), *(["processors"] if found.processors else [])]
+    nodes += [d.node for d in found.destinations]
+    tasks: list[Callable[[], str]] = [partial(node_task, pipeline, node, run, LASTS) for node in nodes]
+    tasks += [partial(ack_task, pipeline, source.id, run) for source in found.sources]
+    threads = [threading.Thread(target=task, args=(work,)) for work in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.stderr.write("".join(failed))
+    return bool(failed)
 
 
 if __name__ == "__main__":
