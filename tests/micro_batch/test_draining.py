@@ -16,7 +16,7 @@ from conduit_tasks.micro_batch import draining, node
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import force_stop, stop
 from conduit_tasks.micro_batch.plan import plan_run
-from tests.micro_batch.harness import payloads, state, write_pipeline
+from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, play
 from tests.micro_batch.test_whole import TWO, events
 
@@ -166,6 +166,28 @@ def test_a_run_that_has_lasted_as_long_as_it_may_leaves_the_rest_to_one_that_fol
     assert 0 < len(payloads(home / "out/all.jsonl")) < 120
     assert not play("p", "second").again
     drained(home, rows)
+
+
+def test_a_destination_that_is_at_work_past_the_runs_limit_leaves_the_rest_to_one_that_follows(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "BEGINS_WITHIN", 1.0)
+    monkeypatch.setattr(draining, "NEVER", 2.0)
+    # Given a destination with a backlog of several micro-batches
+    keys = "    isolate: true\n    lag-budget: {records: 1000}\n    connectors:"
+    write_pipeline(home, "p", COLOURED.replace("    connectors:", keys))
+    events(home / "data", "a.jsonl", 0, 400)
+    play("p", "one", without=["destinations.red"])
+    # When it delivers in a run that has lasted as long as it may
+    plan_run("p", "two")
+    with opened("p", "two") as context:
+        assert context.broker.latest_sealed() == 10
+        ended = node.work_through(context, "destinations.red", "two", here, limit=0.0)
+        cursor = context.broker.delivery("red").cursor
+    # Then it does its share of one, and another run follows
+    assert cursor == 1
+    assert ended.again
+    assert "9 are left to the next run" in ended.reason
 
 
 def test_a_run_of_so_many_records_reads_no_more_and_asks_for_no_other(home: Path) -> None:
