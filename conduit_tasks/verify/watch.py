@@ -211,10 +211,12 @@ class Watch:
                     self.found.broken(f"C6: {destination or 'seal'} stores a dead letter before the vote on it")
 
     def _drained(self, said: Any, drain: Any, *_: Any) -> None:
-        """No micro-batch is left behind by a holder that gives its lease up because there is nothing left."""
+        """No micro-batch is left behind by a holder that gives its lease up because there is nothing left; one that has
+        lost it leaves what there is to its successor."""
         name, sealed = drain.destination.id, self._numbers("pipeline", "sealed")[0]
         cursor = self._numbers(f"destination:{name}", "cursor")[0]
-        if cursor < sealed and not said.again and not self.scenario.forgetful:
+        ours = self._numbers(f"lease:{drain.destination.node}", "token")[0] == drain.lease.token
+        if ours and cursor < sealed and not said.again and not self.scenario.forgetful:
             self.found.broken(f"{name} gave its lease up at {cursor}, and left micro-batch {sealed} behind")
 
     def _confirming(
