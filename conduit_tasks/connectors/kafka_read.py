@@ -29,7 +29,8 @@ BATCH = 10_000
 PATIENCE = 0.2
 """Seconds that the client gathers a batch."""
 HEADER, BINARY_HEADER, HEADERS = "kafka.header.", "kafka.header.base64.", "kafka.header.list."
-"""Metadata of a header: its value as text, or in base64 where it is none; of several of a name, what `listed` makes."""
+"""Metadata of a header: its value as text, or in base64 where it is none; of several of a name, and of one without a value,
+what `listed` makes."""
 _OWN = (BINARY_HEADER.removeprefix(HEADER), HEADERS.removeprefix(HEADER))
 """A header whose name begins so would be taken for another one's: it is a list, too."""
 ERROR = "conduit.error"
@@ -195,7 +196,8 @@ def _named(part: str, message: Any, headers: list[tuple[str, bytes | None]] | st
 def _headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, str]]:
     found: dict[str, str] = {}
     several: dict[str, list[bytes | None]] = {}
-    if len({name for name, _ in headers}) < len(headers) or any(name.startswith(_OWN) for name, _ in headers):
+    plain = all(value is not None and not name.startswith(_OWN) for name, value in headers)
+    if not plain or len({name for name, _ in headers}) < len(headers):
         for name, value in headers:
             several.setdefault(name, []).append(value)
     for name, value in headers:
@@ -205,10 +207,10 @@ def _headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, str
             text = None
         if text is not None and (attribute := _CE.fullmatch(name)):
             found[f"cloudevents.{attribute[1]}"] = text
-        if len(several.get(name, ())) > 1 or name.startswith(_OWN):
+        if len(several.get(name, ())) > 1 or value is None or name.startswith(_OWN):
             found[HEADERS + name] = listed(several[name])
         elif text is None:
-            found[BINARY_HEADER + name] = base64.b64encode(value or b"").decode()
+            found[BINARY_HEADER + name] = base64.b64encode(value).decode()
         else:
             found[HEADER + name] = text
     return list(found.items())

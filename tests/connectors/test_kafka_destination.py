@@ -74,6 +74,7 @@ def test_payload_key_and_the_headers_of_a_message_that_was_read_become_a_message
 def test_headers_that_are_a_list_become_as_many_headers_again(kafka: Kafka) -> None:
     topic, copy = kafka.topic(), kafka.topic()
     sent = [("via", b"a"), ("via", b"\xff"), ("via", None), ("list.x", b"1"), ("base64.y", b"2"), ("who", b"me")]
+    sent += [("null", None), ("empty", b"")]
     kafka.put(topic, [b"v"], headers=sent)
     # Given metadata that is no such list
     kafka.put(topic, [b"v"])
