@@ -29,8 +29,8 @@ BATCH = 10_000
 PATIENCE = 0.2
 """Seconds that the client gathers a batch."""
 HEADER, BINARY_HEADER, HEADERS = "kafka.header.", "kafka.header.base64.", "kafka.header.list."
-"""Metadata of a header: its value as text, or in base64 where it is none; of several of a name, and of one without a value,
-what `listed` makes."""
+"""Metadata of a header: its value as text, or in base64 where it is none; of several of a name, or one
+without a value, what `listed` makes."""
 _OWN = (BINARY_HEADER.removeprefix(HEADER), HEADERS.removeprefix(HEADER))
 """A header whose name begins so would be taken for another one's: it is a list, too."""
 ERROR = "conduit.error"

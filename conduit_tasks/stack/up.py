@@ -15,7 +15,7 @@ from conduit_tasks.settings import forget
 from conduit_tasks.spark import cds
 from conduit_tasks.stack import connect, gateway, processes, redis
 from conduit_tasks.stack.api import Api
-from conduit_tasks.stack.environment import POOL, component_environment, load_secrets
+from conduit_tasks.stack.environment import CONN, POOL, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, State
 from conduit_tasks.stack.processes import StackError
 from conduit_tasks.waits import lock
@@ -158,7 +158,7 @@ def _migrate(layout: Layout, env: dict[str, str], say: Say) -> None:
     from importlib.metadata import version
 
     marker = layout.airflow / f"migrated-{version('apache-airflow-core')}"
-    if marker.exists() and "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in os.environ:
+    if marker.exists() and CONN not in os.environ:
         return
     say("preparing Airflow's database")
     log = layout.log("migrate")

@@ -23,7 +23,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import Settings
 from conduit_tasks.spark.remote import TOKEN
 from conduit_tasks.stack import connect, processes, redis
-from conduit_tasks.stack.environment import component_environment, load_secrets
+from conduit_tasks.stack.environment import ARGS, CONN, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, Process, State, socket_in
 from conduit_tasks.stack.processes import StackError
 from conduit_tasks.stack.up import end_left_behind
@@ -250,6 +250,34 @@ def test_what_the_user_set_of_airflow_wins_where_we_do_not_rely_on_it(
     assert env["AIRFLOW__API__PORT"] == "8099"
     assert env["CONDUIT_SPOOL"] == "s3://bucket"
     assert env["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] == "False"
+
+
+SAYS_TIMEOUTS = """
+import asyncio
+from airflow import settings
+from sqlalchemy import text
+
+async def waits():
+    async with settings.async_engine.connect() as connection:
+        found = (await connection.execute(text("PRAGMA busy_timeout"))).scalar()
+    await settings.async_engine.dispose()
+    return found
+
+with settings.engine.connect() as connection:
+    print(connection.execute(text("PRAGMA busy_timeout")).scalar(), asyncio.run(waits()))
+"""
+
+
+def test_who_writes_to_airflows_sqlite_waits_a_minute_for_the_others(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CONN, raising=False)
+    env = component_environment(layout, "http://127.0.0.1:8099", "unix:///x")
+    said = subprocess.run([sys.executable, "-c", SAYS_TIMEOUTS], env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split()[-2:] == ["60000", "60000"]
+    # A server of the user's own has other settings
+    monkeypatch.setenv(CONN, "postgresql://airflow@db/airflow")
+    assert ARGS not in component_environment(layout, "http://127.0.0.1:8099", "unix:///x")
 
 
 @pytest.mark.parametrize(
