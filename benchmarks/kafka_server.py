@@ -56,6 +56,8 @@ class KafkaServer:
             "log.dirs": str(self.folder / "data"),
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",
+            # Messages with times of long ago stay.
+            "log.retention.ms": "-1",
             "log.cleaner.dedupe.buffer.size": "2097152",
             "log.cleaner.backoff.ms": "200",
             # A broker that was killed may come back once its session is over.
