@@ -45,7 +45,7 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     ),
     "whole": (
         lambda place, n: whole.run(place, *n),
-        {"full": (5_000_000,), "moderate": (1_000_000,), "quick": (1_000,)},
+        {"full": (1_000_000, 20_000_000), "moderate": (1_000_000, 5_000_000), "quick": (1_000, 2_000)},
     ),
     "chain": (
         lambda place, n: chain.run(place, *n),

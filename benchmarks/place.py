@@ -133,16 +133,23 @@ def serving(place: Place) -> Iterator[tuple[str, redis.Redis, int]]:
                     raise
                 time.sleep(0.02)
         url = f"unix://{layout.socket}"
-        kept = {k: os.environ.get(k) for k in ("CONDUIT_HOME", "CONDUIT_REDIS_URL")}
-        os.environ |= {"CONDUIT_HOME": str(place.home), "CONDUIT_REDIS_URL": url}
-        forget()
-        try:
+        with pointing(place.home, url):
             yield url, client, process.pid
-        finally:
-            for key, value in kept.items():
-                os.environ.pop(key, None) if value is None else os.environ.update({key: value})
-            forget()
     finally:
         client.close()
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def pointing(home: Path, redis_url: str) -> Iterator[None]:
+    """For the block this process's settings are those of a home and a Redis."""
+    kept = {k: os.environ.get(k) for k in ("CONDUIT_HOME", "CONDUIT_REDIS_URL")}
+    os.environ |= {"CONDUIT_HOME": str(home), "CONDUIT_REDIS_URL": redis_url}
+    forget()
+    try:
+        yield
+    finally:
+        for key, value in kept.items():
+            os.environ.pop(key, None) if value is None else os.environ.update({key: value})
+        forget()

@@ -1,7 +1,8 @@
-"""`whole`: events through everything: Airflow's scheduler, plan, submits, delivery, acks; and a run's fixed cost.
+"""`whole`: events through everything: Airflow's scheduler, plan, the nodes side by side, delivery, acks.
 
-An embedded stack of its own, with its real scheduler. A run's seconds are those between Airflow's start and end of it;
-a submit's are those of its task. The class-data archive is built before; nothing else is warmed.
+Embedded stacks of their own, with their real scheduler: one whose tasks work at its Spark Connect server, and one whose
+tasks submit by themselves. A run's seconds are those between the request that starts it and its end, with those of
+runs that follow it at once. The class-data archive is built before, and one event has passed.
 """
 
 from __future__ import annotations
@@ -10,132 +11,200 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.data import count_of
-from benchmarks.place import PIPELINE, Place
+from benchmarks.place import PIPELINE, Place, pointing
 from benchmarks.tables import Figure, Result
-from benchmarks.three import source, to_file
+from benchmarks.three import by_hand, only_buys, seen_added, source, to_file
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.micro_batch.context import open_broker
 from conduit_tasks.spark import cds
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
 
 CONDUIT = str(Path(sys.executable).parent / "conduit")
-PATIENCE = 900
+PATIENCE = 1_800
 """Seconds that a run may take."""
+LOOK, SAMPLE = 0.25, 1.0
+"""Seconds between two looks whether a run has ended, and at the memory of a stack."""
+SAME = 1.25
+"""What counts as the same memory: a factor."""
+FIRST, ONE, NOTHING = "the first event", "one event", "nothing to do"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One DAG run: its seconds, and those of each task that submitted."""
+    """What one request to run came to: seconds until everything was acked, and until it ended; how many DAG runs; the
+    tasks that worked; the most memory of the stack, in bytes, in the first and second half of the time."""
 
+    acked: float
     seconds: float
-    submits: list[float]
+    runs: int
+    nodes: int
+    memory: tuple[int, int]
 
 
 @contextmanager
-def stack(place: Place) -> Iterator[Callable[..., str]]:
-    """A stack in the place's home for the block; gives a function that runs `conduit` there."""
+def stack(place: Place, settings: Mapping[str, str]) -> Iterator[None]:
+    """A stack in the place's home for the block. `settings`: of its environment."""
     home = place.home
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
     environment |= {
         "CONDUIT_HOME": str(home),
         "CONDUIT_API_PORT": "0",
         "CONDUIT_CLASS_DATA": str(cds.folder(place.base)),
+        **settings,
     }
 
-    def conduit(*arguments: str) -> str:
+    def conduit(*arguments: str) -> None:
         done = subprocess.run(
             [CONDUIT, *arguments], env=environment, cwd=home, capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise SystemExit(f"conduit {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
-        return done.stdout
 
     try:
         conduit("stack", "up", "--timeout", str(PATIENCE))
-        yield conduit
+        yield
     finally:
         conduit("stack", "down", "--deadline", "1")
 
 
-def run(place: Place, count: int) -> Result:
-    """`count` events in one micro-batch, then one event, then nothing; on a stack of its own."""
+def run(place: Place, count: int, backlog: int) -> Result:
+    """`count` events at a Connect server and with submits, against a job written by hand; then a `backlog`."""
     place.archive()
-    write_pipeline(place, count)
-    with stack(place) as conduit, _api(place.home) as api:
-        return measure(place, count, conduit, api)
-
-
-def write_pipeline(place: Place, count: int) -> None:
-    """Yearly: nothing runs but what is measured."""
-    keys = {"schedule": "0 0 1 1 *", "micro-batch": {"max-records": count, "max-bytes": "8GiB"}}
-    place.pipeline(source(place.home / "in" / "bench" / "*.jsonl"), to_file("all", place), **keys)
-
-
-def measure(place: Place, count: int, conduit: Callable[..., str], api: Api) -> Result:
-    """The runs of a pipeline that is written, on a stack that is up. `conduit`: runs the command in its home."""
+    write_pipeline(place)
     events = place.events(count)
-    _wait(lambda: api.dag(PIPELINE) and api.request("GET", f"/dags/{PIPELINE}/dagRuns")["total_entries"])
-    _wait(lambda: not api.active_runs(PIPELINE))
-    whole = _run(api, conduit, place, lambda folder: os.link(events, folder / "a.jsonl"))
-    one = _run(api, conduit, place, lambda folder: (folder / "b.jsonl").write_text('{"kind":"one"}\n'))
-    empty = _run(api, conduit, place, lambda _: None)
-    held = count_of(place.out("all.jsonl"), b"\n")
-    if held != count + 1:
-        raise SystemExit(f"{count + 1} lines were expected, {held} are there")
-    runs = {f"{count:,} events": whole, "one event": one, "nothing to do": empty}
-    beyond = one.seconds - sum(one.submits)
+    batch, streaming = (by_hand(place, kind, events)[1].seconds for kind in ("batch", "streaming"))
+    submits = on_a_stack(place, [count], {"CONDUIT_SPARK_CONNECT": "off"})
+    warm = on_a_stack(place, [count, backlog], {})
+    whole, drained = warm[f"{count:,} events"], warm[f"{backlog:,} events"]
+    ways = {"warm": warm, "submits": submits}
+    rows = [[f"{name}, {how}", *row(one)] for how, runs in ways.items() for name, one in runs.items()]
+    rows += [["by hand, one batch job, its submit included", 0.0, batch, 0, 0, 0]]
+    rows += [["by hand, streaming, its submit included", 0.0, streaming, 0, 0, 0]]
+    apart = submits[f"{count:,} events"]
+    figures = [
+        Figure("one event, warm: seconds from the request to the ack", warm[ONE].acked, "≤", 3, " s"),
+        Figure("one event, submits: the same", submits[ONE].acked, "≤", 12, " s"),
+        Figure("nothing to do: seconds", warm[NOTHING].seconds, "≤", 5, " s"),
+        Figure("nothing to do: nodes that work", float(warm[NOTHING].nodes), "≤", 0),
+        Figure("batch by hand / ours, warm", batch / whole.seconds, "≥", 1.0, " ×"),
+        Figure("streaming by hand / ours, warm", streaming / whole.seconds, "≥", 1.5, " ×"),
+        Figure("streaming by hand / ours, submits", streaming / apart.seconds, "≥", 0.8, " ×"),
+        Figure("the backlog: DAG runs", float(drained.runs), "≤", 1),
+        Figure("the backlog: events/s", backlog / drained.seconds, "≥", 150_000),
+        Figure("the backlog: memory, second half / first", drained.memory[1] / drained.memory[0], "≤", SAME, " ×"),
+    ]
     return Result(
-        f"whole: file → file by Airflow's scheduler, {count:,} events of 225 bytes",
-        ("run", "seconds", "submits", "of it in submits"),
-        [[name, r.seconds, len(r.submits), sum(r.submits)] for name, r in runs.items()],
-        [
-            Figure("events/s, everything together", count / whole.seconds, "≥", 100_000),
-            Figure("one event: seconds beyond its two submits", beyond, "≤", 5, " s"),
-            Figure("nothing to do: seconds", empty.seconds, "≤", 5, " s"),
-            Figure("nothing to do: submits", float(len(empty.submits)), "≤", 0),
-        ],
-        ["A submit's seconds are those of its Airflow task, its process's start included."],
-        {
-            "events": float(held),
-            "submits": float(len(whole.submits)),
-            "submits.one": float(len(one.submits)),
-            "submits.nothing": float(len(empty.submits)),
-        },
+        f"whole: file → 3 JSON destinations by Airflow's scheduler, {count:,} and {backlog:,} events of 225 bytes",
+        HEAD,
+        rows,
+        figures,
+        ["Memory: what is resident of all that the stack runs; shared pages count once for each process."],
+        facts(warm),
     )
 
 
-def _run(api: Api, conduit: Callable[..., str], place: Place, put: Callable[[Path], Any]) -> Run:
+HEAD = ("run", "acked after s", "seconds", "DAG runs", "nodes that worked", "MiB")
+
+
+def row(one: Run) -> list[object]:
+    return [one.acked, one.seconds, one.runs, one.nodes, max(one.memory) >> 20]
+
+
+def facts(runs: Mapping[str, Run]) -> dict[str, float]:
+    return {f"nodes.{name}": float(one.nodes) for name, one in runs.items()}
+
+
+def write_pipeline(place: Place) -> None:
+    """Yearly: nothing runs but what is measured."""
+    connectors = to_file("all", place), to_file("filtered", place, only_buys()), to_file("added", place, seen_added())
+    place.pipeline(
+        source(place.home / "in" / "bench" / "*.jsonl"), *connectors, schedule="0 0 1 1 *", spool={"retention": "0s"}
+    )
+
+
+def on_a_stack(place: Place, counts: list[int], settings: Mapping[str, str]) -> dict[str, Run]:
+    write_pipeline(place)
+    with stack(place, settings):
+        layout = Layout(place.home)
+        state = State.load(layout)
+        with Api(state.api_url, password=load_secrets(layout)["password"]) as api:
+            return measure(place, counts, api, state)
+
+
+def measure(place: Place, counts: list[int], api: Api, state: State) -> dict[str, Run]:
+    """By name, the runs of a pipeline that is written, on a stack that is up."""
+    wait(lambda: api.dag(PIPELINE) and api.request("GET", f"/dags/{PIPELINE}/dagRuns")["total_entries"])
+    wait(lambda: not api.active_runs(PIPELINE))
     folder = place.home / "in" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    put(folder)
-    conduit("run", PIPELINE, "--timeout", str(PATIENCE))
-    found = api.request("GET", f"/dags/{PIPELINE}/dagRuns", params={"order_by": "-run_after", "limit": 1})["dag_runs"]
-    tasks = api.tasks(PIPELINE, found[0]["dag_run_id"])
-    submits = [
-        float(t["duration"])
-        for t in tasks
-        if t["task_id"].startswith(("sources.", "destinations.")) and t["state"] == "success"
-    ]
-    return Run(_seconds(found[0]), submits)
+    found: dict[str, Run] = {}
+    with pointing(place.home, state.redis_url):
+        broker = open_broker(PIPELINE)
+        for name in (FIRST, ONE):
+            (folder / f"{name}.jsonl").write_text('{"kind":"one"}\n')
+            found[name] = _run(api, broker, state)
+        for count in counts:
+            os.link(place.events(count), folder / f"{count}.jsonl")
+            found[f"{count:,} events"] = _run(api, broker, state)
+        found[NOTHING] = _run(api, broker, state)
+        broker.close()
+    held, due = count_of(place.out("all.jsonl"), b"\n"), 2 + sum(counts)
+    if held != due:
+        raise SystemExit(f"{due} lines were expected, {held} are there")
+    return found
 
 
-def _seconds(run: dict[str, Any]) -> float:
-    return (datetime.fromisoformat(run["end_date"]) - datetime.fromisoformat(run["start_date"])).total_seconds()
+def _run(api: Api, broker: Broker, state: State) -> Run:
+    run_id, sealed = f"bench__{uuid.uuid4()}", broker.latest_sealed()
+    acked, memory, now, looked = 0.0, list[tuple[float, int]](), 0.0, 0.0
+    began = time.perf_counter()
+    api.trigger(PIPELINE, run_id, {})
+    while now - looked < LOOK or api.active_runs(PIPELINE):
+        looked = now if now - looked >= LOOK else looked
+        if now > PATIENCE:
+            raise SystemExit(f"{run_id} does not end; see .conduit/logs in the work folder's home")
+        if not acked and broker.latest_sealed() > sealed and broker.position("in") == broker.acked_position("in"):
+            acked = now
+        if not memory or now - memory[-1][0] > SAMPLE:
+            memory.append((now, _memory(state)))
+        time.sleep(0.02)
+        now = time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    runs = api.request("GET", f"/dags/{PIPELINE}/dagRuns", params={"order_by": "-run_after", "limit": 100})["dag_runs"]
+    ours = runs[: [r["dag_run_id"] for r in runs].index(run_id) + 1]
+    tasks = [task for r in ours for task in api.tasks(PIPELINE, r["dag_run_id"])]
+    nodes = [t for t in tasks if t["task_id"].startswith(("sources.", "destinations.")) and t["state"] == "success"]
+    if bad := [r["dag_run_id"] for r in ours if r["state"] != "success"]:
+        raise SystemExit(f"{', '.join(bad)} failed; see .conduit/logs in the work folder's home")
+    halves = [max((m for at, m in memory if (at > seconds / 2) is late), default=1) for late in (False, True)]
+    return Run(acked or seconds, seconds, len(ours), len(nodes), (halves[0], halves[1]))
 
 
-def _api(home: Path) -> Api:
-    return Api(State.load(Layout(home)).api_url, password=load_secrets(Layout(home))["password"])
+def _memory(state: State) -> int:
+    """Bytes that everything below the stack's parts holds."""
+    total = 0
+    for part in state.processes.values():
+        try:
+            top = psutil.Process(part.pid)
+            total += sum(p.memory_info().rss for p in (top, *top.children(recursive=True)))
+        except psutil.NoSuchProcess:
+            continue
+    return total
 
 
-def _wait(condition: Callable[[], Any]) -> None:
+def wait(condition: Callable[[], Any]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:

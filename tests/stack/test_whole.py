@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,16 @@ class SharedPlace(Place):
         self.write_pipeline(*connectors, **keys)
 
 
-def test_events_through_everything_are_counted_and_a_run_with_nothing_to_do_submits_nothing(
+def test_events_through_everything_are_counted_and_a_run_with_nothing_to_do_starts_no_node(
     stack: Stack, tmp_path: Path
 ) -> None:
     place = SharedPlace(tmp_path, stack.home)
     with stack.lent(PIPELINE), stack.api() as api:
-        whole.write_pipeline(place, 1_000)
-        result = whole.measure(place, 1_000, stack.conduit, api)
+        whole.write_pipeline(place)
+        runs = whole.measure(place, [1_000], api, stack.state)
 
-    assert result.facts == {"events": 1_001.0, "submits": 2.0, "submits.one": 2.0, "submits.nothing": 0.0}
-    assert len(result.rows) == 3
-    assert all(math.isfinite(figure.got) for figure in result.figures)
+    assert [one.nodes for one in runs.values()] == [4, 4, 4, 0]
+    assert [one.runs for one in runs.values()] == [1, 1, 1, 1]
+    assert all(0 < one.acked <= one.seconds for one in runs.values())
+    assert all(min(one.memory) > 1 << 20 for one in list(runs.values())[:3])
+    assert all(len(whole.row(one)) == len(whole.HEAD) - 1 for one in runs.values())
