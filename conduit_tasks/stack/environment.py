@@ -16,9 +16,6 @@ from conduit_tasks.stack.layout import Layout, write_private
 
 USER = "admin"
 POOL = "conduit_spark"
-SQLITE = {"timeout": 60.0}
-"""How long those that write to Airflow's SQLite wait for each other; seconds. After its own five a busy machine says
-"database is locked", and the scheduler that hears it ends."""
 CONN, ARGS = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS"
 SPARK_CONNECTION = {"conn_type": "spark", "host": "local[*]"}
 
@@ -72,7 +69,7 @@ def _database() -> dict[str, str]:
     """Nothing where it is a server of the user's own."""
     if not os.environ.get(CONN, "sqlite").startswith("sqlite"):
         return {}
-    return dict.fromkeys((ARGS, f"{ARGS}_ASYNC"), f"{__name__}.SQLITE")
+    return dict.fromkeys((ARGS, f"{ARGS}_ASYNC"), "conduit_tasks.stack.sqlite.CONNECT_ARGS")
 
 
 def spark_connection(connect_url: str) -> dict[str, Any]:

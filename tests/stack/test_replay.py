@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.stack import processes
 from conduit_tasks.stack.environment import component_environment
 from conduit_tasks.stack.layout import Layout
 from tests.stack.conftest import PATIENCE, Stack, find_n, until
@@ -50,17 +49,9 @@ def backfill(stack: Stack, first: str, last: str, what: str, behaviour: str) -> 
     ]
     state = stack.state
     environment = component_environment(Layout(stack.home), state.api_url, state.redis_url)
-    # A busy SQLite refuses some of its many small writes, and the scheduler that saw the others falls over their
-    # rollback: then it is asked for again.
-    for _ in range(5):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        locked = "database is locked" in done.stderr
-        if locked:
-            stack.conduit("stack", "up", "--timeout", str(PATIENCE))
-        _ended(stack)
-        if not locked:
-            break
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    _ended(stack)
     with stack.api() as api:
         runs = api.request("GET", f"/dags/{DAG}/dagRuns")["dag_runs"]
     assert {run["state"] for run in runs} == {"success"}, runs
@@ -68,13 +59,7 @@ def backfill(stack: Stack, first: str, last: str, what: str, behaviour: str) -> 
 
 def _ended(stack: Stack) -> None:
     with stack.api() as api:
-
-        def over() -> bool:
-            if not all(processes.find(part) for part in stack.state.processes.values()):
-                stack.conduit("stack", "up", "--timeout", str(PATIENCE))
-            return not api.active_runs(DAG)
-
-        until(over, 2 * PATIENCE)
+        until(lambda: not api.active_runs(DAG), 2 * PATIENCE)
         # Else Airflow takes its time to see that a backfill has ended, and until then refuses the next one.
         for one in api.request("GET", "/backfills", params={"dag_id": DAG})["backfills"]:
             if one["completed_at"] is None:
