@@ -18,7 +18,7 @@ from airflow.timetables.simple import ContinuousTimetable
 
 from conduit_tasks.airflow.wake import WakeTrigger
 from conduit_tasks.pipeline.names import dag_id
-from conduit_tasks.pipeline.schedule import Schedule, parse_schedule
+from conduit_tasks.pipeline.schedule import Schedule, is_continuous, parse_schedule
 from conduit_tasks.pipeline.topology import Pipeline
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def drain_limit(pipeline: Pipeline) -> float:
     `@continuous`."""
     if pipeline.drain_limit is not None:
         return pipeline.drain_limit
-    return CONTINUOUS if parse_schedule(pipeline.schedule).kind == "continuous" else LONGEST
+    return CONTINUOUS if is_continuous(pipeline) else LONGEST
 
 
 def _timetable(when: Schedule, data_intervals: bool) -> BaseTimetable:

@@ -13,6 +13,7 @@ from conduit_tasks.airflow.alerts import look, looking
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped, StateLost
 from conduit_tasks.logs import about
+from conduit_tasks.pipeline.names import AFTER
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +28,23 @@ def fail_without_retry() -> Iterator[None]:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
 
 
-def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any]) -> dict[str, Any] | bool:
+def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any], dag_run: Any = None) -> dict[str, Any] | bool:
     """Plans the run; False (nothing to read, deliver, ack or collect) short-circuits everything after it."""
     from conduit_tasks.micro_batch.plan import plan_run
 
     most = params.get("max-records")
     limits = None if most is None else {"max-records": int(most)}
     with about(pipeline=pipeline_id, run=run_id), looking(pipeline_id, run_id), fail_without_retry():
-        result = plan_run(pipeline_id, run_id, limits)
+        result = plan_run(pipeline_id, run_id, limits, by_hand=_by_hand(dag_run))
         log.info("%s", result.reason)
     if not result.work:
         return False
     return {"micro_batch": result.micro_batch, "reason": result.reason, "left_out": dict(result.left_out)}
+
+
+def _by_hand(dag_run: Any) -> bool:
+    """Whether somebody has started the run, and wants it to end: neither its schedule nor the run before it."""
+    return dag_run is not None and dag_run.run_type == "manual" and not dag_run.run_id.startswith(AFTER)
 
 
 def ack(  # noqa: PLR0917 - what Airflow hands over by name

@@ -41,6 +41,8 @@ class UnderWay:
     nodes: Mapping[str, float]
     again: str = ""
     """Why a run is to follow at once; empty where there is no need."""
+    lasts: bool = False
+    """It waits for more where nothing is left, until its limit; otherwise it ends."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Source → why it could not be asked when the run did so last; empty: it could."""
 
@@ -66,12 +68,12 @@ class UnderWay:
 class Runs(BrokerBase):
     """What the nodes of a run know of each other."""
 
-    def begin_run(self, run: str, records: int | None, base: int, moved: int = 0) -> None:
-        """A run begins that has work. `records`: new ones to read at most, None: no limit; `base`: read before it;
+    def begin_run(self, run: str, records: int | None, base: int, moved: int = 0, *, lasts: bool = False) -> None:
+        """A run begins that has work, or `lasts`: waits for some. `records`: new ones to read at most, None: no limit; `base`: read before it;
         `moved`: the last sealed number and the cursors, added up."""
         records = NO_LIMIT if records is None else records
         keys = {"under_way": self.keys.under_way, "bell": self.keys.bell}
-        self.run(scripts.BEGIN_RUN, keys, run=run, records=records, base=base, moved=moved)
+        self.run(scripts.BEGIN_RUN, keys, run=run, records=records, base=base, moved=moved, lasts=int(lasts))
 
     def tell_at_work(self, run: str, node: str, seconds: float, again: str = "") -> bool:
         """Says that a node's task is at work for so many seconds, 0: that it has ended, below: that it has, and what is
@@ -100,6 +102,7 @@ class Runs(BrokerBase):
             moved=int(found["moved"]),
             nodes={k.removeprefix(NODE): int(v) / 1e6 for k, v in found.items() if k.startswith(NODE)},
             again=found.get("again", ""),
+            lasts=found.get("lasts") == "1",
             left_out={k.removeprefix(LEFT_OUT): v for k, v in found.items() if k.startswith(LEFT_OUT)},
         )
 

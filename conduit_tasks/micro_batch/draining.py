@@ -45,7 +45,9 @@ ACKS = "acks"
 LOOK = 1.0
 """Seconds between two looks of who waits, where the bell does not ring."""
 PLANS_AGAIN = 1.0
-"""Seconds between two looks at sources that had nothing new, while destinations are still at work."""
+"""Seconds between two looks at sources that had nothing new, at most."""
+BUSY = 0.1
+"""The same where something was new just now and the run lasts; then ever longer."""
 CHANGED = 5.0
 """Seconds between two looks whether the pipeline's file has changed."""
 
@@ -121,6 +123,7 @@ class Draining:
     limit: float
     _bell: str = "0-0"
     _planned: float = field(default=-PLANS_AGAIN)
+    _pause: float = BUSY
     _looked: float = field(default_factory=time.monotonic)
     _busy: float = field(default_factory=time.monotonic)
     _stat: tuple[int, int] | None = None
@@ -201,10 +204,34 @@ class Draining:
             raise error
         return Ended(str(error), again=True)
 
+    def lingers(self, seconds: float = LOOK) -> bool:
+        """Whether the run lasts, for a node that can do nothing now: it is stopped, down, or failed a moment ago. Waits
+        so many seconds for what may change that. Raises PipelineStopped."""
+        until = time.monotonic() + seconds
+        while True:
+            self._bell = self.context.broker.bell()
+            if self._stopped():
+                return False
+            course = self._course()
+            if course is None or not self._lasts(course):
+                return False
+            if (left := until - time.monotonic()) <= 0:
+                return True
+            self._wait(left)
+
+    def lasts(self) -> bool:
+        """Whether the run waits for more where nothing is left: its nodes are ready for that from the beginning. Raises
+        PipelineStopped."""
+        course = self._course()
+        return course is not None and self._lasts(course) and not self._stopped()
+
     def past_limit(self) -> bool:
         """Whether the run has lasted as long as it may."""
         course = self._course()
         return course is not None and course.now - course.began > self.limit
+
+    def _lasts(self, course: UnderWay) -> bool:
+        return course.lasts and course.now - course.began <= self.limit
 
     # -- one step ---------------------------------------------------------------------------------------------------
 
@@ -234,7 +261,12 @@ class Draining:
         context, broker = self.context, self.context.broker
         if (over := self._over(course)) is not None:
             return over
-        self._wait(self._planned + PLANS_AGAIN - time.monotonic())
+        if course.lasts:
+            if (early := self._planned + self._pause - time.monotonic()) > 0:
+                self._wait(early)
+                return None
+        else:
+            self._wait(self._planned + PLANS_AGAIN - time.monotonic())
         left = may_read(context, course)
         limits = None if left is None else {"max-records": left}
         try:
@@ -249,6 +281,7 @@ class Draining:
         if found.number is None:
             return self._nothing(course, found)
         log.info("%s", found.reason)
+        self._planned, self._pause = time.monotonic(), BUSY
         broker.ring("opened")
         return None
 
@@ -264,14 +297,15 @@ class Draining:
             return Ended("the pipeline is stopping: nothing new is read")
         if may_read(self.context, course) == 0:
             return Ended(f"{course.records:,} records are read, as many as this run may")
-        if course.now - course.began > self.limit and moved(self.context) != course.moved:
+        if course.now - course.began > self.limit and (course.lasts or moved(self.context) != course.moved):
             return Ended(f"the run has lasted {self.limit:g} s: the next one goes on", again=True)
         if self._changed():
             return Ended("the pipeline's file has changed: the next run goes on with it", again=True)
         return None
 
     def _nothing(self, course: UnderWay, found: Next) -> Ended | None:
-        """Nothing was opened: waits while a destination that is behind is at work."""
+        """Nothing was opened: waits while a destination that is behind is at work, and where the run lasts also where
+        none is behind."""
         pipeline, broker = self.context.pipeline, self.context.broker
         sealed, *cursors = broker.cursors([d.id for d in pipeline.destinations])
         halted = halted_destinations(self.context)
@@ -284,8 +318,11 @@ class Draining:
         if found.budget and not behind:
             return None  # delivered between the two looks
         # Each has no slot, ended before there was something for it, or says nothing any more.
-        if missed := [node for node in behind if not course.waits(node)]:
+        if missed := [node for node in behind if course.lasts or not course.waits(node)]:
             return Ended(f"{', '.join(missed)} had no slot, or ended before: the next run goes on", again=True)
+        if course.lasts:
+            self._planned, self._pause = time.monotonic(), min(1.5 * self._pause, PLANS_AGAIN)
+            return None
         return Ended(found.reason, recovering=found.recovering)
 
     def _wait_for(self, course: UnderWay, found: MicroBatch) -> Ended | None:
@@ -296,7 +333,8 @@ class Draining:
             said = f"{', '.join(nodes)} left micro-batch {found.number} unsealed"
             # The next run reads it without a source that fails.
             left_out = failed_to_read(self.context, found)
-            return Ended(said, again=bool(left_out) or not any(course.waits(node) for node in nodes))
+            again = bool(left_out) or course.lasts or not any(course.waits(node) for node in nodes)
+            return Ended(said, again=again)
         self._wait()
         return None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from conduit_tasks.errors import BrokerUnavailable, Outdated
+from conduit_tasks.errors import BrokerUnavailable, Outdated, Unavailable
 from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.deliver import deliver_destination
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DOWN, DOWN_AT_MOST = 1.0, 30.0
+"""Seconds until a destination that is down is tried again in a run that lasts; twice as long each time."""
 TELLS = 5.0
 """Seconds between two words on how far a node is, where it got on."""
 
@@ -43,8 +45,17 @@ def work_through(
     and waits), PipelineStopped, Fenced, SourceError, SpoolError.
     """
     draining = Draining(context, run, limit)
+    wait = DOWN
     with _telling(context, node, progress):
-        return _work(context, node, run, run_all, draining, cleared, progress)
+        while True:
+            began = time.monotonic()
+            try:
+                return _work(context, node, run, run_all, draining, cleared, progress)
+            except Unavailable as error:
+                wait = DOWN if time.monotonic() - began > 2 * wait else min(2 * wait, DOWN_AT_MOST)
+                if not node.startswith("destinations.") or not draining.lingers(wait):
+                    raise
+                log.warning("%s is tried again, as the run lasts: %s", node, error)
 
 
 def _work(  # noqa: PLR0917 - what a node is given

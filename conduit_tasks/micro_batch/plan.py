@@ -15,6 +15,7 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.gone import forget_gone
 from conduit_tasks.micro_batch.holding import holding
+from conduit_tasks.pipeline.schedule import is_continuous
 from conduit_tasks.pipeline.topology import Limits
 
 if TYPE_CHECKING:
@@ -39,8 +40,11 @@ class PlanResult:
     """Source → why it was not asked whole; the others were."""
 
 
-def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None) -> PlanResult:
-    """Plans one run.
+def plan_run(
+    pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None, *, by_hand: bool = False
+) -> PlanResult:
+    """Plans one run. Under `@continuous` it lasts, whatever there is to do: it waits for more; but not one that was
+    started `by_hand`, nor one with `limits`.
 
     `limits`: `max-records` that this run may read at most (a param of a manual run; 0: it only delivers); a micro-batch
     of it holds no more than that, nor than the pipeline's own.
@@ -50,16 +54,17 @@ def plan_run(pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = N
     """
     with opened(pipeline_id, run_id) as context:
         remember(context)
+        lasts = not by_hand and limits is None and is_continuous(context.pipeline)
         while True:
             try:
                 with holding(context, again=False):
-                    found = plan(context, limits)
+                    found = plan(context, limits, lasts=lasts)
             except Fenced:
                 # Another run opened and sealed the next micro-batch meanwhile: what there is to do has changed.
                 continue
             if found.work:
                 most = (limits or {}).get("max-records")
-                context.broker.begin_run(run_id, most, records_read(context), moved(context))
+                context.broker.begin_run(run_id, most, records_read(context), moved(context), lasts=lasts)
                 for source, why in found.left_out.items():
                     context.broker.tell_left_out(run_id, source, why)
             return found
@@ -76,8 +81,8 @@ def moved(context: Context) -> int:
     return sum(context.broker.cursors([d.id for d in context.pipeline.destinations]))
 
 
-def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResult:
-    """See `plan_run`."""
+def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bool = False) -> PlanResult:
+    """See `plan_run`. `lasts`: there is work, if only to wait for more."""
     broker, pipeline = context.broker, context.pipeline
     status = broker.status()
     if status.status == "degraded":
@@ -113,6 +118,8 @@ def plan(context: Context, limits: Mapping[str, int] | None = None) -> PlanResul
         pending = "micro-batches to collect"
     if pending:
         return PlanResult(None, True, pending, next_one.asked.told())
+    if lasts:
+        return PlanResult(None, True, f"{next_one.reason}: the run waits for more", next_one.asked.told())
     for failure in next_one.asked.failed.values():
         # There is nothing else to do that it would hold up.
         raise failure

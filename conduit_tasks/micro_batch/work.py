@@ -45,12 +45,19 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
                 ended = Draining(context, run_id, limit).outdated(error)
             return WorkNeeded(False, ended.reason, done=done, again=ended.again)
         done = done or work.done
-        if work.submit or work.recovering or work.over:
+        if work.submit:
             return work
         with opened(pipeline_id, run_id) as context:
+            draining = Draining(context, run_id, limit)
+            if work.recovering or work.over:
+                if draining.lingers():
+                    continue
+                return work
+            if draining.lasts():
+                return WorkNeeded(True, "the run lasts: ready for what comes", done=done)
             if done:
                 context.broker.ring(node)
-            more = _wait(Draining(context, run_id, limit), context, node)
+            more = _wait(draining, context, node)
         if isinstance(more, Ended):
             return WorkNeeded(False, more.reason, done=done, recovering=more.recovering, again=more.again)
         if more:

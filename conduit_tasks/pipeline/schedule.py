@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.units import parse_duration
+
+if TYPE_CHECKING:
+    from conduit_tasks.pipeline.topology import Pipeline
 
 PRESETS = {
     "@hourly": "0 * * * *",
@@ -27,6 +30,11 @@ class Schedule:
     kind: Literal["interval", "cron", "continuous"]
     seconds: float
     cron: str | None = None
+
+
+def is_continuous(pipeline: Pipeline) -> bool:
+    """Whether its runs last, one after the other."""
+    return parse_schedule(pipeline.schedule).kind == "continuous"
 
 
 def parse_schedule(text: str) -> Schedule:

@@ -62,6 +62,7 @@ def play(
     limit: float = 60.0,
     slots: int = 100,
     limits: dict[str, int] | None = None,
+    by_hand: bool = False,
     run_all: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]] = here,
     without: Sequence[str] = (),
     late: Mapping[str, float] | None = None,
@@ -76,7 +77,7 @@ def play(
     `without`: nodes whose tasks never begin; `late`: seconds until a node's begins; `meanwhile` is called once
     the nodes have been started; `chosen`: destinations, all where empty."""
     played = Played()
-    if not plan_run(pipeline_id, run, limits).work:
+    if not plan_run(pipeline_id, run, limits, by_hand=by_hand).work:
         played.idle = True
         return played
     pipeline = get_pipeline(pipeline_id)

@@ -1,0 +1,173 @@
+"""Under `@continuous` a run lasts: its nodes wait for what comes until its limit (DESIGN "One run", C9, X1)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.errors import Unavailable
+from conduit_tasks.micro_batch import draining, node
+from conduit_tasks.micro_batch.control import force_stop, start, stop, stop_destination
+from conduit_tasks.micro_batch.plan import plan_run
+from tests.micro_batch.harness import payloads, state, write_pipeline
+from tests.micro_batch.side_by_side import play
+from tests.micro_batch.test_draining import COLOURED, wait_for
+from tests.micro_batch.test_whole import events
+
+STREAM = COLOURED.replace("    connectors:", '    schedule: "@continuous"\n    connectors:')
+ALONE = STREAM.replace("    connectors:", "    isolate: true\n    lag-budget: {records: 1000}\n    connectors:")
+
+
+def delivered(home: Path, rows: list[dict[str, Any]]) -> Callable[[], bool]:
+    return lambda: len(payloads(home / "out/all.jsonl")) >= len(rows)
+
+
+def test_a_run_lasts_and_delivers_what_comes_within_its_time(home: Path) -> None:
+    # Given a pipeline that has nothing to do
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir(exist_ok=True)
+    rows: list[dict[str, Any]] = []
+
+    def come() -> None:
+        # When something comes, again and again, each time after all is delivered
+        for n in range(4):
+            rows.extend(events(home / "data", f"{n}.jsonl", 10 * n, 10))
+            wait_for(delivered(home, rows))
+        stop("p", deadline=60)
+
+    # Then one run delivers it all, and each node of it was started once
+    played = play("p", limit=60.0, meanwhile=come)
+    assert payloads(home / "out/all.jsonl") == rows
+    assert payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"]
+    assert {state for node, state in played.states.items() if not node.startswith("acks")} == {"success"}
+    assert not played.again
+
+
+def test_a_run_ends_by_its_limit_also_where_nothing_came(home: Path) -> None:
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir(exist_ok=True)
+    played = play("p", limit=1.0)
+    assert not played.idle
+    assert "lasted 1 s" in str(played.said["sources.in"])
+    assert played.again
+
+
+@pytest.mark.parametrize("how", [{"by_hand": True}, {"limits": {"max-records": 5}}])
+def test_a_run_that_is_started_by_hand_or_bounded_ends_when_nothing_is_left(home: Path, how: dict[str, Any]) -> None:
+    write_pipeline(home, "p", STREAM)
+    rows = events(home / "data", "a.jsonl", 0, 10)
+    play("p", **how)
+    assert payloads(home / "out/all.jsonl") == rows[: how.get("limits", {}).get("max-records", 10)]
+    assert not plan_run("p", "after", by_hand=True).work or "limits" in how
+
+
+def test_a_forceful_stop_ends_it_though_nothing_is_at_work(home: Path) -> None:
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir(exist_ok=True)
+    played = play("p", meanwhile=lambda: (time.sleep(0.5), force_stop("p")), patience=20)
+    assert set(played.states.values()) <= {"failed", "success"}
+    assert not plan_run("p", "after").work
+
+
+def test_a_changed_file_ends_it_though_nothing_is_at_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "CHANGED", 0.0)
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir(exist_ok=True)
+    changed = STREAM.replace("max-records: 40", "max-records: 900")
+    played = play("p", meanwhile=lambda: (time.sleep(0.5), write_pipeline(home, "p", changed)), patience=20)
+    assert "has changed" in played.again
+
+
+@pytest.mark.proves("X1")
+def test_a_destination_that_is_down_is_tried_again_by_the_same_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "DOWN", 0.1)
+    write_pipeline(home, "p", ALONE)
+    rows = events(home / "data", "a.jsonl", 0, 40)
+    tries: list[float] = []
+
+    def down(function: Callable[[Any], Any], pieces: Any) -> list[Any]:
+        if threading.current_thread().name == "destinations.red":
+            tries.append(time.monotonic())
+            if len(tries) < 4:
+                raise Unavailable("it is down")
+        return [function(piece) for piece in pieces]
+
+    def watch() -> None:
+        wait_for(lambda: bool(payloads(home / "out/red.jsonl")))
+        stop("p", deadline=60)
+
+    played = play("p", run_all=down, meanwhile=watch)
+    assert played.states["destinations.red"] == "success"
+    drained_after_start(home, rows)
+
+
+def test_a_destination_that_is_stopped_and_started_goes_on_in_the_same_run(home: Path) -> None:
+    write_pipeline(home, "p", ALONE)
+    rows = events(home / "data", "a.jsonl", 0, 40)
+    stop_destination("p", "red")
+
+    def watch() -> None:
+        wait_for(delivered(home, rows))
+        assert not payloads(home / "out/red.jsonl")
+        start("p", "red")
+        wait_for(lambda: bool(payloads(home / "out/red.jsonl")))
+        stop("p", deadline=60)
+
+    play("p", meanwhile=watch)
+    drained_after_start(home, rows)
+
+
+def test_a_node_that_failed_a_moment_ago_is_waited_for_in_the_run(home: Path) -> None:
+    # Given a delivery that failed in the run before
+    write_pipeline(home, "p", ALONE)
+    rows = events(home / "data", "a.jsonl", 0, 40)
+    broken = [True]
+
+    def breaks(function: Callable[[Any], Any], pieces: Any) -> list[Any]:
+        if threading.current_thread().name == "destinations.red" and broken:
+            broken.clear()
+            raise RuntimeError("it broke")
+        return [function(piece) for piece in pieces]
+
+    first = play("p", "one", run_all=breaks, limit=30.0)
+    assert first.states["destinations.red"] == "failed"
+    # Then that run was followed, as what is left would wait for its whole time otherwise
+    assert "destinations.red" in first.again
+
+    def watch() -> None:
+        wait_for(lambda: bool(payloads(home / "out/red.jsonl")))
+        stop("p", deadline=60)
+
+    play("p", "two", meanwhile=watch)
+    drained_after_start(home, rows)
+
+
+def drained_after_start(home: Path, rows: list[dict[str, Any]]) -> None:
+    assert payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"]
+    assert payloads(home / "out/all.jsonl") == rows
+    broker = state("p")
+    assert broker.acked_position("in") == broker.position("in")
+    broker.close()
+
+
+def test_a_source_that_has_nothing_is_looked_at_ever_more_rarely(home: Path) -> None:
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir(exist_ok=True)
+    broker = state("p")
+    before = calls(broker)
+    play("p", limit=8.0)
+    took = calls(broker) - before
+    broker.close()
+    assert took < 8 * 60, took
+
+
+def calls(broker: Any) -> int:
+    """Commands that Redis was asked, without those of scripts."""
+    return int(broker.redis.info("stats")["total_commands_processed"])
