@@ -24,6 +24,7 @@ from conduit_tasks.airflow.schedule import drain_limit, schedule_of
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import dag_id, names_of, redrive_dag_id, replay_dag_id, safe_name
+from conduit_tasks.pipeline.schedule import is_continuous
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
 
@@ -62,8 +63,9 @@ def build_dag(pipeline: Pipeline) -> DAG:
         schedule=schedule_of(pipeline),
         start_date=START,
         catchup=False,
-        # One run drains everything; what two would do at once, the nodes of one do side by side.
-        max_active_runs=1,
+        # One run drains everything; what two would do at once, the nodes of one do side by side. One that lasts goes on
+        # until the next one is ready to take over.
+        max_active_runs=2 if is_continuous(pipeline) else 1,
         is_paused_upon_creation=pipeline.status != "running",
         default_args={"owner": "conduit", "retries": RETRIES, "retry_delay": RETRY_DELAY},
         params=_params(pipeline),

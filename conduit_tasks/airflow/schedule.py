@@ -14,7 +14,6 @@ from airflow.sdk import (
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
 )
-from airflow.timetables.simple import ContinuousTimetable
 
 from conduit_tasks.airflow.wake import WakeTrigger
 from conduit_tasks.pipeline.names import dag_id
@@ -27,16 +26,21 @@ if TYPE_CHECKING:
 
 LONGEST, CONTINUOUS = 3_600.0, 600.0
 """Seconds that a run lasts at most, unless the file says otherwise."""
+HAND_OVER, SHORTEST = 20.0, 10.0
+"""Seconds before the end of a run that lasts in which the next one begins: as long as it may take to be ready; and
+between two of them at least."""
 
 
 def schedule_of(pipeline: Pipeline) -> BaseTimetable | Timetable:
-    """The timetable alone, or joined with the asset whose watcher wakes the pipeline. Raises ConfigError."""
-    when = parse_schedule(pipeline.schedule)
-    if when.kind == "continuous":
-        return ContinuousTimetable()
-    timetable = _timetable(when, pipeline.data_intervals)
-    if pipeline.wake is None:
-        return timetable
+    """The timetable alone, or joined with the asset whose watcher wakes the pipeline: because of what is new, or,
+    under `@continuous`, because no run is under way. Raises ConfigError."""
+    if is_continuous(pipeline):
+        # Not `ContinuousTimetable`: that begins the next run when the one before has ended.
+        timetable: BaseTimetable = DeltaTriggerTimetable(timedelta(seconds=_until_next(drain_limit(pipeline))))
+    else:
+        timetable = _timetable(parse_schedule(pipeline.schedule), pipeline.data_intervals)
+        if pipeline.wake is None:
+            return timetable
     name = f"{dag_id(pipeline.id)}.wake"
     watcher = AssetWatcher(name=name, trigger=WakeTrigger(pipeline.id, pipeline.digest()))
     return AssetOrTimeSchedule(timetable=timetable, assets=[Asset(name, watchers=[watcher])])
@@ -48,6 +52,11 @@ def drain_limit(pipeline: Pipeline) -> float:
     if pipeline.drain_limit is not None:
         return pipeline.drain_limit
     return CONTINUOUS if is_continuous(pipeline) else LONGEST
+
+
+def _until_next(limit: float) -> float:
+    """Seconds from the beginning of a run that lasts to that of the next one, which takes over from it."""
+    return max(limit - HAND_OVER, limit / 2, SHORTEST)
 
 
 def _timetable(when: Schedule, data_intervals: bool) -> BaseTimetable:

@@ -44,7 +44,9 @@ def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any], dag_run: Any 
 
 def _by_hand(dag_run: Any) -> bool:
     """Whether somebody has started the run, and wants it to end: neither its schedule nor the run before it."""
-    return dag_run is not None and dag_run.run_type == "manual" and not dag_run.run_id.startswith(AFTER)
+    if dag_run is None or dag_run.run_id.startswith(AFTER):
+        return False
+    return dag_run.run_type not in ("scheduled", "asset_triggered")
 
 
 def ack(  # noqa: PLR0917 - what Airflow hands over by name

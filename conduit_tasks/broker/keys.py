@@ -70,8 +70,13 @@ class Keys:
     @property
     def under_way(self) -> str:
         """hash: run, began (microseconds), records, base, moved, again of the run under way; `node:<node>` → until
-        (microseconds). Until the next run."""
+        (microseconds), `ready:<node>` → 1. Until the next run."""
         return self._tag + "under-way"
+
+    @property
+    def before(self) -> str:
+        """hash: the same of the run that the one under way takes over from. Until the next run."""
+        return self._tag + "under-way-before"
 
     @property
     def bell(self) -> str:

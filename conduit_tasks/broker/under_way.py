@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conduit_tasks.broker import scripts
@@ -18,7 +18,7 @@ from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.errors import BrokerFull
 
-NODE, LEFT_OUT = "node:", "left_out:"
+NODE, READY, LEFT_OUT = "node:", "ready:", "left_out:"
 NO_LIMIT = -1
 MOST_BLOCKED = 2.0
 """Seconds that one command waits for the bell: well below the client's timeout of an answer."""
@@ -45,6 +45,14 @@ class UnderWay:
     """It waits for more where nothing is left, until its limit; otherwise it ends."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Source → why it could not be asked when the run did so last; empty: it could."""
+    ready: frozenset[str] = frozenset()
+    """Nodes that can do their work at once."""
+    ended: float = 0.0
+    """When one of its nodes ended last."""
+    before: UnderWay | None = None
+    """The run that this one takes over from; its nodes go on until those of this one are ready."""
+    after: UnderWay | None = None
+    """The run that takes over from this one."""
 
     def began_at(self, node: str) -> bool:
         """Whether the node's task has begun, and perhaps ended."""
@@ -53,6 +61,10 @@ class UnderWay:
     def at_work(self, node: str) -> bool:
         """Whether the node's task goes on."""
         return self.nodes.get(node, 0.0) > self.now
+
+    def takes_over(self, node: str) -> bool:
+        """Whether the node can do its work from now on, and does."""
+        return node in self.ready and self.at_work(node)
 
     def waits(self, node: str) -> bool:
         """Whether the node's task has ended, and what is left for it waits: it is down, stopped, fails, or was not
@@ -69,42 +81,52 @@ class Runs(BrokerBase):
     """What the nodes of a run know of each other."""
 
     def begin_run(self, run: str, records: int | None, base: int, moved: int = 0, *, lasts: bool = False) -> None:
-        """A run begins that has work, or `lasts`: waits for some. `records`: new ones to read at most, None: no limit; `base`: read before it;
-        `moved`: the last sealed number and the cursors, added up."""
+        """A run begins that has work, or `lasts`: waits for some. `records`: new ones to read at most, None: no limit;
+        `base`: read before it; `moved`: the last sealed number and the cursors, added up. Where both last, the one
+        before goes on until this one takes over."""
         records = NO_LIMIT if records is None else records
-        keys = {"under_way": self.keys.under_way, "bell": self.keys.bell}
-        self.run(scripts.BEGIN_RUN, keys, run=run, records=records, base=base, moved=moved, lasts=int(lasts))
+        self.run(scripts.BEGIN_RUN, self._of_runs(), run=run, records=records, base=base, moved=moved, lasts=int(lasts))
 
-    def tell_at_work(self, run: str, node: str, seconds: float, again: str = "") -> bool:
+    def _of_runs(self) -> dict[str, str]:
+        return {"under_way": self.keys.under_way, "before": self.keys.before, "bell": self.keys.bell}
+
+    def tell_at_work(self, run: str, node: str, seconds: float, again: str = "", *, begins: bool = False) -> bool:
         """Says that a node's task is at work for so many seconds, 0: that it has ended, below: that it has, and what is
-        left for it waits; `again`: why a run is to follow at once. False: another run has begun since."""
-        keys = {"under_way": self.keys.under_way, "bell": self.keys.bell}
+        left for it waits; `again`: why a run is to follow at once; `begins`: it is not ready yet. False: another run
+        has begun since, which does not take over from this one."""
         for_us = int(seconds * 1e6) if seconds >= 0 else -1
-        (known,) = self.run(scripts.AT_WORK, keys, run=run, node=node, for_us=for_us, again=again)
+        (known,) = self.run(
+            scripts.AT_WORK, self._of_runs(), run=run, node=node, for_us=for_us, again=again, begins=int(begins)
+        )
         return bool(known)
+
+    def tell_ready(self, run: str, node: str) -> None:
+        """Says that a node can do its work from now on: the same node of the run before may end."""
+        keys = {"under_way": self.keys.under_way, "bell": self.keys.bell}
+        self.run(scripts.READY, keys, run=run, node=node)
 
     def tell_left_out(self, run: str, source: str, why: str) -> None:
         """Says that this source could not be asked, or, where `why` is empty, that it could again."""
-        self.run(scripts.LEFT_OUT, {"under_way": self.keys.under_way}, run=run, source=source, why=why)
+        keys = {"under_way": self.keys.under_way, "before": self.keys.before}
+        self.run(scripts.LEFT_OUT, keys, run=run, source=source, why=why)
 
     def under_way(self, run: str) -> UnderWay | None:
-        """What is known of this run; None where another has begun since, or none has."""
-        found, (secs, micros) = self.read(("HGETALL", self.keys.under_way), ("TIME",))
-        found = dict(found) if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))
-        if found.get("run") != run:
-            return None
-        return UnderWay(
-            run=run,
-            began=int(found["began"]) / 1e6,
-            now=int(secs) + int(micros) / 1e6,
-            records=None if int(found["records"]) == NO_LIMIT else int(found["records"]),
-            base=int(found["base"]),
-            moved=int(found["moved"]),
-            nodes={k.removeprefix(NODE): int(v) / 1e6 for k, v in found.items() if k.startswith(NODE)},
-            again=found.get("again", ""),
-            lasts=found.get("lasts") == "1",
-            left_out={k.removeprefix(LEFT_OUT): v for k, v in found.items() if k.startswith(LEFT_OUT)},
+        """What is known of this run, which is under way, or from which the one under way takes over; None where it is
+        neither."""
+        now, before = self.runs_under_way()
+        if now is not None and now.run == run:
+            return replace(now, before=before)
+        if before is not None and before.run == run:
+            return replace(before, after=now)
+        return None
+
+    def runs_under_way(self) -> tuple[UnderWay | None, UnderWay | None]:
+        """What is known of the run that began last, and of the one that it takes over from."""
+        of, before, (secs, micros) = self.read(
+            ("HGETALL", self.keys.under_way), ("HGETALL", self.keys.before), ("TIME",)
         )
+        now = int(secs) + int(micros) / 1e6
+        return _course(of, now), _course(before, now)
 
     def has_forgotten(self, course: UnderWay) -> bool:
         """Whether Redis knows nothing any more of a run that it knew of, nor of one that began later."""
@@ -130,3 +152,23 @@ class Runs(BrokerBase):
                 block = max(1, int(min(left, MOST_BLOCKED) * 1000))
                 if self.redis.xread({self.keys.bell: since}, count=1, block=block):
                     return
+
+
+def _course(found: Any, now: float) -> UnderWay | None:
+    found = dict(found) if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))
+    if "run" not in found:
+        return None
+    return UnderWay(
+        run=found["run"],
+        began=int(found["began"]) / 1e6,
+        now=now,
+        records=None if int(found["records"]) == NO_LIMIT else int(found["records"]),
+        base=int(found["base"]),
+        moved=int(found["moved"]),
+        nodes={k.removeprefix(NODE): int(v) / 1e6 for k, v in found.items() if k.startswith(NODE)},
+        again=found.get("again", ""),
+        lasts=found.get("lasts") == "1",
+        left_out={k.removeprefix(LEFT_OUT): v for k, v in found.items() if k.startswith(LEFT_OUT)},
+        ready=frozenset(k.removeprefix(READY) for k in found if k.startswith(READY)),
+        ended=int(found.get("ended", 0)) / 1e6,
+    )

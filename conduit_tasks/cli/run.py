@@ -33,6 +33,7 @@ def run(
     succeeded, 1 where one failed, 2 where they did not end in time."""
     from conduit_tasks.pipeline.load import get_pipeline
     from conduit_tasks.pipeline.names import AFTER, dag_id
+    from conduit_tasks.pipeline.schedule import is_continuous
 
     found = get_pipeline(pipeline)
     unknown = set(destination or ()) - {d.id for d in found.destinations}
@@ -49,7 +50,12 @@ def run(
         if not wait:
             return
         states, until = [watch(api, name, run_id, timeout)], time.monotonic() + timeout
-        while states[-1] in ENDED and (following := [id for id in api.active_runs(name) if id.startswith(AFTER)]):
+        # Under `@continuous` there is always one that follows.
+        while (
+            states[-1] in ENDED
+            and not is_continuous(found)
+            and (following := [id for id in api.active_runs(name) if id.startswith(AFTER)])
+        ):
             note(f"{pipeline}: run {following[0]} goes on with what is left")
             states.append(watch(api, name, following[0], until - time.monotonic()))
     if states[-1] not in ENDED:

@@ -74,7 +74,8 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
             if source_id == context.pipeline.sources[0].id:
                 broker.tell_at_work(run_id, ACKS, 0)
             if now := broker.under_way(run_id):
-                again = now.again or draining.unheard(now)
+                # The run that takes over goes on with what is left.
+                again = "" if now.after else now.again or draining.unheard(now)
                 left_out = now.left_out.get(source_id)
             elif broker.has_forgotten(course):
                 again = "Redis has forgotten this run"

@@ -24,7 +24,7 @@ from conduit_tasks.delivery.handlers import Changes, Handlers
 from conduit_tasks.delivery.latency import Latencies
 from conduit_tasks.delivery.numbering import watched
 from conduit_tasks.delivery.work import Report, Work
-from conduit_tasks.errors import ConduitError, Fenced, Unavailable
+from conduit_tasks.errors import ConduitError, Fenced, LeaseHeld, Unavailable
 from conduit_tasks.logs import about
 from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.beside import keeping
@@ -70,14 +70,28 @@ def deliver_destination(
     destination = context.pipeline.destination(destination_id)
     # Nothing is sent in the last `timeout` seconds of a lease, so that fencing covers sends.
     ttl = context.settings.lease_ttl + destination.delivery.timeout
-    lease = context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
+    lease = _lease(context, destination.node, draining, wait, ttl)
     marker = Marker(context, destination.node, lease.token)
     with lease, keeping(lease), marker.marking(), holding(context):
         drain = Drain(context, destination, lease, run_all, run, progress, marker, draining)
         note_unrecorded(context, destination.id)
         if cleared and runs.finished(context, destination.id, run):
             drain.redeliver()
-        return drain.until_caught_up()
+        ended = drain.until_caught_up()
+    # The same node of the run that takes over may wait for the lease.
+    context.broker.ring(destination.node)
+    return ended
+
+
+def _lease(context: Context, node: str, draining: Draining | None, wait: float, ttl: float) -> Lease:
+    """The destination's lease, which the run that this one takes over from may have as long as it is at work."""
+    while draining is not None:
+        try:
+            return context.broker.acquire(node, context.owner, ttl=ttl)
+        except LeaseHeld:
+            if not draining.taken_over_from(node):
+                break
+    return context.broker.acquire(node, context.owner, wait=wait, ttl=ttl)
 
 
 @dataclass
@@ -103,17 +117,20 @@ class Drain:
             sealed = broker.latest_sealed()
             cursor = broker.delivery(destination.id).cursor
             if cursor >= sealed:
-                if self.draining is not None and self.draining.more(sealed):
+                more = self.draining.more(destination.node, sealed) if self.draining is not None else False
+                if more is True:
                     continue
                 self._finish()
+                if isinstance(more, Ended):
+                    return Ended(f"delivered {self.done} micro-batches up to {cursor}; {more.reason}")
                 # Looks once more: releasing fails if anything was sealed since, so no micro-batch is left behind.
                 if self.lease.release(expect_sealed=sealed):
                     return Ended(f"delivered {self.done} micro-batches up to {cursor}")
                 continue
-            if self.done and self.draining is not None and self.draining.past_limit():
+            if self.done and self.draining is not None and (leaves := self.draining.leaves(destination.node)):
                 self._finish()
                 left = f"{sealed - cursor} are left to the next run"
-                return Ended(f"delivered {self.done} micro-batches up to {cursor}; {left}", again=True)
+                return Ended(f"delivered {self.done} micro-batches up to {cursor}; {left}", again=leaves.again)
             # Redis may have forgotten since the last look: nothing that was confirmed is cut away or sent again.
             self.marker.look()
             self._deliver(cursor + 1)

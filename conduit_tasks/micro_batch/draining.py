@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, LeaseHeld, Outdated, PipelineStopped
@@ -48,6 +48,8 @@ PLANS_AGAIN = 1.0
 """Seconds between two looks at sources that had nothing new, at most."""
 BUSY = 0.1
 """The same where something was new just now and the run lasts; then ever longer."""
+TAKES_OVER = 60.0
+"""Seconds in which a node of the run that takes over is waited for by the same node of the run before."""
 CHANGED = 5.0
 """Seconds between two looks whether the pipeline's file has changed."""
 
@@ -93,14 +95,14 @@ def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
     with opened(pipeline_id, run_id) as context:
         broker, ends = context.broker, AtWork()
 
-        def say(seconds: float = AT_WORK, again: str = "") -> bool:
+        def say(seconds: float = AT_WORK, again: str = "", *, begins: bool = False) -> bool:
             try:
-                broker.tell_at_work(run_id, node, seconds, again)
+                broker.tell_at_work(run_id, node, seconds, again, begins=begins)
             except BrokerUnavailable as error:
                 log.warning("the other nodes of the run do not hear of %s: %s", node, error)
             return True
 
-        say()
+        say(begins=True)
         try:
             with beside(f"{node} at work", AT_WORK / 3, say):
                 yield ends
@@ -109,7 +111,7 @@ def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
             say(ends.tried_again_in + AT_WORK if ends.tried_again_in else over, ends.again)
             with suppress(BrokerUnavailable):
                 course = broker.under_way(run_id)
-                if course is not None and course.began_at(ACKS):
+                if course is not None and course.began_at(ACKS) and course.after is None:
                     ends.late, ends.left = course, may_read(context, course)
 
 
@@ -136,7 +138,11 @@ class Draining:
         Waits as long as others of the run are at work on what has to come before. Raises PipelineStopped."""
         context, node = self.context, f"sources.{source_id}"
         for course, found in self._unsealed():
-            if isinstance(found, Ended) or (found is not None and node in found.missing):
+            if isinstance(found, Ended):
+                return found
+            if course is not None and (over := _handed_over(course, node)):
+                return over
+            if found is not None and node in found.missing:
                 return found
             if course is None:
                 return Ended("another run has begun")
@@ -151,6 +157,8 @@ class Draining:
         for course, found in self._unsealed():
             if isinstance(found, Ended):
                 return found
+            if course is not None and (over := _handed_over(course, PROCESSORS)):
+                return over
             if found is not None and PROCESSORS in found.missing and (early or found.missing == [PROCESSORS]):
                 return found
             before = [s.node for s in self.context.pipeline.sources]
@@ -159,9 +167,9 @@ class Draining:
             self._wait()
         raise AssertionError
 
-    def more(self, sealed: int, *, early: bool = False) -> bool:
+    def more(self, node: str, sealed: int, *, early: bool = False) -> bool | Ended:
         """Whether a destination that has delivered all up to `sealed` finds more, now or after waiting for it; `early`:
-        or will, as it is being read. Raises PipelineStopped."""
+        or will, as it is being read. Ended where another run has taken over. Raises PipelineStopped."""
         pipeline, broker = self.context.pipeline, self.context.broker
         before = before_destinations(pipeline)
         while True:
@@ -170,6 +178,8 @@ class Draining:
                 return False
             # Before the look at what they have done: who ends in between has done all that it will.
             course = self._course()
+            if course is not None and (over := _handed_over(course, node)):
+                return over
             if broker.latest_sealed() > sealed or (early and broker.unsealed() is not None):
                 return True
             if course is None or not self._any_at_work(course, before):
@@ -183,9 +193,10 @@ class Draining:
         if course is None:
             return True
         nodes = [*before_destinations(self.context.pipeline), *_nodes(self.context.pipeline)]
-        if self._any_at_work(course, nodes):
+        # Those of the run that takes over are waited for by its own acks.
+        if self._any_at_work(replace(course, before=None, after=None), nodes):
             self._busy = now
-        elif all(course.began_at(node) for node in nodes) or now - self._busy > NEVER:
+        elif course.after is not None or all(course.began_at(node) for node in nodes) or now - self._busy > NEVER:
             return True
         self.context.broker.await_bell(since, LOOK)
         return False
@@ -225,13 +236,35 @@ class Draining:
         course = self._course()
         return course is not None and self._lasts(course) and not self._stopped()
 
-    def past_limit(self) -> bool:
-        """Whether the run has lasted as long as it may."""
+    def leaves(self, node: str) -> Ended | None:
+        """Why a destination leaves what it has not begun to another run, where it does."""
         course = self._course()
-        return course is not None and course.now - course.began > self.limit
+        if course is None:
+            return None
+        if self._past(course):
+            return Ended("the rest is left to the next run", again=True)
+        return _handed_over(course, node)
+
+    def ready(self, node: str) -> None:
+        """Says that this node can do its work from now on."""
+        self.context.broker.tell_ready(self.run, node)
+
+    def taken_over_from(self, node: str) -> bool:
+        """Whether the same node of the run before is at work still; waits a moment for what may change that."""
+        self._bell = self.context.broker.bell()
+        course = self._course()
+        if course is None or course.before is None or not course.before.at_work(node):
+            return False
+        self._wait()
+        return True
+
+    def _past(self, course: UnderWay) -> bool:
+        """Whether the run has lasted as long as it may; longer where another one is about to take over."""
+        young = course.after is not None and course.now - course.after.began < TAKES_OVER
+        return course.now - course.began > self.limit and not young
 
     def _lasts(self, course: UnderWay) -> bool:
-        return course.lasts and course.now - course.began <= self.limit
+        return course.lasts and not self._past(course)
 
     # -- one step ---------------------------------------------------------------------------------------------------
 
@@ -297,7 +330,7 @@ class Draining:
             return Ended("the pipeline is stopping: nothing new is read")
         if may_read(self.context, course) == 0:
             return Ended(f"{course.records:,} records are read, as many as this run may")
-        if course.now - course.began > self.limit and (course.lasts or moved(self.context) != course.moved):
+        if self._past(course) and (course.lasts or moved(self.context) != course.moved):
             return Ended(f"the run has lasted {self.limit:g} s: the next one goes on", again=True)
         if self._changed():
             return Ended("the pipeline's file has changed: the next run goes on with it", again=True)
@@ -345,8 +378,14 @@ class Draining:
 
     @staticmethod
     def _any_at_work(course: UnderWay, nodes: Sequence[str]) -> bool:
-        young = course.now - course.began < BEGINS_WITHIN
-        return any(course.at_work(node) or (young and not course.began_at(node)) for node in nodes)
+        # A slot that the run before had is free once its node has ended.
+        free = max(course.began, course.before.ended if course.before else 0.0)
+        young = course.now - free < BEGINS_WITHIN
+        others = [run for run in (course.before, course.after) if run is not None]
+        return any(
+            course.at_work(node) or (young and not course.began_at(node)) or any(run.at_work(node) for run in others)
+            for node in nodes
+        )
 
     def _stopped(self) -> bool:
         """Whether a graceful stop has come to its end: all is delivered and acked, and who still waits ends in good
@@ -385,6 +424,14 @@ class Draining:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size
+
+
+def _handed_over(course: UnderWay, node: str) -> Ended | None:
+    """That the same node of the run that takes over does the work from now on: it is ready, or should have been."""
+    after = course.after
+    if after is not None and (after.takes_over(node) or course.now - after.began > TAKES_OVER):
+        return Ended(f"run {after.run} takes over")
+    return None
 
 
 def may_read(context: Context, course: UnderWay) -> int | None:

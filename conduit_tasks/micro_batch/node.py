@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from conduit_tasks.connectors.registry import destination_class, source_class
 from conduit_tasks.errors import BrokerUnavailable, Outdated, Unavailable
 from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
@@ -46,6 +47,9 @@ def work_through(
     """
     draining = Draining(context, run, limit)
     wait = DOWN
+    if draining.lasts():
+        _warm(context, node, run_all)
+        draining.ready(node)
     with _telling(context, node, progress):
         while True:
             began = time.monotonic()
@@ -56,6 +60,22 @@ def work_through(
                 if not node.startswith("destinations.") or not draining.lingers(wait):
                     raise
                 log.warning("%s is tried again, as the run lasts: %s", node, error)
+
+
+def _warm(context: Context, node: str, run_all: RunAll) -> None:
+    """Has Spark do a first job, where the node's work is done there: what comes does not wait for its start."""
+    kind, _, name = node.partition(".")
+    if kind == "sources" and source_class(context.pipeline.source(name).plugin).in_driver:
+        return
+    if kind == "destinations":
+        of = destination_class(context.pipeline.destination(name).plugin)
+        if getattr(of, "in_driver", False):
+            return
+    run_all(_nothing, [0])
+
+
+def _nothing(_: int) -> None:
+    """A job."""
 
 
 def _work(  # noqa: PLR0917 - what a node is given

@@ -54,7 +54,10 @@ def plan_run(
     """
     with opened(pipeline_id, run_id) as context:
         remember(context)
-        lasts = not by_hand and limits is None and is_continuous(context.pipeline)
+        continuous = is_continuous(context.pipeline)
+        lasts = continuous and not by_hand and limits is None
+        if continuous and not lasts and (other := _lasting(context)):
+            return PlanResult(None, False, f"run {other} is under way and lasts: it reads and delivers what comes")
         while True:
             try:
                 with holding(context, again=False):
@@ -68,6 +71,13 @@ def plan_run(
                 for source, why in found.left_out.items():
                     context.broker.tell_left_out(run_id, source, why)
             return found
+
+
+def _lasting(context: Context) -> str:
+    """The run that lasts and reads what comes; empty where there is none."""
+    now, _ = context.broker.runs_under_way()
+    reads = now is not None and now.lasts and all(now.at_work(s.node) for s in context.pipeline.sources)
+    return now.run if now is not None and reads else ""
 
 
 def records_read(context: Context) -> int:
@@ -116,10 +126,9 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
     names = [d.id for d in pipeline.destinations]
     if not pending and broker.collectable([s.id for s in pipeline.sources], names, pipeline.spool_retention):
         pending = "micro-batches to collect"
-    if pending:
-        return PlanResult(None, True, pending, next_one.asked.told())
-    if lasts:
-        return PlanResult(None, True, f"{next_one.reason}: the run waits for more", next_one.asked.told())
+    if pending or lasts:
+        said = pending or f"{next_one.reason}: the run waits for more"
+        return PlanResult(None, True, said, next_one.asked.told())
     for failure in next_one.asked.failed.values():
         # There is nothing else to do that it would hold up.
         raise failure

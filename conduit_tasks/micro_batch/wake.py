@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from conduit_tasks.connectors.base import Position, Source
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.pipeline.schedule import is_continuous
 from conduit_tasks.pipeline.topology import Pipeline, Wake
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ LONGEST = 300.0
 """Seconds between two wake-ups that achieve nothing."""
 TROUBLE = 60.0
 """Seconds at most until a source that could not be looked at is looked at again."""
+OVER = 5.0
+"""Seconds without anybody at work after which a run is over: longer than one takes from its plan to its nodes."""
 LEFT = 60.0
 """Seconds without progress, and without a wake-up, after which what is left over from a run is worth another one."""
 
@@ -35,12 +38,14 @@ LEFT = 60.0
 @dataclass(frozen=True)
 class Look:
     """What one look saw. `news`: sources with something to read; `left`: something that was read is not delivered
-    everywhere, or Redis has forgotten it; `progress`: differs from an earlier one where a run did something
+    everywhere, or Redis has forgotten it; `over`: no run of a pipeline that is to run without a
+    pause is under way; `progress`: differs from an earlier one where a run did something
     meanwhile."""
 
     news: tuple[str, ...] = ()
     left: bool = False
     progress: tuple[int, ...] = ()
+    over: bool = False
 
 
 class Pace:
@@ -58,15 +63,17 @@ class Pace:
         goes on."""
         if look.progress != self._progress:
             self._progress, self._moved, self._delay = look.progress, now, self._pause
-        if not look.news and not look.left:
+        if not look.news and not look.left and not look.over:
             self._delay = self._pause
             return ""
         due = self._woken + self._delay
-        if not look.news:
+        if not look.news and not look.over:
             due = max(due, self._moved + LEFT, self._woken + LEFT)
         if now < due:
             return ""
         self._woken, self._delay = now, max(self._pause, min(2 * self._delay, LONGEST))
+        if look.over:
+            return "no run is under way"
         return f"new in {', '.join(look.news)}" if look.news else "something is not delivered yet"
 
 
@@ -82,6 +89,7 @@ class Watch:
         self._forgot = False
         self._read: tuple[int, ...] | None = None
         self._alone = threading.Lock()
+        self._idle: float | None = None
         self._alone_until: dict[str, tuple[float, float]] = {}
 
     @classmethod
@@ -97,6 +105,8 @@ class Watch:
         pipeline = get_pipeline(pipeline_id)
         wanted = pipeline.wake.sources if pipeline.wake else ()
         ids = [s.id for s in pipeline.sources if source_class(s.plugin).watchable() and (not wanted or s.id in wanted)]
+        if is_continuous(pipeline):
+            ids = []  # its run looks
         sources = {id: source_connector(pipeline, id) for id in ids}
         return cls(pipeline, Broker(pipeline.id, connect(settings())), sources, open_spool(pipeline))
 
@@ -107,7 +117,20 @@ class Watch:
         Raises ConduitError where either cannot be asked.
         """
         with self._alone:
-            return self._look()
+            return self._look_at_runs() if is_continuous(self._pipeline) else self._look()
+
+    def _look_at_runs(self) -> Look:
+        """Whether the run that should last is over: it was killed, has failed, or the pipeline was started again."""
+        now, _ = self._broker.runs_under_way()
+        if self._broker.field(self._broker.keys.pipeline, "status") not in (None, "running"):
+            self._idle = None
+            return Look()
+        if now is not None and any(now.at_work(node) for node in now.nodes):
+            self._idle = None
+        elif self._idle is None:
+            self._idle = time.monotonic()
+        over = self._idle is not None and time.monotonic() - self._idle >= OVER
+        return Look(over=over, progress=(int(now.began * 1e6) if now else 0,))
 
     def _look(self) -> Look:
         keys, ids = self._broker.keys, [d.id for d in self._pipeline.destinations]

@@ -76,7 +76,10 @@ def _wait(draining: Draining, context: Context, node: str) -> str | Ended:
     cursor = context.broker.delivery(name).cursor
     # Where a trigger may want nothing of it no JVM is started before it is known.
     early = not context.pipeline.destination(name).filters
-    if not draining.more(cursor, early=early):
+    more = draining.more(node, cursor, early=early)
+    if isinstance(more, Ended):
+        return more
+    if not more:
         return Ended("nothing to deliver")
     return "" if context.broker.latest_sealed() > cursor else "a micro-batch is being read"
 

@@ -8,20 +8,24 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.assets import AssetOrTimeSchedule
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-from airflow.timetables.simple import ContinuousTimetable
 from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable
 from pendulum import datetime as moment
 
+from conduit_tasks.airflow import tasks
 from conduit_tasks.airflow.factory import load_dags
 from conduit_tasks.airflow.wake import WakeTrigger
+from conduit_tasks.micro_batch import plan
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.pipeline.names import AFTER
 from tests.airflow.conftest import write_pipeline
 from tests.conftest import RedisServer
 from tests.micro_batch.harness import run_until_quiet
@@ -30,12 +34,10 @@ FORMS = [
     ('"*/5 * * * *"', CronTriggerTimetable, 3600),
     ('"@hourly"', CronTriggerTimetable, 3600),
     ("30s", DeltaTriggerTimetable, 3600),
-    ('"@continuous"', ContinuousTimetable, 600),
-    ('"@continuous"\n    drain-limit: 2m', ContinuousTimetable, 120),
     ('"@daily"\n    data-intervals: true', CronDataIntervalTimetable, 3600),
     ("90m\n    data-intervals: true", DeltaDataIntervalTimetable, 3600),
 ]
-WOKEN = [(f"{text}\n    wake: [one, two]", kind, longest) for text, kind, longest in FORMS if "@cont" not in text]
+WOKEN = [(f"{text}\n    wake: [one, two]", kind, longest) for text, kind, longest in FORMS]
 
 
 def live(home: Path, schedule: str) -> tuple[Any, Any]:
@@ -72,6 +74,53 @@ def test_what_wakes_a_pipeline_is_joined_with_its_timetable(
     # And a storm of wake-ups is one run, and one to come
     assert (stored.max_active_runs, stored.catchup) == (1, False)
     assert dag.get_task("destinations.out").drain_limit == longest
+
+
+@pytest.mark.parametrize(
+    ("more", "limit", "apart"),
+    [("", 600, 580), ("drain-limit: 2m", 120, 100), ("drain-limit: 30s", 30, 15), ("drain-limit: 5s", 5, 10)],
+)
+def test_under_continuous_the_next_run_begins_before_the_one_before_has_to_end(
+    home: Path, more: str, limit: float, apart: float
+) -> None:
+    dag, stored = live(home, f'"@continuous"\n    {more}')
+    assert (stored.max_active_runs, stored.catchup) == (2, False)
+    assert dag.get_task("destinations.out").drain_limit == limit
+    # By the time, and at once where none is under way
+    assert type(stored.timetable) is AssetOrTimeSchedule
+    ((_, asset),) = stored.timetable.asset_condition.iter_assets()
+    assert [watcher.trigger["classpath"].rpartition(".")[2] for watcher in asset.watchers] == ["WakeTrigger"]
+    first = DataInterval.exact(moment(2026, 11, 20))
+    after = stored.timetable.next_dagrun_info(
+        last_automated_data_interval=first, restriction=TimeRestriction(moment(2024, 1, 1), None, catchup=True)
+    )
+    assert (after.run_after - first.end).total_seconds() == apart
+
+
+@pytest.mark.parametrize(
+    ("run_type", "run_id", "by_hand"),
+    [
+        ("scheduled", "scheduled__2026", False),
+        ("asset_triggered", "asset_triggered__2026", False),
+        ("operator_triggered", f"{AFTER}0123", False),
+        ("manual", f"{AFTER}0123", False),
+        ("manual", "conduit__1", True),
+        ("backfill", "backfill__2026", True),
+    ],
+)
+def test_only_runs_that_the_schedule_brings_about_last(
+    home: Path, monkeypatch: pytest.MonkeyPatch, run_type: str, run_id: str, by_hand: bool
+) -> None:
+    told: list[bool] = []
+
+    def planned(*_: Any, by_hand: bool) -> plan.PlanResult:
+        told.append(by_hand)
+        return plan.PlanResult(None, False, "nothing new")
+
+    monkeypatch.setattr(plan, "plan_run", planned)
+    write_pipeline(home)
+    tasks.plan("toy", run_id, {}, SimpleNamespace(run_type=DagRunType(run_type), run_id=run_id))
+    assert told == [by_hand]
 
 
 def test_data_intervals_reach_from_one_time_to_the_next(home: Path) -> None:

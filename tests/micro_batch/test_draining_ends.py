@@ -61,12 +61,12 @@ def test_a_graceful_stop_that_has_come_to_its_end_fails_no_node_that_waits(home:
         elif node == "processors":
             assert isinstance(waits.staged(), draining.Ended)
         else:
-            assert not waits.more(context.broker.latest_sealed())
+            assert not waits.more("destinations.all", context.broker.latest_sealed())
         # But a forceful stop is
         context.broker.start()
         context.broker.force_stop()
         with pytest.raises(PipelineStopped):
-            waits.more(context.broker.latest_sealed())
+            waits.more("destinations.all", context.broker.latest_sealed())
 
 
 @pytest.mark.parametrize("late", ["sources.in", "destinations.all", "destinations.red"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.micro_batch import wake
 from conduit_tasks.micro_batch.wake import LEFT, LONGEST, Look, Pace, Watch
 from tests.conftest import RedisServer
 from tests.micro_batch.harness import run_once, run_until_quiet, state, write_pipeline
@@ -184,3 +185,44 @@ def test_a_redis_that_is_gone_is_told_and_found_again(home: Path, redis_server: 
         redis_server.start()
     assert watch.look().news == ()
     watch.close()
+
+
+# --- a pipeline that runs without a pause
+
+
+STREAM = """
+version: "2.2"
+pipelines:
+  - id: p
+    schedule: "@continuous"
+    connectors:
+      - {id: lines, type: source, plugin: file, settings: {path: "in/*.jsonl", format: jsonl}}
+      - {id: out, type: destination, plugin: file, settings: {path: out.jsonl}}
+"""
+
+
+def test_a_pipeline_that_runs_without_a_pause_is_woken_where_no_run_is_under_way(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pipeline(home, "p", STREAM)
+    with closing(state("p")) as broker, closing(Watch.open("p")) as watch:
+        # A run may be on its way from its plan to its nodes
+        assert not watch.look().over
+        monkeypatch.setattr(wake, "OVER", 0.0)
+        assert watch.look().over
+        assert Pace(10).wake(watch.look(), 0) == "no run is under way"
+        broker.begin_run("one", None, 0, lasts=True)
+        before = watch.look().progress
+        broker.tell_at_work("one", "sources.lines", 30.0, begins=True)
+        assert not watch.look().over
+        # When it was killed, or has ended
+        broker.tell_at_work("one", "sources.lines", 0)
+        assert watch.look().over
+        # But not where nobody wants it to run
+        broker.force_stop()
+        assert not watch.look().over
+        broker.start()
+        assert watch.look().over
+        # And each run is progress: after the next one it is woken as soon as after the first
+        broker.begin_run("two", None, 0, lasts=True)
+        assert watch.look().progress != before

@@ -1,0 +1,281 @@
+"""A run that lasts hands over to the next one without a gap, in order (DESIGN "One run", C1, C9)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_tasks.micro_batch import draining
+from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.micro_batch.control import stop
+from conduit_tasks.micro_batch.deliver import DeliverTask
+from conduit_tasks.micro_batch.draining import at_work
+from conduit_tasks.micro_batch.plan import plan_run
+from tests.micro_batch.harness import here, payloads, state, write_pipeline
+from tests.micro_batch.side_by_side import Played, play
+from tests.micro_batch.test_draining import wait_for
+from tests.micro_batch.test_lasting import STREAM
+from tests.micro_batch.test_whole import events
+
+NODES = ["sources.in", "destinations.all", "destinations.red"]
+
+
+class Feed:
+    """New events all the time, until it is stopped."""
+
+    def __init__(self, home: Path, pause: float = 0.02) -> None:
+        self.home, self.pause, self.rows = home, pause, list[dict[str, Any]]()
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Feed:
+        (self.home / "data").mkdir(exist_ok=True)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        n = 0
+        while not self._ends.wait(self.pause):
+            self.rows.extend(events(self.home / "data", f"{n:05d}.jsonl", 3 * n, 3))
+            n += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+
+class Run:
+    """A run in a thread of its own."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.played: Played | None = None
+        self._thread = threading.Thread(target=self._run, args=(name, options), daemon=True)
+        self._thread.start()
+
+    def _run(self, name: str, options: dict[str, Any]) -> None:
+        self.played = play("p", name, **options)
+
+    def ended(self, seconds: float = 60.0) -> Played:
+        self._thread.join(seconds)
+        assert self.played is not None, "the run did not end"
+        return self.played
+
+
+def out(home: Path) -> int:
+    return len(payloads(home / "out/all.jsonl"))
+
+
+def all_is_there(home: Path, rows: list[dict[str, Any]]) -> None:
+    assert payloads(home / "out/all.jsonl") == rows
+    assert payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"]
+    broker = state("p")
+    assert broker.acked_position("in") == broker.position("in")
+    broker.close()
+
+
+@pytest.mark.proves("C1", "C2", "C9")
+def test_runs_hand_over_to_each_other_while_events_come_all_in_order_and_none_twice(home: Path) -> None:
+    write_pipeline(home, "p", STREAM)
+    with Feed(home) as feed:
+        runs = [Run("run-0")]
+        for n in range(1, 5):
+            before = out(home)
+            wait_for(lambda before=before: out(home) > before + 20)
+            # When the next one begins, then the one before ends by itself, and none is to follow it
+            runs.append(Run(f"run-{n}"))
+            ended = runs[-2].ended()
+            assert not ended.again
+            assert {state for node, state in ended.states.items()} == {"success"}, ended
+    wait_for(lambda: out(home) >= len(feed.rows))
+    stop("p", deadline=60)
+    runs[-1].ended()
+    all_is_there(home, feed.rows)
+
+
+def test_a_run_works_on_past_its_limit_until_the_next_one_is_ready_and_delivers_meanwhile(home: Path) -> None:
+    write_pipeline(home, "p", STREAM)
+    starts = threading.Event()
+
+    def slow_start(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        starts.wait(60)
+        return here(function, pieces)
+
+    with Feed(home) as feed:
+        one = Run("one", limit=1.0)
+        wait_for(lambda: out(home) > 10)
+        # Given a next run whose applications take their time to start
+        two = Run("two", run_all=slow_start)
+        wait_for(lambda: plan_at_work("two"))
+        before = out(home)
+        time.sleep(1.5)
+        assert out(home) > before + 10
+        assert one.played is None
+        starts.set()
+        one.ended()
+    wait_for(lambda: out(home) >= len(feed.rows))
+    stop("p", deadline=60)
+    two.ended()
+    all_is_there(home, feed.rows)
+
+
+def plan_at_work(run: str) -> bool:
+    broker = state("p")
+    try:
+        course = broker.under_way(run)
+        return course is not None and all(course.at_work(node) for node in NODES)
+    finally:
+        broker.close()
+
+
+@pytest.mark.proves("C9")
+def test_a_successor_that_is_killed_before_it_is_ready_holds_nothing_up(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pipeline(home, "p", STREAM)
+    with Feed(home) as feed:
+        one = Run("one")
+        wait_for(lambda: out(home) > 10)
+        # When the next run has planned, and some of its tasks have begun, and is killed
+        assert plan_run("p", "two").work
+        broker = state("p")
+        broker.tell_at_work("two", "sources.in", 0.5, begins=True)
+        broker.close()
+        before = out(home)
+        wait_for(lambda: out(home) > before + 20)
+        # Then the one after that takes over
+        three = Run("three")
+        one.ended()
+        before = out(home)
+        wait_for(lambda: out(home) > before + 10)
+    wait_for(lambda: out(home) >= len(feed.rows))
+    stop("p", deadline=60)
+    three.ended()
+    all_is_there(home, feed.rows)
+
+
+def test_a_run_whose_successor_never_gets_ready_ends_and_frees_its_slots(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "TAKES_OVER", 1.0)
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir(exist_ok=True)
+    rows = events(home / "data", "a.jsonl", 0, 30)
+    one = Run("one")
+    wait_for(lambda: out(home) == 30)
+    # Given a next run for which no slot is free
+    assert plan_run("p", "two").work
+    ended = one.ended()
+    assert not ended.again
+    rows += events(home / "data", "b.jsonl", 30, 30)
+    # When its nodes begin, then they go on, and wait for none of the run before
+    two = Run("two")
+    wait_for(lambda: out(home) == 60)
+    stop("p", deadline=60)
+    two.ended()
+    all_is_there(home, rows)
+
+
+def test_the_next_runs_destination_waits_for_the_lease_as_long_as_the_run_before_has_something_under_way(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "1")
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir(exist_ok=True)
+    goes_on = threading.Event()
+
+    def slow(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        if threading.current_thread().name == "destinations.red" and isinstance(function, DeliverTask):
+            goes_on.wait(60)
+        return here(function, pieces)
+
+    rows = events(home / "data", "a.jsonl", 0, 30)
+    one = Run("one", run_all=slow)
+    wait_for(lambda: out(home) == 30)
+    two = Run("two")
+    wait_for(lambda: plan_at_work("two"))
+    # For longer than its lease would last without being renewed
+    time.sleep(4.0)
+    assert one.played is None
+    assert not payloads(home / "out/red.jsonl")
+    goes_on.set()
+    assert one.ended().states["destinations.red"] == "success"
+    rows += events(home / "data", "b.jsonl", 30, 30)
+    wait_for(lambda: out(home) == 60)
+    stop("p", deadline=60)
+    assert two.ended().states["destinations.red"] == "success"
+    all_is_there(home, rows)
+
+
+def test_a_run_that_is_killed_in_the_hand_over_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "1")
+    monkeypatch.setattr(draining, "AT_WORK", 2.0)
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir(exist_ok=True)
+    rows = events(home / "data", "a.jsonl", 0, 40)
+    # Given a run that was killed in mid-work: it says that it is at work, has leases, and says no more
+    assert plan_run("p", "one").work
+    with opened("p", "one") as context:
+        broker = context.broker
+        for node in NODES:
+            broker.tell_at_work("one", node, 2.0, begins=True)
+            broker.tell_ready("one", node)
+        for node in [*NODES, "plan"]:
+            broker.acquire(node, context.owner, ttl=1.0)
+        # When the next one begins
+        two = Run("two")
+        wait_for(lambda: out(home) == 40)
+    stop("p", deadline=60)
+    two.ended()
+    all_is_there(home, rows)
+
+
+def test_a_graceful_stop_in_the_hand_over_ends_both(home: Path) -> None:
+    write_pipeline(home, "p", STREAM)
+    held = threading.Event()
+
+    def slow_start(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        held.wait(60)
+        return here(function, pieces)
+
+    with Feed(home) as feed:
+        one = Run("one")
+        wait_for(lambda: out(home) > 10)
+        two = Run("two", run_all=slow_start)
+        wait_for(lambda: plan_at_work("two"))
+        stop("p", deadline=60)
+        held.set()
+        one.ended()
+        two.ended()
+    delivered = payloads(home / "out/all.jsonl")
+    assert delivered == feed.rows[: len(delivered)]
+    assert not plan_run("p", "after").work
+
+
+def test_a_run_that_is_started_by_hand_leaves_the_one_that_lasts_alone(home: Path) -> None:
+    write_pipeline(home, "p", STREAM)
+    with Feed(home):
+        one = Run("one")
+        wait_for(lambda: out(home) > 10)
+        assert play("p", "by hand", by_hand=True).idle
+        assert play("p", "bounded", limits={"max-records": 3}).idle
+        before = out(home)
+        wait_for(lambda: out(home) > before)
+        stop("p", deadline=60)
+    one.ended()
+
+
+def test_a_task_of_a_run_that_was_taken_over_from_asks_for_no_other_run(home: Path) -> None:
+    write_pipeline(home, "p", STREAM)
+    plan_run("p", "one")
+    with at_work("p", "one", NODES[0]) as ends:
+        broker = state("p")
+        broker.tell_at_work("one", draining.ACKS, 0)
+        plan_run("p", "two")
+        ends.worked, ends.again = True, "it was at work"
+        broker.close()
+    assert ends.follows is None
