@@ -11,10 +11,10 @@
 -- @arg lasts     int     1: it waits for more where nothing is left; 0: it ends
 -- @returns ok
 
-local run, lasts = unpack(redis.call('HMGET', K.under_way, 'run', 'lasts'))
-if run and run ~= A.run then
+local found = redis.call('HMGET', K.under_way, 'run', 'lasts')
+if found[1] and found[1] ~= A.run then
   redis.call('DEL', K.before)
-  if lasts == '1' and A.lasts == '1' then redis.call('RENAME', K.under_way, K.before) end
+  if found[2] == '1' and A.lasts == '1' then redis.call('RENAME', K.under_way, K.before) end
 end
 redis.call('DEL', K.under_way)
 redis.call('HSET', K.under_way, 'run', A.run, 'began', text(now_us()), 'records', A.records, 'base', A.base, 'moved', A.moved, 'lasts', A.lasts)
