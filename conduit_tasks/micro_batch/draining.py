@@ -26,6 +26,7 @@ from conduit_tasks.micro_batch.plan import NODE as PLAN
 from conduit_tasks.micro_batch.plan import Next, halted_destinations, moved, open_next, records_read
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.seal import seal_if_complete
+from conduit_tasks.micro_batch.wake import Watch
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
@@ -46,6 +47,8 @@ LOOK = 1.0
 """Seconds between two looks of who waits, where the bell does not ring."""
 PLANS_AGAIN = 1.0
 """Seconds between two looks at sources that had nothing new, at most."""
+WHOLE = 10.0
+"""The same where they were only looked at, in a run that lasts, as `wake` looks."""
 BUSY = 0.1
 """The same where something was new just now and the run lasts; then ever longer."""
 TAKES_OVER = 60.0
@@ -126,12 +129,16 @@ class Draining:
     _bell: str = "0-0"
     _planned: float = field(default=-PLANS_AGAIN)
     _pause: float = BUSY
+    _asked: float = -WHOLE
+    _watch: Watch | None = None
     _looked: float = field(default_factory=time.monotonic)
     _busy: float = field(default_factory=time.monotonic)
     _stat: tuple[int, int] | None = None
 
-    def __post_init__(self) -> None:
-        self._stat = self._file()
+    def close(self) -> None:
+        """Closes what it looks at the sources with."""
+        if self._watch is not None:
+            self._watch.close()
 
     def slices(self, source_id: str) -> MicroBatch | Ended:
         """The unsealed micro-batch that holds slices for this source to read; opens the next one where none is open.
@@ -295,8 +302,7 @@ class Draining:
         if (over := self._over(course)) is not None:
             return over
         if course.lasts:
-            if (early := self._planned + self._pause - time.monotonic()) > 0:
-                self._wait(early)
+            if not self._due():
                 return None
         else:
             self._wait(self._planned + PLANS_AGAIN - time.monotonic())
@@ -354,9 +360,29 @@ class Draining:
         if missed := [node for node in behind if course.lasts or not course.waits(node)]:
             return Ended(f"{', '.join(missed)} had no slot, or ended before: the next run goes on", again=True)
         if course.lasts:
-            self._planned, self._pause = time.monotonic(), min(1.5 * self._pause, PLANS_AGAIN)
+            self._rest()
             return None
         return Ended(found.reason, recovering=found.recovering)
+
+    def _rest(self) -> None:
+        """Nothing was new: the next look is a little later than this one was."""
+        self._planned, self._pause = time.monotonic(), min(1.5 * self._pause, PLANS_AGAIN)
+
+    def _due(self) -> bool:
+        """Whether the sources are to be asked whole, with a lease and by new connectors: something is new or left, or
+        they were not asked for a while. Waits a moment where it is too early to look."""
+        now = time.monotonic()
+        if (early := self._planned + self._pause - now) > 0:
+            self._wait(early)
+            return False
+        if now - self._asked < WHOLE:
+            self._watch = self._watch or Watch.within(self.context)
+            look = self._watch.look() if self._watch is not None else None
+            if look is not None and not look.news and not look.left:
+                self._rest()
+                return False
+        self._asked = now
+        return True
 
     def _wait_for(self, course: UnderWay, found: MicroBatch) -> Ended | None:
         """Waits for others that have a share in this micro-batch. The processors wait for all sources themselves: as

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from conduit_tasks.connectors.registry import destination_class, source_class
@@ -45,7 +45,19 @@ def work_through(
     told of every micro-batch, and every few seconds how far it is. Raises LeaseHeld, Unavailable (a destination is down
     and waits), PipelineStopped, Fenced, SourceError, SpoolError.
     """
-    draining = Draining(context, run, limit)
+    with closing(Draining(context, run, limit)) as draining:
+        return _through(context, node, run, run_all, draining, cleared, progress)
+
+
+def _through(  # noqa: PLR0917 - what a node is given
+    context: Context,
+    node: str,
+    run: str,
+    run_all: RunAll,
+    draining: Draining,
+    cleared: bool,
+    progress: Callable[..., None],
+) -> Ended:
     wait = DOWN
     if draining.lasts():
         _warm(context, node, run_all)

@@ -21,6 +21,7 @@ from conduit_tasks.pipeline.topology import Pipeline, Wake
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.spool.spool import Spool
 
 log = logging.getLogger(__name__)
@@ -81,10 +82,19 @@ class Watch:
     """Looks at one pipeline's sources and state. Both methods may block for as long as a server lets them wait; several
     threads may call them."""
 
-    def __init__(self, pipeline: Pipeline, broker: Broker, sources: Mapping[str, Source], spool: Spool) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        broker: Broker,
+        sources: Mapping[str, Source],
+        spool: Spool,
+        *,
+        own: bool = False,
+        of_runs: bool = False,
+    ) -> None:
         self.wake = pipeline.wake or Wake()
         self._pipeline, self._broker, self._sources = pipeline, broker, sources
-        self._spool = spool
+        self._spool, self._own, self._of_runs = spool, own, of_runs
         self._positions: dict[str, Position] = {}
         self._forgot = False
         self._read: tuple[int, ...] | None = None
@@ -105,10 +115,11 @@ class Watch:
         pipeline = get_pipeline(pipeline_id)
         wanted = pipeline.wake.sources if pipeline.wake else ()
         ids = [s.id for s in pipeline.sources if source_class(s.plugin).watchable() and (not wanted or s.id in wanted)]
-        if is_continuous(pipeline):
-            ids = []  # its run looks
-        sources = {id: source_connector(pipeline, id) for id in ids}
-        return cls(pipeline, Broker(pipeline.id, connect(settings())), sources, open_spool(pipeline))
+        of_runs = is_continuous(pipeline)
+        # Its runs look at the sources themselves.
+        sources = {} if of_runs else {id: source_connector(pipeline, id) for id in ids}
+        broker = Broker(pipeline.id, connect(settings()))
+        return cls(pipeline, broker, sources, open_spool(pipeline), own=True, of_runs=of_runs)
 
     def look(self) -> Look:
         """What there is to do. One question to Redis, one to each source, and one to the spool where something moved;
@@ -117,7 +128,20 @@ class Watch:
         Raises ConduitError where either cannot be asked.
         """
         with self._alone:
-            return self._look_at_runs() if is_continuous(self._pipeline) else self._look()
+            return self._look_at_runs() if self._of_runs else self._look()
+
+    @classmethod
+    def within(cls, context: Context) -> Self | None:
+        """The same from within a run that lasts, of all sources; None where one of them cannot be looked at cheaply.
+        Closed, it leaves the context's broker open."""
+        from conduit_tasks.connectors.registry import source_class
+        from conduit_tasks.micro_batch.sources import source_connector
+
+        pipeline = context.pipeline
+        if not all(source_class(s.plugin).watchable() for s in pipeline.sources):
+            return None
+        sources = {s.id: source_connector(pipeline, s.id) for s in pipeline.sources}
+        return cls(pipeline, context.broker, sources, context.spool)
 
     def _look_at_runs(self) -> Look:
         """Whether the run that should last is over: it was killed, has failed, or the pipeline was started again."""
@@ -175,4 +199,5 @@ class Watch:
         with self._alone:
             for source in self._sources.values():
                 source.close()
-            self._broker.close()
+            if self._own:
+                self._broker.close()

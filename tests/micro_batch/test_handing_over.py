@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_runs_hand_over_to_each_other_while_events_come_all_in_order_and_none_tw
     all_is_there(home, feed.rows)
 
 
-def test_a_run_works_on_past_its_limit_until_the_next_one_is_ready_and_delivers_meanwhile(home: Path) -> None:
+def test_a_run_works_on_until_the_next_one_is_ready(home: Path) -> None:
     write_pipeline(home, "p", STREAM)
     starts = threading.Event()
 
@@ -106,14 +107,13 @@ def test_a_run_works_on_past_its_limit_until_the_next_one_is_ready_and_delivers_
         return here(function, pieces)
 
     with Feed(home) as feed:
-        one = Run("one", limit=1.0)
+        one = Run("one")
         wait_for(lambda: out(home) > 10)
         # Given a next run whose applications take their time to start
         two = Run("two", run_all=slow_start)
         wait_for(lambda: plan_at_work("two"))
         before = out(home)
-        time.sleep(1.5)
-        assert out(home) > before + 10
+        wait_for(lambda: out(home) > before + 10)
         assert one.played is None
         starts.set()
         one.ended()
@@ -279,3 +279,29 @@ def test_a_task_of_a_run_that_was_taken_over_from_asks_for_no_other_run(home: Pa
         ends.worked, ends.again = True, "it was at work"
         broker.close()
     assert ends.follows is None
+
+
+def test_a_run_goes_on_past_its_limit_for_as_long_as_the_next_one_may_take_to_be_ready(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pipeline(home, "p", STREAM)
+    plan_run("p", "one")
+    with opened("p", "one") as context, closing(draining.Draining(context, "one", 0.0)) as node:
+        ended = node.leaves("sources.in")
+        assert ended is not None
+        assert ended.again
+        plan_run("p", "two")
+        assert node.leaves("sources.in") is None
+        # Until the same node of the next one is ready, and only while that is at work
+        context.broker.tell_ready("two", "sources.in")
+        assert node.leaves("sources.in") is None
+        context.broker.tell_at_work("two", "sources.in", 30.0)
+        ended = node.leaves("sources.in")
+        assert ended is not None
+        assert not ended.again
+        # A task that is tried again is not ready yet
+        context.broker.tell_at_work("two", "sources.in", 30.0, begins=True)
+        assert node.leaves("sources.in") is None
+        # Or for so long at most
+        monkeypatch.setattr(draining, "TAKES_OVER", 0.0)
+        assert node.leaves("sources.in") is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.micro_batch import draining, node, plan
+from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import force_stop, start, stop, stop_destination
 from conduit_tasks.micro_batch.deliver import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.micro_batch.wake import Look, Watch
 from tests.micro_batch.harness import payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import play
 from tests.micro_batch.test_draining import COLOURED, wait_for
@@ -82,6 +85,19 @@ def test_a_changed_file_ends_it_though_nothing_is_at_work(home: Path, monkeypatc
     changed = STREAM.replace("max-records: 40", "max-records: 900")
     played = play("p", meanwhile=lambda: (time.sleep(0.5), write_pipeline(home, "p", changed)), patience=20)
     assert "has changed" in played.again
+
+
+def test_a_file_that_changes_while_a_node_begins_is_noticed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "CHANGED", 0.0)
+    write_pipeline(home, "p", STREAM)
+    (home / "data").mkdir(exist_ok=True)
+    plan_run("p", "run")
+    with opened("p", "run") as context:
+        write_pipeline(home, "p", STREAM.replace("max-records: 40", "max-records: 900"))
+        with closing(draining.Draining(context, "run", 5.0)) as node:
+            ended = node.slices("in")
+    assert isinstance(ended, draining.Ended)
+    assert "has changed" in ended.reason
 
 
 @pytest.mark.proves("X1")
@@ -160,13 +176,20 @@ def test_a_source_that_has_nothing_is_looked_at_ever_more_rarely(home: Path, mon
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
     looks: list[float] = []
+    asked: list[float] = []
 
-    def counted(*arguments: Any) -> Any:
+    def look(self: Watch) -> Look:
         looks.append(time.monotonic())
+        return self._look()
+
+    def ask(*arguments: Any) -> Any:
+        asked.append(time.monotonic())
         return plan.open_next(*arguments)
 
-    monkeypatch.setattr(draining, "open_next", counted)
+    monkeypatch.setattr(Watch, "look", look)
+    monkeypatch.setattr(draining, "open_next", ask)
     play("p", limit=6.0)
-    # Ten times a second at first, then once
-    assert 6 <= len(looks) <= 16
+    # Ten times a second at first, then once, without a lease or a new connector
+    assert 3 <= len(looks) <= 16
     assert looks[1] - looks[0] < looks[-1] - looks[-2]
+    assert len(asked) == 1

@@ -1,7 +1,8 @@
-"""A pipeline that runs without a pause, under the real scheduler: its runs hand over to each other (docs/schedules.md)."""
+"""A pipeline that runs without a pause, under the real scheduler: its runs hand over to each other."""
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ def stream(stack: Stack, receiver: Receiver) -> Iterator[str]:
     id = f"stream-{uuid.uuid4().hex[:6]}"
     (stack.home / "in" / id).mkdir(parents=True)
     text = (
-        f'version: "2.2"\npipelines:\n  - id: {id}\n    schedule: "@continuous"\n    drain-limit: 30s\n    connectors:\n'
+        f'version: "2.2"\npipelines:\n  - id: {id}\n    schedule: "@continuous"\n    drain-limit: 30s\n'
+        f"    connectors:\n"
         f'      - {{id: lines, type: source, plugin: file, settings: {{path: "in/{id}/*.jsonl", settle: 0s}}}}\n'
         f"      - {{id: out, type: destination, {http(receiver)}}}\n"
     )
@@ -54,7 +56,7 @@ def test_runs_hand_over_to_each_other_while_events_come(stack: Stack, receiver: 
     assert receiver.got == list(range(1, n + 1))
     # And each run had begun before the one before had ended
     times = [(run["start_date"], run["end_date"]) for run in runs(stack, stream)]
-    assert all(begin < end for (_, end), (begin, _) in zip(times, times[1:]) if end)
+    assert all(begin < end for (_, end), (begin, _) in itertools.pairwise(times) if end)
 
 
 def test_a_pipeline_that_is_started_again_runs_again_at_once(stack: Stack, receiver: Receiver, stream: str) -> None:
