@@ -44,7 +44,8 @@ def runs(stack: Stack, id: str) -> list[dict[str, Any]]:
 def test_runs_hand_over_to_each_other_while_events_come(stack: Stack, receiver: Receiver, stream: str) -> None:
     # Given one event after the other, over several runs
     n, began = 0, time.monotonic()
-    until(lambda: stack.api().dag(stream))
+    with stack.api() as api:
+        until(lambda: api.dag(stream))
     while len([run for run in runs(stack, stream) if run["state"] == "success"]) < 3:
         assert time.monotonic() - began < 300, runs(stack, stream)
         for _ in range(10):
