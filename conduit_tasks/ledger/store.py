@@ -1,9 +1,10 @@
 """Where the ledger lies: Parquet files beside the spool's micro-batches, one per delivery attempt.
 
     <spool>/<pipeline>/ledger/<day>/<micro-batch:010d>@<destination>@<attempt>.parquet
-    <spool>/<pipeline>/ledger/<day>/rolled-<hex>.parquet     a day that is over, its attempts together
+    <spool>/<pipeline>/ledger/<day>/rolled-<micro-batch:010d>-<hex>.parquet     many of them together
 
-Files are written aside, fsynced and renamed. A day that is over is rolled into one file, and its parts removed after;
+Files are written aside, fsynced and renamed. A day that is over is rolled into one file, the day under way whenever it
+has many, from the newest micro-batch of which that file has its name; the parts are removed after;
 whoever finds both (a crash in between, two at once) counts an attempt once.
 """
 
@@ -28,6 +29,8 @@ from conduit_tasks.spool.spool import Spool, folder_name
 ROLLED = "rolled-"
 FILES, GROUP, ENOUGH = 200, 50_000, 1_000
 """Attempts that are read at a time, rows of a rolled file that are, and rows after which no more are looked for."""
+MANY = 1_000
+"""Attempts of a day under way that are rolled together: a pipeline that never rests makes some of them a second."""
 RECENT_DAYS = 3
 """How far back days are looked at for rolling: older ones have been rolled already."""
 
@@ -95,7 +98,7 @@ class Ledger:
             seen |= {attempt for table in tables for attempt in pc.unique(table["attempt"]).to_pylist()}
             yield pa.concat_tables([SCHEMA.empty_table(), *tables])
         # What was rolled away meanwhile is in a file that is listed now.
-        for name in sorted(name for name in self._names(day) if name.startswith(ROLLED)):
+        for name in sorted((name for name in self._names(day) if name.startswith(ROLLED)), reverse=True):
             with self._opened(day, name) as file:
                 own: set[str] = set()
                 for group in reversed(range(file.num_row_groups)):
@@ -133,14 +136,17 @@ class Ledger:
                 self._delete(f"{self._folder}/{day}")
         for day in days[-RECENT_DAYS:]:
             if oldest <= day < today:
-                self._roll(day)
+                self._roll(day, self._names(day))
+            elif day == today and len(parts := [n for n in self._names(day) if not n.startswith(ROLLED)]) >= MANY:
+                # Those rolled before stay as they are, or each would be written again and again.
+                self._roll(day, parts)
 
-    def _roll(self, day: date) -> None:
-        names = self._names(day)
+    def _roll(self, day: date, names: list[str]) -> None:
         if len(names) < 2:
             return
         rows = pa.concat_tables([SCHEMA.empty_table(), *self._tables(day, names)])
-        self._put(f"{self._folder}/{day}/{ROLLED}{secrets.token_hex(4)}.parquet", rows)
+        newest = pc.max(rows["micro_batch"]).as_py() or 0
+        self._put(f"{self._folder}/{day}/{ROLLED}{newest:010d}-{secrets.token_hex(4)}.parquet", rows)
         for name in names:
             self._delete(f"{self._folder}/{day}/{name}")
 
@@ -157,7 +163,7 @@ class Ledger:
     def _tables(self, day: date, names: list[str]) -> Iterator[pa.Table]:
         """The files' rows, rolled ones first; an attempt that was seen in one is left out of the next."""
         seen: set[str] = set()
-        for name in sorted(names, key=lambda name: not name.startswith(ROLLED)):
+        for name in sorted(names, key=lambda name: (not name.startswith(ROLLED), name)):
             with self._opened(day, name) as file:
                 table = _unseen(file.read().select(SCHEMA.names).cast(SCHEMA), seen)
             seen |= set(pc.unique(table["attempt"]).to_pylist())

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 LOOK = 10.0
 """Seconds between two looks at the deadlines of destinations, while a run goes on."""
+LEDGER = 60.0
+"""Seconds between two looks at what the ledger need not keep."""
 UNFINISHED = 3_600.0
 """Seconds that a cleared task's redelivery may be left lying at least, before it holds back no collection any more."""
 
@@ -41,7 +43,7 @@ SLIM_AFTER = 3_600.0
 def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
     """Acks one source and collects. Returns {"acked": position or None, "collected": [numbers]}."""
     with opened(pipeline_id, run_id) as context:
-        return _ack(context, source_id)
+        return _ack(context, source_id, _Ledger())
 
 
 def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], None]) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
     with opened(pipeline_id, run_id) as context:
         broker, draining = context.broker, Draining(context, run_id, 0.0)
         names = [d.id for d in context.pipeline.destinations]
-        lowest, over, looked = -1, False, time.monotonic()
+        lowest, over, looked, ledger = -1, False, time.monotonic(), _Ledger()
         course = broker.under_way(run_id)
         while not over:
             since = broker.bell()
@@ -65,7 +67,7 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
             before, lowest = lowest, min(broker.cursors(names))
             if lowest == before and not (over := draining.over(since)):
                 continue
-            done = _ack(context, source_id)
+            done = _ack(context, source_id, ledger)
             acked = done["acked"] or acked
             collected += len(done["collected"])
         if course is not None:
@@ -84,7 +86,7 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
     return {**done, "left": left, "left_out": left_out}
 
 
-def _ack(context: Context, source_id: str) -> dict[str, Any]:
+def _ack(context: Context, source_id: str, ledger: _Ledger) -> dict[str, Any]:
     remember(context)
     acked = None
     if failing := left_alone(context, f"acks.{source_id}"):
@@ -94,9 +96,24 @@ def _ack(context: Context, source_id: str) -> dict[str, Any]:
             told = tell(context)
             acked = ack(context, source_id, told)
     collected = collect(context)
+    if context.in_force():
+        ledger.collect(context)
     if context.broker.status().status == "stopping":
         in_flight(context)
     return {"acked": acked, "collected": collected}
+
+
+class _Ledger:
+    """Its collecting lists folders, so it is done every now and then where acks follow each other quickly."""
+
+    def __init__(self) -> None:
+        self._last = -LEDGER
+
+    def collect(self, context: Context) -> None:
+        """Where it is due."""
+        if (now := time.monotonic()) - self._last >= LEDGER:
+            self._last = now
+            collect_ledger(context)
 
 
 def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, Any] | None:
@@ -187,5 +204,4 @@ def collect(context: Context) -> list[int]:
         done.append(number)
     queues = [source_class(s.plugin).comes_again for s in context.pipeline.sources if source_class(s.plugin).settles]
     context.broker.slim(sources, destinations, max([SLIM_AFTER, *queues]))
-    collect_ledger(context)
     return done

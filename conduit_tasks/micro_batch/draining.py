@@ -319,7 +319,7 @@ class Draining:
             return None
         if found.number is None:
             return self._nothing(course, found)
-        log.info("%s", found.reason)
+        log.log(logging.DEBUG if course.lasts else logging.INFO, "%s", found.reason)
         self._planned, self._pause = time.monotonic(), BUSY
         broker.ring("opened")
         return None

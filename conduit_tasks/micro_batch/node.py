@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.registry import destination_class, source_class
 from conduit_tasks.errors import BrokerUnavailable, Outdated, Unavailable
@@ -59,14 +59,17 @@ def _through(  # noqa: PLR0917 - what a node is given
     progress: Callable[..., None],
 ) -> Ended:
     wait = DOWN
-    if draining.lasts():
+    lasts = draining.lasts()
+    if lasts:
         _warm(context, node, run_all)
         draining.ready(node)
     with _telling(context, node, progress):
         while True:
             began = time.monotonic()
             try:
-                return _work(context, node, run, run_all, draining, cleared, progress)
+                # There may be several micro-batches a second, day after day: how far it is, is said of all of them.
+                each = _silent if lasts else progress
+                return _work(context, node, run, run_all, draining, cleared, each)
             except Unavailable as error:
                 wait = DOWN if time.monotonic() - began > 2 * wait else min(2 * wait, DOWN_AT_MOST)
                 if not node.startswith("destinations.") or not draining.lingers(wait):
@@ -88,6 +91,10 @@ def _warm(context: Context, node: str, run_all: RunAll) -> None:
 
 def _nothing(_: int) -> None:
     """A job."""
+
+
+def _silent(**_: Any) -> None:
+    """Says nothing."""
 
 
 def _work(  # noqa: PLR0917 - what a node is given
@@ -113,13 +120,13 @@ def _work(  # noqa: PLR0917 - what a node is given
 
 def _each(draining: Draining, next_one: Callable[[], MicroBatch | Ended], work: Callable[[], str]) -> Ended:
     """Works through what comes until nothing does; `work` does one micro-batch and says so."""
-    done = 0
+    done, lasts = 0, draining.lasts()
     while True:
         found = next_one()
         if isinstance(found, Ended):
             return Ended(f"{done} micro-batches; {found.reason}", found.again)
         try:
-            log.info("%s", work())
+            log.log(logging.DEBUG if lasts else logging.INFO, "%s", work())
         except Outdated as error:
             found = draining.outdated(error)
             return Ended(f"{done} micro-batches; {found.reason}", found.again)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.micro_batch import draining, node, plan
+from conduit_tasks.ledger import store
+from conduit_tasks.ledger.store import Ledger
+from conduit_tasks.micro_batch import acks, draining, node, plan
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import force_stop, start, stop, stop_destination
 from conduit_tasks.micro_batch.deliver import DeliverTask
@@ -98,6 +100,61 @@ def test_a_file_that_changes_while_a_node_begins_is_noticed(home: Path, monkeypa
             ended = node.slices("in")
     assert isinstance(ended, draining.Ended)
     assert "has changed" in ended.reason
+
+
+def test_a_run_that_lasts_says_how_far_it_is_and_not_every_micro_batch(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(node, "TELLS", 0.2)
+    caplog.set_level("INFO", "conduit_tasks.micro_batch")
+    write_pipeline(home, "p", STREAM.replace("max-records: 40", "max-records: 2"))
+    rows = events(home / "data", "a.jsonl", 0, 60)
+    told: list[dict[str, Any]] = []
+
+    def come() -> None:
+        wait_for(delivered(home, rows))
+        stop("p", deadline=60)
+
+    play("p", meanwhile=come, progress=lambda name, fields: told.append(fields))
+    assert told
+    assert all("per_second" in fields for fields in told)
+    assert len([r for r in caplog.records if r.name.startswith("conduit_tasks.micro_batch")]) < 30
+
+
+def test_what_micro_batches_leave_behind_does_not_grow_with_their_number(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acks, "LEDGER", 0.0)
+    monkeypatch.setattr(store, "MANY", 10)
+    keys = "    spool: {retention: 0s}\n    connectors:"
+    write_pipeline(home, "p", STREAM.replace("max-records: 40", "max-records: 1").replace("    connectors:", keys))
+    left: list[tuple[int, int]] = []
+    rows: list[dict[str, Any]] = []
+
+    def come() -> None:
+        for n in range(2):
+            rows.extend(events(home / "data", f"{n}.jsonl", 40 * n, 40))
+            wait_for(delivered(home, rows))
+            with closing(state("p")) as broker:
+                wait_for(lambda broker=broker: broker.acked_position("in") == broker.position("in"))
+                wait_for(lambda n=n: len(list((home / ".conduit/spool/p").glob("0*"))) <= 3)
+                files = [p for p in (home / ".conduit").rglob("*") if p.is_file() and "rolled" not in p.name]
+                left.append((broker.redis.dbsize(), len(files)))
+        stop("p", deadline=60)
+
+    play("p", meanwhile=come)
+    # Then as many keys and files are there after twice as many micro-batches
+    assert left[1][0] <= left[0][0] + 2
+    assert left[1][1] <= left[0][1] + 15
+    with closing(state("p")) as broker:
+        assert broker.latest_sealed() == 80
+    # And each is in the ledger once
+    with opened("p", "look") as context:
+        book = Ledger(context.spool, "p")
+        of_all = [row["micro_batch"] for row in book.read("all").to_pylist()]
+        newest = [row["micro_batch"] for row in book.newest(5, "all")[0].to_pylist()]
+    assert sorted(of_all) == list(range(1, 81))
+    assert newest == sorted(newest, reverse=True)
 
 
 @pytest.mark.proves("X1")
