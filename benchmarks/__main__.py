@@ -14,7 +14,20 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import chain, gateway, growth, longest, over_http, over_kafka, over_redis, submits, three, two, whole
+from benchmarks import (
+    chain,
+    gateway,
+    growth,
+    longest,
+    over_http,
+    over_kafka,
+    over_redis,
+    stream,
+    submits,
+    three,
+    two,
+    whole,
+)
 from benchmarks.measure import adopt
 from benchmarks.place import ROOT, Place
 from benchmarks.tables import Result
@@ -46,6 +59,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "whole": (
         lambda place, n: whole.run(place, *n),
         {"full": (1_000_000, 20_000_000), "moderate": (1_000_000, 5_000_000), "quick": (1_000, 2_000)},
+    ),
+    "stream": (
+        lambda place, n: stream.run(place, *n),
+        {"full": (600,), "moderate": (120,), "quick": (2,)},
     ),
     "chain": (
         lambda place, n: chain.run(place, *n),
