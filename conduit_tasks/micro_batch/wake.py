@@ -30,8 +30,9 @@ LONGEST = 300.0
 """Seconds between two wake-ups that achieve nothing."""
 TROUBLE = 60.0
 """Seconds at most until a source that could not be looked at is looked at again."""
-OVER = 5.0
-"""Seconds without anybody at work after which a run is over: longer than one takes from its plan to its nodes."""
+OVER, YOUNG = 10.0, 30.0
+"""Seconds without anybody at work after which no run is under way; and after a run's plan in which its tasks may still
+be on their way to their beginning."""
 LEFT = 60.0
 """Seconds without progress, and without a wake-up, after which what is left over from a run is worth another one."""
 
@@ -149,7 +150,8 @@ class Watch:
         if self._broker.field(self._broker.keys.pipeline, "status") not in (None, "running"):
             self._idle = None
             return Look()
-        if now is not None and any(now.at_work(node) for node in now.nodes):
+        young = now is not None and not now.nodes and now.now - now.began < YOUNG
+        if now is not None and (young or any(now.at_work(node) for node in now.nodes)):
             self._idle = None
         elif self._idle is None:
             self._idle = time.monotonic()

@@ -213,6 +213,8 @@ def test_a_pipeline_that_runs_without_a_pause_is_woken_where_no_run_is_under_way
         assert Pace(10).wake(watch.look(), 0) == "no run is under way"
         broker.begin_run("one", None, 0, lasts=True)
         before = watch.look().progress
+        # Its tasks are on their way
+        assert not watch.look().over
         broker.tell_at_work("one", "sources.lines", 30.0, begins=True)
         assert not watch.look().over
         # When it was killed, or has ended
