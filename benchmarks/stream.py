@@ -207,8 +207,14 @@ async def _send(host: str, port: int, path: str, rate: int, seconds: int) -> int
             body = json.dumps(events).encode()
             head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer bench\r\n"
             head += f"Content-Type: application/cloudevents-batch+json\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
+            while True:
+                try:
+                    writer.write(head.encode() + body)
+                    answer = await reader.readuntil(b"\r\n\r\n")
+                    break
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    # The gateway closes connections every now and then; what it has already is known to it by its id.
+                    reader, writer = await asyncio.open_connection(host, port)
             if length := _LENGTH.search(answer):
                 await reader.readexactly(int(length[1]))
             if not answer.startswith(b"HTTP/1.1 202"):

@@ -39,7 +39,7 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
     done = False
     while True:
         try:
-            work = needed(pipeline_id, node, run_id, cleared=cleared)
+            work = needed(pipeline_id, node, run_id, cleared=cleared, ready=_lasts(pipeline_id, run_id, limit))
         except Outdated as error:
             with opened(pipeline_id, run_id) as context:
                 ended = Draining(context, run_id, limit).outdated(error)
@@ -84,12 +84,18 @@ def _wait(draining: Draining, context: Context, node: str) -> str | Ended:
     return "" if context.broker.latest_sealed() > cursor else "a micro-batch is being read"
 
 
-def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False) -> WorkNeeded:
+def _lasts(pipeline_id: str, run_id: str, limit: float) -> bool:
+    with opened(pipeline_id, run_id) as context:
+        return Draining(context, run_id, limit).lasts()
+
+
+def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False, ready: bool = False) -> WorkNeeded:
     """Looks at the broker for `sources.<id>`, `processors` or `destinations.<id>`.
 
     Where another run holds the node's lease, waits until that holder is done or its lease has lapsed, one lease time
     at most: a JVM is not started only to wait. A node that failed is left alone until its delay is over. `cleared`: the
-    task was cleared, so it is tried now; if it had succeeded it delivers again.
+    task was cleared, so it is tried now; if it had succeeded it delivers again. `ready`: it is started meanwhile, as
+    the holder goes on until it is.
     """
     with opened(pipeline_id, run_id) as context:
         # A Redis that was started again since the plan may have forgotten what this run did.
@@ -101,7 +107,7 @@ def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False) -
             work = look(context, node, run_id, cleared)
             if work.submit and not cleared and (failing := left_alone(context, node)):
                 return WorkNeeded(False, f"recovering: {failing}", recovering=True)
-            left = context.broker.held_for(node) if work.submit else 0.0
+            left = context.broker.held_for(node) if work.submit and not ready else 0.0
             if not left:
                 return work
             if time.monotonic() >= give_up:

@@ -17,6 +17,7 @@ from conduit_tasks.micro_batch.control import stop
 from conduit_tasks.micro_batch.deliver import DeliverTask
 from conduit_tasks.micro_batch.draining import at_work
 from conduit_tasks.micro_batch.plan import plan_run
+from conduit_tasks.settings import forget
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, play
 from tests.micro_batch.test_draining import wait_for
@@ -184,6 +185,8 @@ def test_the_next_runs_destination_waits_for_the_lease_as_long_as_the_run_before
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "1")
+    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.2")
+    forget()
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
     goes_on = threading.Event()
@@ -213,6 +216,7 @@ def test_the_next_runs_destination_waits_for_the_lease_as_long_as_the_run_before
 
 def test_a_run_that_is_killed_in_the_hand_over_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "1")
+    forget()
     monkeypatch.setattr(draining, "AT_WORK", 2.0)
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
