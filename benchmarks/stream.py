@@ -86,7 +86,7 @@ def measure(place: Place, url: str, seconds: int) -> Result:
         ("rate", "sent", "lost", "p50 s", "p99 s", "most s", "runs begun"),
         rows,
         figures,
-        ["A run that begins is a hand-over. Idle: the tasks and applications of the pipeline's nodes, no events."],
+        ["A run that begins is a hand-over. Idle: the applications of the pipeline's nodes, no events."],
         {**numbers, "idle": idle},
     )
 
@@ -98,14 +98,19 @@ def _runs(api: Api) -> int:
 def _idle(seconds: float) -> float:
     """CPU of the processes at work on the pipeline, as a share of one core."""
 
-    def cpu() -> float:
+    def cpu() -> dict[int, float]:
         found = [p.pid for p in psutil.process_iter(["cmdline"]) if _of_pipeline(p.info["cmdline"] or [])]
-        return sum(tree_cpu(pid) for pid in found)
+        return {pid: tree_cpu(pid) for pid in found}
 
     time.sleep(5)
-    before, began = cpu(), time.monotonic()
-    time.sleep(seconds)
-    return max(0.0, cpu() - before) / (time.monotonic() - began)
+    before, began, used = cpu(), time.monotonic(), 0.0
+    while time.monotonic() - began < seconds:
+        time.sleep(1)
+        # Every second, as those of a run end with it, and those of the next one begin.
+        now = cpu()
+        used += sum(max(0.0, spent - before.get(pid, 0.0)) for pid, spent in now.items())
+        before = now
+    return used / (time.monotonic() - began)
 
 
 def _of_pipeline(command: list[str]) -> bool:

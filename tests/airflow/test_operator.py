@@ -37,7 +37,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """There is always work to do; what was asked is kept."""
     asked: list[tuple[Any, ...]] = []
 
-    def needed(*arguments: Any, cleared: bool = False) -> WorkNeeded:
+    def needed(*arguments: Any, cleared: bool = False, ready: bool = False) -> WorkNeeded:
         asked.append((*arguments, cleared))
         return WorkNeeded(True, "micro-batch 1")
 
