@@ -35,7 +35,8 @@ CONDUIT = str(Path(sys.executable).parent / "conduit")
 PATIENCE = 1_800
 """Seconds that a run may take."""
 LOOK, SAMPLE = 0.25, 1.0
-"""Seconds between two looks whether a run has ended, and at the memory of a stack."""
+"""Seconds between two looks whether a run has ended (longer where it lasts longer: to ask costs, too), and at the
+memory of a stack."""
 SAME = 1.25
 """What counts as the same memory: a factor."""
 FIRST, ONE, NOTHING = "the first event", "one event", "nothing to do"
@@ -171,8 +172,8 @@ def _run(api: Api, broker: Broker, state: State) -> Run:
     acked, memory, now, looked = 0.0, list[tuple[float, int]](), 0.0, 0.0
     began = time.perf_counter()
     api.trigger(PIPELINE, run_id, {})
-    while now - looked < LOOK or api.active_runs(PIPELINE):
-        looked = now if now - looked >= LOOK else looked
+    while now - looked < max(LOOK, now / 40) or api.active_runs(PIPELINE):
+        looked = now if now - looked >= max(LOOK, now / 40) else looked
         if now > PATIENCE:
             raise SystemExit(f"{run_id} does not end; see .conduit/logs in the work folder's home")
         if not acked and broker.latest_sealed() > sealed and broker.position("in") == broker.acked_position("in"):
