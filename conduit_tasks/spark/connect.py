@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 from conduit_tasks import logs
 from conduit_tasks.errors import ConduitError, ConfigError, InvariantBroken, SparkLost
 from conduit_tasks.settings import settings
+from conduit_tasks.spark.ended import going_on
 from conduit_tasks.spark.remote import TOKEN, Address
 from conduit_tasks.spark.shipping import NAME, zipped
 
@@ -59,6 +60,7 @@ class ConnectExecutors:
         with self._speaking():
             spark = self._session("")
             self._begin(spark)
+            going_on()
             work = _Pieces(function, pieces, str(self._lock) if self._lock else None)
             ids = spark.range(0, len(pieces), 1, len(pieces))
             table = ids.mapInArrow(work, "piece bigint, answer binary").toArrow()

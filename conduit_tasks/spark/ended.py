@@ -69,6 +69,12 @@ def ending_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def going_on() -> None:
+    """Before a job is given to Spark, which may take long to be there. Raises Terminated where this process has been
+    asked to end meanwhile."""
+    _halting.end()
+
+
 @contextmanager
 def job() -> Iterator[None]:
     """Around a job of Spark's: asked to end meanwhile, it is cancelled, and Terminated raised once its call is over. To

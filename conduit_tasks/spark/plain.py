@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.settings import settings
+from conduit_tasks.spark.ended import going_on
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -43,7 +44,9 @@ class PlainExecutors:
     """See `session.Executors`."""
 
     def run_all(self, function: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
-        return list(context().parallelize(pieces, len(pieces)).map(function).collect())
+        sc = context()
+        going_on()
+        return list(sc.parallelize(pieces, len(pieces)).map(function).collect())
 
     def session(self) -> SparkSession:
         from pyspark.sql import SparkSession
@@ -60,7 +63,8 @@ class PlainExecutors:
     def halt(self, seconds: float) -> bool:
         pyspark = sys.modules.get("pyspark")
         sc = pyspark.SparkContext._active_spark_context if pyspark else None
-        if sc is None:
+        # One that is being made is known already, and has no JVM's yet; `run_all` looks once it has.
+        if sc is None or getattr(sc, "_jsc", None) is None:
             return True
         deadline = time.monotonic() + seconds
         try:

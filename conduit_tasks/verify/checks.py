@@ -122,6 +122,8 @@ def _vanished(scenario: Scenario, found: Found, gone: tuple[int, int], read: int
     of = read - sum(len(events) for source, events in scenario.events.items() if source != LOST)
     if not gone[0] <= of <= gone[1]:
         found.broken(f"{of} events of a file that is gone were read; it had been {gone[0]} to {gone[1]}")
+    if scenario.unread and scenario.vanishing != "skip":
+        found.broken("what was planned of a file that is gone was passed over, and nobody was asked")
     scenario.events[LOST] = scenario.events[LOST][: max(of, 0)]
 
 

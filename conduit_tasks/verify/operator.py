@@ -78,7 +78,7 @@ class Operator:
         """Mends what stopped the pipeline, and starts it."""
         broker = self.broker
         self._rebuild_lost()
-        if self.scenario.gone is not None:
+        if self.scenario.gone is not None and self._asked():
             self._find()
         if not self.client.exists(broker.keys.pipeline):
             return
@@ -108,16 +108,24 @@ class Operator:
         stage = unsealed.stages.get(f"sources.{LOST}") if unsealed is not None else None
         sealed = min([staged, *(stage.first_index or ())]) if stage is not None else staged
         self.scenario.gone = (sealed, staged)
+        self.scenario.unread = unsealed is not None and f"sources.{LOST}" in unsealed.missing
         (settings().home / f"data/{LOST}.jsonl").rename(settings().home / "data/gone")
+
+    def _asked(self) -> bool:
+        """Whether an error names the file that is gone."""
+        keys = self.broker.keys
+        known = [self.client.hget(key, "error") for key in (keys.pipeline, keys.lease(f"sources.{LOST}"))]
+        return any(f"data/{LOST}" in str(error) for error in known)
 
     def _find(self) -> None:
         """What the error advises: the file's former content is put back, or it is forgotten and the rest goes on."""
         if self.scenario.vanishing == "put back":
             self.world.said("the operator puts the file back")
             (settings().home / "data/gone").rename(settings().home / f"data/{LOST}.jsonl")
-            self.scenario.gone = None
+            self.scenario.gone, self.scenario.unread = None, False
         elif self.scenario.vanishing == "forget" and not self._forgotten:
             self.broker.force_stop()
+            self.scenario.unread = False
             try:
                 place(PIPELINE, LOST, {}, [f"data/{LOST}.jsonl"])
             except NotStopped:

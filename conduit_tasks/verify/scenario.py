@@ -81,6 +81,8 @@ class Scenario:
     """What is done about a file of source `lost` that is gone: skip it by the setting, put it back, or forget it."""
     gone: tuple[int, int] | None = None
     """The file of `lost` is gone: so many of its events, at least and at most, had been read."""
+    unread: bool = False
+    """Something of it was planned and not read, and nobody has acted since."""
     theme: str = ""
     """What the seed is about (`themes`); empty: everything as it is drawn."""
     text: str = ""

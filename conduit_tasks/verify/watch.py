@@ -37,6 +37,7 @@ class Watch:
         self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))
         self._unstaged: dict[int, int] = {}
         """By a lease's token: the micro-batch of which its node had not staged anything when the lease was given."""
+        self._attempts: dict[str, int] = {}
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -54,6 +55,7 @@ class Watch:
                 (Broker, "commit_ack", self._committing, None),
                 (Broker, "open", None, self._opened),
                 (Broker, "acquire", None, self._acquired),
+                (Broker, "attempt", None, self._attempted),
                 (Broker, "stage", self._staging, None),
                 (Broker, "seal", None, self._sealed),
                 # Whoever sealed it may have died before it was looked at.
@@ -209,6 +211,12 @@ class Watch:
                     self._voted[destination, letter.micro_batch]
                 ):
                     self.found.broken(f"C6: {destination or 'seal'} stores a dead letter before the vote on it")
+
+    def _attempted(self, attempt: Any, _: Any, node: str, *__: Any) -> None:
+        """Invariant 4: each attempt has a token of its own, newer than those before it."""
+        if attempt.token <= self._attempts.get(node, 0) and not self.scenario.forgetful:
+            self.found.broken(f"Invariant 4: two attempts at {node} have the token {attempt.token}")
+        self._attempts[node] = attempt.token
 
     def _drained(self, said: Any, drain: Any, *_: Any) -> None:
         """No micro-batch is left behind by a holder that gives its lease up because there is nothing left; one that has
