@@ -6,7 +6,7 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import psutil
@@ -28,15 +28,6 @@ pipelines:
       - {{id: web, type: source, plugin: gateway, settings: {{auth: none}}}}
       - {{id: lines, type: source, plugin: file, settings: {{path: "in/woken/*.jsonl"}}}}
       - {{id: out, type: destination, plugin: file, settings: {{path: out/woken.jsonl, format: payload}}}}
-"""
-CONTINUOUS = """\
-version: "2.2"
-pipelines:
-  - id: always
-    schedule: "@continuous"
-    connectors:
-      - {id: lines, type: source, plugin: file, settings: {path: "in/always/*.jsonl"}}
-      - {id: out, type: destination, plugin: file, settings: {path: out/always.jsonl, format: payload}}
 """
 
 
@@ -158,19 +149,3 @@ def test_what_is_new_starts_a_run_and_what_nobody_woke_for_is_taken_by_the_next_
         return bool(runs(woken, "asset_triggered")[0]["dag_run_id"] != before)
 
     until(wakes)
-
-
-def test_a_continuous_pipeline_runs_again_and_again_one_run_at_a_time(stack: Stack) -> None:
-    (stack.home / "in" / "always").mkdir(parents=True)
-    side = stack.home / "always.side"
-    side.write_text(CONTINUOUS)
-    with stack.lent("always"):
-        side.rename(stack.home / "include" / "pipelines" / "always.yaml")
-        with stack.api() as api:
-            until(lambda: api.dag("always") and len(runs(stack, "scheduled", "always")) > 1)
-        stack.write("always", "a", 1, 2)
-        until(lambda: delivered(stack, "always") == '{"n": 1}\n{"n": 2}\n')
-        # Given each run's beginning and end
-        spans = sorted((r["start_date"], r["end_date"] or "9") for r in runs(stack, id="always") if r["start_date"])
-        # Then none began before the one before it had ended
-        assert all(before[1] <= after[0] for before, after in pairwise(spans))
