@@ -22,7 +22,7 @@ from conduit_tasks.connectors import aws, registry
 from conduit_tasks.connectors import file as _file  # noqa: F401 - see below
 from conduit_tasks.connectors import sql as _sql  # noqa: F401
 from conduit_tasks.connectors import sqs as _sqs  # noqa: F401
-from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError, InvariantBroken, PipelineStopped
+from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError, InvariantBroken, Missing, PipelineStopped
 
 # What is imported only while the product is in the world would keep the world's parts for ever: so it is imported here.
 from conduit_tasks.micro_batch import acks, context, deliver, plan, process, progress, read, work  # noqa: F401
@@ -351,6 +351,7 @@ class History:
             return
         said = f"{actor.name}: {type(error).__name__}: {error}".replace(f"{self.home}/", "")
         self.world.lived(f"!!! {said}")
+        self.operator.asked = self.operator.asked or isinstance(error, Missing)
         unexpected = not isinstance(error, BrokerFull) and (
             not isinstance(error, ConduitError) or isinstance(error, BrokerUnavailable | InvariantBroken)
         )

@@ -37,7 +37,8 @@ class Operator:
         self.raw = redis.Redis.from_url(url_of(client))
         self.broker = Broker(PIPELINE, client)
         self.rolled_back = 0
-        self._forgotten = False
+        self.asked = self._forgotten = False
+        """Whether a task has failed because a file is gone; whether the source was made to forget it."""
         self._remembered: tuple[float, State, int] = (0.0, {}, 0)
         self._copy: tuple[State, int] = ({}, 0)
         self._mishaps = {
@@ -78,7 +79,7 @@ class Operator:
         """Mends what stopped the pipeline, and starts it."""
         broker = self.broker
         self._rebuild_lost()
-        if self.scenario.gone is not None and self._asked():
+        if self.scenario.gone is not None and self.asked:
             self._find()
         if not self.client.exists(broker.keys.pipeline):
             return
@@ -110,12 +111,6 @@ class Operator:
         self.scenario.gone = (sealed, staged)
         self.scenario.unread = unsealed is not None and f"sources.{LOST}" in unsealed.missing
         (settings().home / f"data/{LOST}.jsonl").rename(settings().home / "data/gone")
-
-    def _asked(self) -> bool:
-        """Whether an error names the file that is gone."""
-        keys = self.broker.keys
-        known = [self.client.hget(key, "error") for key in (keys.pipeline, keys.lease(f"sources.{LOST}"))]
-        return any(f"data/{LOST}" in str(error) for error in known)
 
     def _find(self) -> None:
         """What the error advises: the file's former content is put back, or it is forgotten and the rest goes on."""
