@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from conduit_tasks.connectors import kafka_client as client
 from conduit_tasks.connectors.base import RowNumbers
 from conduit_tasks.errors import ConfigError, Unavailable
 
+GRACE = 2.0
+"""Seconds in which librdkafka says itself that its time is over."""
 TRANSACTION_MS = 60_000
 """A transaction that was begun and left is aborted by the brokers after this, where nobody follows."""
 
@@ -40,8 +44,7 @@ class Transactions:
         still_ours()
         longest = max(TRANSACTION_MS, int(delivery * 1000))
         self.producer = connect({"transactional.id": self._name, "transaction.timeout.ms": longest})
-        with client.reaching("beginning transactions"):
-            self.producer.init_transactions(timeout)
+        self._within("beginning transactions", self.producer.init_transactions, timeout)
         # Invariant 4: nobody before us can write any more. Whoever came after us must not be disturbed.
         still_ours()
         self._make_topic()
@@ -73,18 +76,44 @@ class Transactions:
     def _commit(self, epoch: int, number: int) -> None:
         from confluent_kafka import KafkaException, TopicPartition
 
-        place = [TopicPartition(self._topic, 0, number)]
-        with client.reaching("committing a transaction"):
+        place, what = [TopicPartition(self._topic, 0, number)], "committing a transaction"
+        group = self._group(epoch).consumer_group_metadata()
+
+        def commit() -> None:
             try:
-                self.producer.send_offsets_to_transaction(
-                    place, self._group(epoch).consumer_group_metadata(), self._timeout
-                )
+                self.producer.send_offsets_to_transaction(place, group, self._timeout)
                 self.producer.commit_transaction(self._timeout)
             except KafkaException as error:
                 if client.error_of(error).txn_requires_abort():
                     self._abort()
                 raise
+
+        # Each of the three may take as long as it is given.
+        self._within(what, commit, times=3)
         self._current[epoch] = number
+
+    def _within(self, what: str, call: Callable[..., None], *arguments: Any, times: int = 1) -> None:
+        """Calls librdkafka, whose own timeout does not hold where the group's coordinator goes away in the middle: it
+        then waits for a minute, or for good (librdkafka 5456). Left alone it changes nothing any more: who begins next
+        with this transactional id fences it. Raises Unavailable, ConfigError."""
+        answers: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                call(*arguments)
+            except BaseException as error:  # noqa: BLE001 - raised by who waits
+                answers.put(error)
+            else:
+                answers.put(None)
+
+        Thread(target=run, name="kafka transaction", daemon=True).start()
+        try:
+            error = answers.get(timeout=times * self._timeout + GRACE)
+        except Empty:
+            raise Unavailable(f"kafka: {what}: no answer within {times * self._timeout:g} s") from None
+        if error is not None:
+            with client.reaching(what):
+                raise error
 
     def _abort(self) -> None:
         """So that nobody who reads waits for it. Where the brokers do not hear it, whoever begins next aborts it."""

@@ -297,6 +297,43 @@ def test_an_attempt_that_lost_its_lease_does_not_fence_its_successor(kafka: Kafk
     assert kafka.values(topic) == [b"0", b"1"]
 
 
+@pytest.mark.proves("B8", "I10")
+@pytest.mark.timeout(240)
+def test_a_broker_that_dies_before_a_commit_is_waited_for_no_longer_than_asked(kafka: Kafka) -> None:
+    # Given a transaction whose messages are there when the broker dies
+    topic = kafka.topic()
+    destination = opened(kafka, topic, deliveryTimeout="2s", timeout="3s")
+    destination.write(numbered([record(0)], 1, destination=topic))
+    transactions, second = destination._transactions, numbered([record(1)], 2, destination=topic)
+    assert transactions is not None
+
+    def dying() -> None:
+        assert second.numbers is not None
+        with transactions.of(second.numbers):
+            transactions.producer.produce(topic, b"1")
+            assert transactions.producer.flush(60) == 0
+            kafka.server.kill()
+
+    # Then the commit fails (librdkafka's own goes on for a minute, or for good)
+    began = time.monotonic()
+    with pytest.raises(Unavailable):
+        dying()
+    assert time.monotonic() - began < 40
+    # And the same write is done once the broker is back
+    kafka.server.start()
+    destination.close()
+    deadline = time.monotonic() + 180
+    while True:
+        try:
+            destination.open(None)
+            destination.write(second)
+            break
+        except Unavailable:
+            assert time.monotonic() < deadline
+    destination.close()
+    assert kafka.values(topic) == [b"0", b"1"]
+
+
 @pytest.mark.proves("B8")
 def test_a_broker_that_dies_in_the_middle_of_transactions_has_each_record_once(kafka: Kafka) -> None:
     # Given writes, one after the other, while the broker is killed and, when one has failed, started again
