@@ -38,15 +38,22 @@ def work_through(
     limit: float,
     cleared: bool = False,
     progress: Callable[..., None] = lambda **_: None,
+    warm: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Works through micro-batches as `sources.<id>`, `processors` or `destinations.<id>` until the run has drained.
 
     `limit`: seconds that the run lasts at most. `cleared`: the node's task had ended and was cleared. `progress` is
-    told of every micro-batch, and every few seconds how far it is. Raises LeaseHeld, Unavailable (a destination is down
-    and waits), PipelineStopped, Fenced, SourceError, SpoolError.
+    told of every micro-batch, and every few seconds how far it is. `warm`: has Spark do a first job, where the run
+    lasts and the work is done there: what comes does not wait for its start. Raises LeaseHeld, Unavailable (a
+    destination is down and waits), PipelineStopped, Fenced, SourceError, SpoolError.
     """
     with closing(Draining(context, run, limit)) as draining:
-        return _through(context, node, run, run_all, draining, cleared, progress)
+        lasts = draining.lasts()
+        if lasts:
+            if _works_in_spark(context, node):
+                warm()
+            draining.ready(node)
+        return _through(context, node, run, run_all, draining, cleared, progress, lasts)
 
 
 def _through(  # noqa: PLR0917 - what a node is given
@@ -57,12 +64,9 @@ def _through(  # noqa: PLR0917 - what a node is given
     draining: Draining,
     cleared: bool,
     progress: Callable[..., None],
+    lasts: bool,
 ) -> Ended:
     wait = DOWN
-    lasts = draining.lasts()
-    if lasts:
-        _warm(context, node, run_all)
-        draining.ready(node)
     with _telling(context, node, progress):
         while True:
             began = time.monotonic()
@@ -77,20 +81,14 @@ def _through(  # noqa: PLR0917 - what a node is given
                 log.warning("%s is tried again, as the run lasts: %s", node, error)
 
 
-def _warm(context: Context, node: str, run_all: RunAll) -> None:
-    """Has Spark do a first job, where the node's work is done there: what comes does not wait for its start."""
+def _works_in_spark(context: Context, node: str) -> bool:
+    """Whether the node's work is done there, not in its driver."""
     kind, _, name = node.partition(".")
-    if kind == "sources" and source_class(context.pipeline.source(name).plugin).in_driver:
-        return
+    if kind == "sources":
+        return not source_class(context.pipeline.source(name).plugin).in_driver
     if kind == "destinations":
-        of = destination_class(context.pipeline.destination(name).plugin)
-        if getattr(of, "in_driver", False):
-            return
-    run_all(_nothing, [0])
-
-
-def _nothing(_: int) -> None:
-    """A job."""
+        return not getattr(destination_class(context.pipeline.destination(name).plugin), "in_driver", False)
+    return True
 
 
 def _silent(**_: Any) -> None:

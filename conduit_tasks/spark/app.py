@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks.micro_batch.node import work_through
     from conduit_tasks.micro_batch.recovery import counting
     from conduit_tasks.spark.ended import ENDED, ending_in_order
-    from conduit_tasks.spark.session import lost, run_all, work_for
+    from conduit_tasks.spark.session import lost, run_all, warm, work_for
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
@@ -74,6 +74,7 @@ def main(argv: list[str] | None = None) -> int:
                 limit=options.drain_limit,
                 cleared=options.cleared,
                 progress=lambda **fields: event("progress", node=options.node, **fields),
+                warm=warm,
             )
     except errors.Unavailable as error:
         event("waiting", reason=str(error), **where)

@@ -61,10 +61,14 @@ class ConnectExecutors:
             spark = self._session("")
             self._begin(spark)
             going_on()
-            work = _Pieces(function, pieces, str(self._lock) if self._lock else None)
-            ids = spark.range(0, len(pieces), 1, len(pieces))
-            table = ids.mapInArrow(work, "piece bigint, answer binary").toArrow()
-        return _answers(table, len(pieces))
+            return _run(spark, _Pieces(function, pieces, str(self._lock) if self._lock else None))
+
+    def warm(self) -> None:
+        from conduit_tasks.spark.session import nothing
+
+        # Not as this node's: the run before may be at work under the node's lease still, and is not interrupted.
+        with self._speaking():
+            _run(self._session(""), _Pieces(nothing, [0], None))
 
     def session(self) -> SparkSession:
         with self._speaking():
@@ -183,6 +187,12 @@ class ConnectExecutors:
             if lost := self.lost(error):
                 raise lost from error
             raise
+
+
+def _run(spark: Any, work: _Pieces) -> list[Any]:
+    count = len(work.pieces)
+    table = spark.range(0, count, 1, count).mapInArrow(work, "piece bigint, answer binary").toArrow()
+    return _answers(table, count)
 
 
 def warm(url: str) -> None:

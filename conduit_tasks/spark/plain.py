@@ -48,6 +48,11 @@ class PlainExecutors:
         going_on()
         return list(sc.parallelize(pieces, len(pieces)).map(function).collect())
 
+    def warm(self) -> None:
+        from conduit_tasks.spark.session import nothing
+
+        self.run_all(nothing, [0])
+
     def session(self) -> SparkSession:
         from pyspark.sql import SparkSession
 

@@ -30,6 +30,9 @@ class Executors(Protocol):
     def run_all(self, function: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         """`function` over every piece, one Spark task each, answers in order. Both are picklable; never empty."""
 
+    def warm(self) -> None:
+        """A first job, so that what comes need not wait for its start. Who has the node's lease is not disturbed."""
+
     def session(self) -> SparkSession:
         """The SQL session of this node: its views and settings are nobody else's."""
 
@@ -80,6 +83,16 @@ def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
     work = _InExecutor(settings(), function, logs.fields())
     with job():
         return executors().run_all(work, list(pieces))
+
+
+def warm() -> None:
+    """See `Executors.warm`."""
+    with job():
+        executors().warm()
+
+
+def nothing(_: Any) -> None:
+    """What a first job does."""
 
 
 def lost(error: Exception) -> ConduitError | None:

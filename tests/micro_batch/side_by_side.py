@@ -64,6 +64,7 @@ def play(
     limits: dict[str, int] | None = None,
     by_hand: bool = False,
     run_all: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]] = here,
+    warm: Callable[[], None] = lambda: None,
     without: Sequence[str] = (),
     late: Mapping[str, float] | None = None,
     meanwhile: Callable[[], None] | None = None,
@@ -114,7 +115,7 @@ def play(
         try:
             with opened(pipeline_id, run) as context, counting(context, name):
                 ended = work_through(
-                    context, name, run, run_all, limit=limit, progress=lambda **said: progress(name, said)
+                    context, name, run, run_all, limit=limit, progress=lambda **said: progress(name, said), warm=warm
                 )
         except (ConfigError, NotDurable, InvariantBroken, StateLost) as error:
             raise RuntimeError(f"{type(error).__name__}: {error}") from error

@@ -103,15 +103,14 @@ def test_a_run_works_on_until_the_next_one_is_ready(home: Path) -> None:
     write_pipeline(home, "p", STREAM)
     starts = threading.Event()
 
-    def slow_start(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+    def slow_start() -> None:
         starts.wait(60)
-        return here(function, pieces)
 
     with Feed(home) as feed:
         one = Run("one")
         wait_for(lambda: out(home) > 10)
         # Given a next run whose applications take their time to start
-        two = Run("two", run_all=slow_start)
+        two = Run("two", warm=slow_start)
         wait_for(lambda: plan_at_work("two"))
         before = out(home)
         wait_for(lambda: out(home) > before + 10)
@@ -249,7 +248,7 @@ def test_a_graceful_stop_in_the_hand_over_ends_both(home: Path) -> None:
     with Feed(home) as feed:
         one = Run("one")
         wait_for(lambda: out(home) > 10)
-        two = Run("two", run_all=slow_start)
+        two = Run("two", warm=slow_start)
         wait_for(lambda: plan_at_work("two"))
         stop("p", deadline=60)
         held.set()
