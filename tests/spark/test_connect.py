@@ -131,6 +131,8 @@ def test_what_a_killed_predecessor_left_is_interrupted_by_the_first_job_of_its_n
     # When another node's driver begins, or its own in the run that is to take over makes itself ready, it goes on
     assert of("sources.other").run_all(abs, [-1]) == [1]
     of("sources.in").warm()
+    thread.join(3)
+    assert thread.is_alive()
     assert left._lock is not None
     assert not _nobody_at(left._lock)
     # When its node's next one begins, it is ended, its worker with it
