@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Any
 
 from conduit_tasks.broker import scripts
@@ -22,6 +23,15 @@ NODE, READY, LEFT_OUT = "node:", "ready:", "left_out:"
 NO_LIMIT = -1
 MOST_BLOCKED = 2.0
 """Seconds that one command waits for the bell: well below the client's timeout of an answer."""
+
+
+class Heard(IntEnum):
+    """Who heard what a node said of itself."""
+
+    NOBODY = 0
+    ALL = 1
+    WITHOUT_ACKS = 2
+    """The acks had ended before."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +100,15 @@ class Runs(BrokerBase):
     def _of_runs(self) -> dict[str, str]:
         return {"under_way": self.keys.under_way, "before": self.keys.before, "bell": self.keys.bell}
 
-    def tell_at_work(self, run: str, node: str, seconds: float, again: str = "", *, begins: bool = False) -> bool:
+    def tell_at_work(self, run: str, node: str, seconds: float, again: str = "", *, begins: bool = False) -> Heard:
         """Says that a node's task is at work for so many seconds, 0: that it has ended, below: that it has, and what is
-        left for it waits; `again`: why a run is to follow at once; `begins`: it is not ready yet. False: another run
-        has begun since, which does not take over from this one."""
+        left for it waits; `again`: why a run is to follow at once; `begins`: it is not ready yet. NOBODY: another
+        run has begun since, which does not take over from this one."""
         for_us = int(seconds * 1e6) if seconds >= 0 else -1
         (known,) = self.run(
             scripts.AT_WORK, self._of_runs(), run=run, node=node, for_us=for_us, again=again, begins=int(begins)
         )
-        return bool(known)
+        return Heard(known)
 
     def tell_ready(self, run: str, node: str) -> None:
         """Says that a node can do its work from now on: the same node of the run before may end."""

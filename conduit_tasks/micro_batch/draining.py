@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from conduit_tasks.broker.under_way import Heard
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, LeaseHeld, Outdated, PipelineStopped
 from conduit_tasks.micro_batch.asking import failed_to_read
 from conduit_tasks.micro_batch.beside import beside, keeping
@@ -98,23 +99,28 @@ def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
     with opened(pipeline_id, run_id) as context:
         broker, ends = context.broker, AtWork()
 
-        def say(seconds: float = AT_WORK, again: str = "", *, begins: bool = False) -> bool:
+        def say(seconds: float = AT_WORK, again: str = "", *, begins: bool = False) -> Heard:
             try:
-                broker.tell_at_work(run_id, node, seconds, again, begins=begins)
+                return broker.tell_at_work(run_id, node, seconds, again, begins=begins)
             except BrokerUnavailable as error:
                 log.warning("the other nodes of the run do not hear of %s: %s", node, error)
+                return Heard.NOBODY
+
+        def goes_on() -> bool:
+            say()
             return True
 
         say(begins=True)
         try:
-            with beside(f"{node} at work", AT_WORK / 3, say):
+            with beside(f"{node} at work", AT_WORK / 3, goes_on):
                 yield ends
         finally:
             over = 0.0 if ends.well else -1.0
-            say(ends.tried_again_in + AT_WORK if ends.tried_again_in else over, ends.again)
+            heard = say(ends.tried_again_in + AT_WORK if ends.tried_again_in else over, ends.again)
             with suppress(BrokerUnavailable):
-                course = broker.under_way(run_id)
-                if course is not None and course.began_at(ACKS) and course.after is None:
+                # Known at once with what was said: acks that heard of it may have ended a moment later.
+                course = broker.under_way(run_id) if heard is Heard.WITHOUT_ACKS else None
+                if course is not None and course.after is None:
                     ends.late, ends.left = course, may_read(context, course)
 
 

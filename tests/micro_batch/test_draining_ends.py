@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import Outdated, PipelineStopped, SourceError
 from conduit_tasks.micro_batch import draining
@@ -309,3 +310,28 @@ def test_a_source_that_cannot_be_asked_in_the_middle_of_a_run_is_told_to_its_ack
     events(home / "data", "a.jsonl", 120, 400)
     assert play("p", "run-1").said["acks.other"]["left_out"] == ""
     assert len(asked) > fails[0]
+
+
+def test_a_node_whose_end_the_acks_heard_is_followed_by_no_run_however_quickly_they_end(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pipeline(home, "p", COLOURED)
+    events(home / "data", "a.jsonl", 0, 8)
+    assert plan_run("p", "run").work
+    tell = Broker.tell_at_work
+
+    def then_acks(broker: Broker, run: str, node: str, seconds: float, again: str = "", **more: Any) -> Any:
+        heard = tell(broker, run, node, seconds, again, **more)
+        if seconds <= 0 and node != draining.ACKS:
+            tell(broker, run, draining.ACKS, 0)
+        return heard
+
+    # Given acks that end right behind the first node's word of its end
+    monkeypatch.setattr(Broker, "tell_at_work", then_acks)
+    with draining.at_work("p", "run", "sources.in") as first:
+        first.well = first.worked = True
+    assert first.follows is None
+    # Then one that ends behind them has a run follow
+    with draining.at_work("p", "run", "destinations.all") as second:
+        second.well = second.worked = True
+    assert second.follows is not None

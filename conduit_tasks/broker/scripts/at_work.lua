@@ -8,7 +8,7 @@
 -- @arg for_us    int     microseconds; 0: it has ended; -1: it has, and what is left for it waits for something else
 -- @arg again     text    why a run is to follow at once; empty: there is no need
 -- @arg begins    int     1: it begins, and is not ready yet
--- @returns ok 1 | ok 0 (another run has begun since, or none is known)
+-- @returns ok 1 | ok 2 (the acks had ended before) | ok 0 (another run has begun since, or none is known)
 
 local place = K.under_way
 if redis.call('HGET', place, 'run') ~= A.run then place = K.before end
@@ -22,4 +22,4 @@ local function ended(till) return tonumber(till) <= 0 end
 if ended(lives) or A.begins == '1' then redis.call('HDEL', place, 'ready:' .. A.node) end
 if ended(lives) then redis.call('HSET', place, 'ended', text(now_us())) end
 if not before or ended(before) ~= ended(lives) then redis.call('XADD', K.bell, 'MAXLEN', 1, '*', 'what', A.node) end
-return {'ok', 1}
+return {'ok', redis.call('HEXISTS', place, 'node:acks') == 1 and 2 or 1}
