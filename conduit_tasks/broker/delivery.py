@@ -45,7 +45,13 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             status=cast(Any, data.get("status", "running")),
             error=stored_error(data.get("error"), data.get("error_at")),
             confirmed_at=seconds(data.get("confirmed_at")),
+            sent_at=seconds(data.get("sent_at")),
         )
+
+    def rested(self, destination: str) -> float | None:
+        """Seconds since a destination was last sent to, by the server's clock; None: never."""
+        sent = seconds(self.field(self.keys.destination(destination), "sent_at"))
+        return None if sent is None else max(0.0, self.now() - sent)
 
     def confirm(
         self,

@@ -116,6 +116,8 @@ class DeliveryState:
     status: Literal["running", "stopped"]
     error: StoredError | None
     confirmed_at: float | None = None
+    sent_at: float | None = None
+    """When the last confirm of records that were sent came, whoever sent them (live, again or replayed)."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Attempts:
         self._work, self._port, self._progress = work, port, progress
         self._suspected = suspected
         self._policy = RetryPolicy(options)
-        self._bucket = TokenBucket(options.rate_limit) if options.rate_limit else None
+        self._bucket = TokenBucket(options.rate_limit, rested=work.rested()) if options.rate_limit else None
         self._lease = asyncio.Lock()
         self._deadlines = Deadlines(options.timeout)
         self._last_failure = Outcome("failed")

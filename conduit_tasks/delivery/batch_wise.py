@@ -62,7 +62,7 @@ class BatchWise:
         self._reading = Reading(work)
         self._order = InOrder(work, self._reading)
         self._policy = RetryPolicy(options)
-        self._bucket = TokenBucket(options.rate_limit) if options.rate_limit else None
+        self._bucket = TokenBucket(options.rate_limit, rested=work.rested()) if options.rate_limit else None
         self._state = work.state
         self._reopen = True
         self._torn = False

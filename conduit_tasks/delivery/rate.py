@@ -7,12 +7,19 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """`reserve` takes tokens now and says how long to wait before using them. Not thread-safe."""
+    """`reserve` takes tokens now and says how long to wait before using them. Not thread-safe.
 
-    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+    Each micro-batch has a bucket of its own. `rested`: seconds since the destination was last sent to, which earned the
+    tokens that it begins with; None: it begins full.
+    """
+
+    def __init__(
+        self, rate: float, *, rested: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._rate, self._clock = rate, clock
         self._burst = max(1.0, rate / 10)
-        self._tokens, self._at = self._burst, clock()
+        self._tokens = self._burst if rested is None else min(self._burst, rested * rate)
+        self._at = clock()
 
     def reserve(self, tokens: int = 1) -> float:
         """Seconds to wait; the tokens are taken whether or not the caller waits."""

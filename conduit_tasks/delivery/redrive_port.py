@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,7 @@ def deliver_items(
                     culprits=culprits,
                     parking=port.parking,
                     numbering=numbering,
+                    rested=partial(own.broker.rested, destination.id),
                 )
                 try:
                     deliver(work, connect(pipeline.id, destination), port, options)

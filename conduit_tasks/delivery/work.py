@@ -52,7 +52,8 @@ class Work:
     source partition, where the caller knows it. `numbering`: what gives the records their numbers, where the pipe or
     the guarantee wants them. `begun`: seqs up to this one may have been sent by an earlier attempt (at-most-once).
     `parking`: says which records wait behind a dead letter of their key. `seal`: token that sealed the micro-batch.
-    `look`: raises StateLost where the spool knows of a later state than Redis.
+    `look`: raises StateLost where the spool knows of a later state than Redis. `rested`: seconds since the destination
+    was last sent to; None where it never was.
     """
 
     pipeline: str
@@ -74,6 +75,7 @@ class Work:
     parking: Parking | None = None
     seal: int = 0
     look: Callable[[], None] = lambda: None
+    rested: Callable[[], float | None] = lambda: None
 
     @property
     def node(self) -> str:

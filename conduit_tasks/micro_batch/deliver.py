@@ -303,6 +303,7 @@ class DeliverTask:
             parking=parking,
             seal=manifest.token,
             look=Marker(context, destination.node, lease.token).look,
+            rested=partial(broker.rested, destination.id),
         )
         handlers = Handlers(pipeline, destination.node)
         others = [d.id for d in pipeline.destinations if d is not destination]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.port import BrokerPort
@@ -89,6 +90,7 @@ class PortionTask:
                 span=span,
                 culprits=culprits,
                 numbering=numbering,
+                rested=partial(own.broker.rested, destination.id),
             )
             handlers = Handlers(pipeline, destination.node)
             changes = Changes(handlers, work) if handlers else None

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
-from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import JITTER, LONGEST_BACKOFF, RetryPolicy
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.pipeline.topology import Delivery
@@ -74,21 +73,3 @@ def test_a_blocking_call_is_repeated_by_the_same_policy_and_raises_its_last_erro
     with pytest.raises(Unavailable, match="call 3"):
         retrying(call)
     assert slept == [2.0, 2.0]
-
-
-@settings(deadline=None)
-@given(st.floats(0.5, 5000), st.lists(st.floats(0, 2), min_size=1, max_size=200))
-def test_a_rate_limit_is_never_passed_by_more_than_a_tenth_of_a_second(rate: float, pauses: list[float]) -> None:
-    # Given a clock that a sender waits on as it is told
-    now = 0.0
-    bucket = TokenBucket(rate, lambda: now)
-    sent: list[float] = []
-    # When it sends one record after the other, with pauses of its own
-    for pause in pauses:
-        now += pause
-        now += bucket.reserve()
-        sent.append(now)
-    # Then every stretch of time holds at most its share, and the burst
-    for at, start in enumerate(sent):
-        for to, end in enumerate(sent[at:], at):
-            assert to - at + 1 <= (end - start) * rate + max(1.0, rate / 10) + 1.001

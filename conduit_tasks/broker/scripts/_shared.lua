@@ -85,6 +85,16 @@ local function add(key, counts)
   redis.call('HSET', key, unpack(fields))
 end
 
+local NOT_SENT = {matched = true, filtered = true, parked = true}
+
+-- Adds a destination's counters, and notes when it was last sent to: its rate limit goes on from there.
+local function count(destination, counts)
+  add(destination, counts)
+  for name, n in pairs(cjson.decode(counts)) do
+    if n > 0 and not NOT_SENT[name] then return redis.call('HSET', destination, 'sent_at', text(now_us())) end
+  end
+end
+
 -- Invariant 9: the first error of a stop is kept. Returns 1 where the stored one is this one.
 local function first_error(key, status, err)
   if redis.call('HSETNX', key, 'error', err) == 1 then

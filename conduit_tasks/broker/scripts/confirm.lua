@@ -67,7 +67,7 @@ else
   if redis.call('HLEN', K.redo) == 3 then redis.call('DEL', K.redo) end
 end
 
-add(K.destination, A.counts)
+count(K.destination, A.counts)
 add(K.figures, A.observed)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 close_letters(K.dead, K.redrive, cjson.decode(A.closed), A.epoch, A.by)

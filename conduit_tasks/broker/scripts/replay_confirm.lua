@@ -33,7 +33,7 @@ for letter, outcome in pairs(cjson.decode(A.settled)) do
   end
 end
 new_letters(K.dead, A.letters)
-add(K.destination, A.counts)
+count(K.destination, A.counts)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 progressed(K.lease)
 return taken(K.pipeline, K.destination)

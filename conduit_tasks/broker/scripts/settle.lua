@@ -27,7 +27,7 @@ if again then return taken(K.pipeline, K.destination) end
 new_letters(K.dead, A.letters)
 for key, position in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, position) end
 for key, position in pairs(cjson.decode(A.through)) do redis.call('HSET', K.parked, key, position) end
-add(K.destination, A.counts)
+count(K.destination, A.counts)
 if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
 redis.call('HSET', K.destination, 'confirmed_at', text(now_us()))
 progressed(K.lease)
