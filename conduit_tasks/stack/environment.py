@@ -86,14 +86,14 @@ def _defaults(layout: Layout, connect_url: str) -> dict[str, str]:
         "CONDUIT_SPARK_POOL": POOL,
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark_connection(connect_url)),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__EXECUTOR": "conduit_tasks.airflow.executor.LocalExecutor",
         # Idle workers cost memory, and Spark is what fills the cores.
         "AIRFLOW__CORE__PARALLELISM": "12",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(layout.passwords_file),
         "AIRFLOW__API__WORKERS": "1",
         # 0.03 to 0.3 s from the end of a task to the next one's start, instead of 0.6 to 1.05 s.
-        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.01",
         # A killed scheduler's tasks are taken up again after seconds, not after five minutes.
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
