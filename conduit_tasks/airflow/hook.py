@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,9 @@ from typing import Any
 
 import psutil
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk.exceptions import AirflowException
 
+from conduit_tasks.airflow.forked import Application
 from conduit_tasks.errors import SparkLost
 from conduit_tasks.logs import parse
 from conduit_tasks.spark.remote import Address
@@ -40,6 +43,7 @@ class ConduitSubmitHook(SparkSubmitHook):
     application on the connection's Connect server.
 
     Raises SparkLost where that cannot be reached and the connection's extra `submit` is false. ConfigError.
+    `spare`: an application that waits for its arguments; one that works at a Connect server is run in it.
     `events`: the structured lines seen so far, oldest first, at most one per kind of event (the latest).
     """
 
@@ -52,8 +56,10 @@ class ConduitSubmitHook(SparkSubmitHook):
         name: str,
         application_args: list[str],
         quick_jit: bool,
+        spare: Application | None = None,
     ) -> None:
         self.remote: Address | None = None
+        self.spare = spare
         super().__init__(conn_id=conn_id, conf=dict(conf), name=name, application_args=application_args)
         self.events: dict[str, dict[str, Any]] = {}
         if self.remote is not None:
@@ -108,10 +114,22 @@ class ConduitSubmitHook(SparkSubmitHook):
 
     def _submitted(self, application: str, **kwargs: Any) -> str | None:
         try:
+            if self.spare is not None and self.remote is not None and not self.spare.started:
+                self._run_forked(self.spare, application)
+                return None
             return super().submit(application, **kwargs)
         finally:
             if self._submit_sp is not None and self._submit_sp.stdout is not None:
                 self._submit_sp.stdout.close()
+
+    def _run_forked(self, spare: Application, application: str) -> None:
+        command = self._build_spark_submit_command(application)
+        self._submit_sp = spare
+        spare.start([application, *(self._application_args or [])], {**os.environ, **(self._env or {})})
+        self._process_spark_submit_log(iter(spare.stdout))
+        if code := spare.wait():
+            said = f"Cannot execute: {self._mask_cmd(command)}. Error code is: {code}."
+            raise AirflowException(said + self._submit_log_tail)
 
     def _get_spark_binary_path(self) -> list[str]:
         return list(self._command) if self._command else super()._get_spark_binary_path()

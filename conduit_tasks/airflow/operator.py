@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import (
 )
 
 from conduit_tasks.airflow.follow import follow
+from conduit_tasks.airflow.forked import Application, spare
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
 from conduit_tasks.airflow.tasks import fail_without_retry
@@ -64,6 +65,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         super().__init__(application=str(APPLICATION), conn_id=conn_id, name=f"conduit {pipeline_id} {node}", **kwargs)
         self.pipeline_id, self.node = pipeline_id, node
         self.drain_limit, self.quick_jit = drain_limit, quick_jit
+        self._spare: Application | None = None
 
     def execute(self, context: Any) -> None:
         """Checks the connection, looks for work, submits, and turns the exit code into a state of the task."""
@@ -76,7 +78,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         from conduit_tasks.micro_batch.draining import at_work
 
         ti, skipped = context["ti"], None
-        with at_work(self.pipeline_id, context["run_id"], self.node) as ends:
+        with spare() as self._spare, at_work(self.pipeline_id, context["run_id"], self.node) as ends:
             try:
                 with fail_without_retry():
                     check_connection(self._conn_id)
@@ -141,6 +143,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             name=str(self.name),
             application_args=list(self.application_args or []),
             quick_jit=self.quick_jit,
+            spare=self._spare,
         )
 
     def _inject_lineage(self, context: Any) -> None:

@@ -9,11 +9,15 @@ or each pod, imports for itself.
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from airflow.listeners import hookimpl
+
+from conduit_tasks.airflow import forked
 
 MODULES = (
     "airflow.dag_processing.dagbag",
@@ -40,12 +44,22 @@ log = logging.getLogger(__name__)
 def on_starting(component: Any) -> None:
     """Called by Airflow when a job of its own starts; the command line says which, the job does not know yet."""
     if sys.argv[1:2] in (["scheduler"], ["dag-processor"]):
-        preload()
+        preload(MODULES)
+    if sys.argv[1:2] == ["scheduler"] and connects():
+        preload(forked.MODULES)
 
 
-def preload() -> None:
-    """Imports MODULES. One that cannot be imported is left to the task that needs it, which then says so."""
-    for name in MODULES:
+def connects() -> bool:
+    """Whether the environment has a connection to a Spark Connect server: the applications of tasks are forked, too."""
+    return any(
+        name.startswith("AIRFLOW_CONN_") and ("spark_connect" in value or "sc://" in value)
+        for name, value in os.environ.items()
+    )
+
+
+def preload(names: Sequence[str]) -> None:
+    """Imports modules. One that cannot be imported is left to the task that needs it, which then says so."""
+    for name in names:
         try:
             import_module(name)
         except ImportError as error:

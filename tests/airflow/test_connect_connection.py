@@ -13,6 +13,7 @@ import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from conduit_tasks.airflow import forked
 from conduit_tasks.airflow.hook import connect_address
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.errors import ConfigError
@@ -21,6 +22,13 @@ from tests.airflow.test_operator import killed, operator, work  # noqa: F401
 
 Build = Callable[..., ConduitSubmitOperator]
 TELL = "import json, os, sys\njson.dump([sys.argv, dict(os.environ)], open({told!r}, 'w'))\n"
+
+
+@pytest.fixture(autouse=True, params=["started", "forked"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the task's process has loaded what an application needs, it is forked."""
+    monkeypatch.setattr(forked, "loaded", lambda: request.param == "forked")
+    return str(request.param)
 
 
 @pytest.fixture

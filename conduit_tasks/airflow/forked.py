@@ -1,0 +1,220 @@
+"""An application without the start of a Python: forked from its task's process, which has loaded what it needs.
+
+That is so where the scheduler's own children run the tasks (LocalExecutor, see `preload`) and Spark is a Connect
+server. The application is a process of its own all the same: same arguments, environment, exit codes and lines, no
+file of Airflow's open, none of its logging. It is forked before the task starts a thread, which could hold a lock at
+that moment, and waits for what it is to do.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+MODULES = (
+    "pandas",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "pyspark.sql.connect.functions",
+    "pyspark.sql.connect.session",
+    "conduit_tasks.micro_batch.halting",
+    "conduit_tasks.micro_batch.node",
+    "conduit_tasks.processors.registry",
+    "conduit_tasks.spark.app",
+    "conduit_tasks.spark.connect",
+)
+"""What an application at a Connect server needs."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD)
+"""Signals that Airflow or Python may have handlers for."""
+
+
+class Application:
+    """A forked application, as `subprocess.Popen` shows one."""
+
+    def __init__(self, pid: int, command: int, output: int) -> None:
+        self.pid, self._command = pid, os.fdopen(command, "w", encoding="utf-8", errors="surrogateescape")
+        self.stdout = os.fdopen(output, encoding="utf-8", errors="replace")
+        self.returncode: int | None = None
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Has it run this: a Python file, and its arguments. Raises OSError where it has died meanwhile."""
+        with self._command as out:
+            json.dump([list(arguments), dict(environment)], out)
+
+    @property
+    def started(self) -> bool:
+        """Whether it was told what to do."""
+        return self._command.closed
+
+    def close(self) -> None:
+        """Hears no more of it; one that was not started ends."""
+        self.stdout.close()
+        if not self.started:
+            self._command.close()
+            self.wait()
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int:
+        """The same, once it has ended."""
+        code = self._wait(0)
+        assert code is not None
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL, where it runs still."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _wait(self, options: int) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # somebody else has waited for it: psutil, where the task is killed
+                self.returncode = -signal.SIGTERM
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
+def loaded() -> bool:
+    """Whether this process has what an application needs, and may be forked."""
+    return all(name in sys.modules for name in MODULES) and threading.active_count() == 1
+
+
+@contextmanager
+def spare() -> Iterator[Application | None]:
+    """An application that waits for its arguments, for the block: it ends with it where it was not started. None where
+    it had to load for itself what it needs."""
+    application = _fork() if loaded() else None
+    try:
+        yield application
+    finally:
+        if application is not None:
+            application.close()
+
+
+def _fork() -> Application:
+    command, to_child = os.pipe()
+    from_child, output = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _child(command, output)
+    os.close(command)
+    os.close(output)
+    return Application(pid, to_child, from_child)
+
+
+def _child(command: int, output: int) -> NoReturn:
+    """Never returns into what the parent was in the middle of."""
+    code = 0
+    try:
+        said = _alone(command, output)
+        if not said:
+            os._exit(0)
+        arguments, environment = json.loads(said.decode("utf-8", "surrogateescape"))
+        _begin(arguments, environment)
+        # None of the task's own context: what it logs about is said anew.
+        contextvars.Context().run(runpy.run_path, arguments[0], run_name="__main__")
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if code and not isinstance(error.code, int):
+            sys.stderr.write(f"{error.code}\n")
+    except BaseException:  # noqa: BLE001 - as the interpreter does with what nobody catches
+        traceback.print_exc()
+        code = 1
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue
+        os._exit(code)
+
+
+def _alone(command: int, output: int) -> bytes:
+    """Lets go of what belongs to the task; returns what is to be done, once that is said; nothing where it never is."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    # Not closed: an object of the parent's that is collected later would close whatever has that number by then.
+    for number in range(3, _highest() + 1):
+        if number not in (command, null) and _is_open(number):
+            os.dup2(null, number, inheritable=False)
+    said = b""
+    while some := os.read(command, 1 << 16):
+        said += some
+    os.close(command)
+    return said
+
+
+def _highest() -> int:
+    """The highest number that an open file may have."""
+    try:
+        return max(map(int, os.listdir("/proc/self/fd")))
+    except OSError:  # not Linux, or not root: nobody may look at a task of Airflow's
+        return min(os.sysconf("SC_OPEN_MAX"), 4096)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _begin(arguments: list[str], environment: dict[str, str]) -> None:
+    """As a Python that has just been started with this environment."""
+    from conduit_tasks.settings import forget
+
+    _show(arguments)  # which looks for its place by the environment
+    os.environ.clear()
+    os.environ.update(environment)
+    forget()
+    sys.argv = arguments
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        stream = os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    sys.excepthook = sys.__excepthook__
+    _forget_logging()
+
+
+def _forget_logging() -> None:
+    """Takes all handlers and levels away that Airflow has set: they write to the task's own channel."""
+    logging.captureWarnings(False)
+    known = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
+    for logger in (logging.root, *known):
+        logger.handlers.clear()
+        logger.filters.clear()
+        logger.setLevel(logging.NOTSET)
+        logger.propagate, logger.disabled = True, False
+    logging.root.setLevel(logging.WARNING)
+    logging.disable(logging.NOTSET)
+    if (structlog := sys.modules.get("structlog")) is not None:
+        structlog.reset_defaults()
+
+
+def _show(arguments: list[str]) -> None:
+    """What lists of processes show."""
+    try:
+        from setproctitle import setproctitle
+    except ImportError:
+        return
+    setproctitle(" ".join([sys.executable, *arguments]))
