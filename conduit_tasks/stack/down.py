@@ -18,10 +18,10 @@ DEADLINE = 60.0
 """Seconds in which pipelines are drained."""
 GRACE = {
     **{"gateway": 40.0, "scheduler": 120.0},
-    **{"spark-connect": 20.0, "triggerer": 20.0, "dag-processor": 20.0, "api-server": 20.0, "redis": 30.0},
+    **{"spark-connect": 60.0, "triggerer": 60.0, "dag-processor": 60.0, "api-server": 60.0, "redis": 60.0},
 }
 """Seconds from SIGTERM to SIGKILL. The gateway answers what it took, the scheduler waits for its tasks; an idle
-triggerer takes ten."""
+triggerer takes ten. All have ended after a second or two; a machine that is full may need longer."""
 ORDER = (("gateway", "scheduler"), ("spark-connect", "triggerer", "dag-processor", "api-server"), ("redis",))
 """Stopped one group after the other: the scheduler waits for its tasks, and tasks need the API and Redis."""
 
