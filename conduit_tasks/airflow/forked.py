@@ -38,6 +38,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 """Signals that Airflow or Python may have handlers for."""
 
 
+_kept: list[object] = []
+"""What the forked process has of its parent's that would close its standard streams."""
+
+
 class Application:
     """A forked application, as `subprocess.Popen` shows one."""
 
@@ -152,6 +156,12 @@ def _alone(command: int, output: int) -> bytes:
     os.dup2(null, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        stream = os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
+        # Airflow's own would close the number if it were collected.
+        _kept.extend((getattr(sys, name), getattr(sys, f"__{name}__")))
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     # Not closed: an object of the parent's that is collected later would close whatever has that number by then.
     for number in range(3, _highest() + 1):
         if number not in (command, null) and _is_open(number):
@@ -188,10 +198,6 @@ def _begin(arguments: list[str], environment: dict[str, str]) -> None:
     os.environ.update(environment)
     forget()
     sys.argv = arguments
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        stream = os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
     sys.excepthook = sys.__excepthook__
     _forget_logging()
 
@@ -201,6 +207,7 @@ def _forget_logging() -> None:
     logging.captureWarnings(False)
     known = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
     for logger in (logging.root, *known):
+        _kept.extend(logger.handlers)
         logger.handlers.clear()
         logger.filters.clear()
         logger.setLevel(logging.NOTSET)

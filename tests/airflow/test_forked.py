@@ -138,6 +138,31 @@ def test_files_of_its_parent_that_are_closed_later_are_not_its_own(tmp_path: Pat
         assert kept.fileno() > 0
 
 
+AS_AIRFLOW = """
+import os, sys
+from conduit_tasks.airflow import forked
+forked.loaded = lambda: True
+sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+with forked.spare() as application:
+    application.start([sys.argv[1]], dict(os.environ))
+    said, code = application.stdout.read(), application.wait()
+print(said, code)
+"""
+
+
+def test_what_its_parent_has_made_of_the_standard_streams_does_not_close_them(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "import gc, os, sys\n"
+        "gc.collect()\n"
+        "made = [os.eventfd(0) for _ in range(3)]\n"
+        "print('out', flush=True)\n"
+        "print('err', file=sys.stderr, flush=True)\n"
+    )
+    command = [sys.executable, "-c", AS_AIRFLOW, str(tmp_path / "a.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "out\nerr\n 0\n", done.stderr
+
+
 def test_one_that_was_not_needed_ends_with_the_block() -> None:
     with forked.spare() as application:
         assert application is not None
