@@ -203,3 +203,11 @@ def test_a_process_forks_only_what_it_has_loaded_and_while_it_has_one_thread(
     assert not forked.loaded()
     with forked.spare() as application:
         assert application is None
+
+
+def test_where_open_files_cannot_be_listed_all_numbers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> list[str]:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert forked._highest() >= 256
