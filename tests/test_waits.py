@@ -31,6 +31,9 @@ WITH_TIMEOUT = {"run", "check_call", "check_output", "call", "urlopen", "create_
 WITH = {"flock": "LOCK_NB", "create_engine": "connect_args", "from_url": "options", "commit": "asynchronous=True"}
 """What a call of this name has to hold."""
 KNOWN = {
+    ("airflow/forked.py", "self.poll()"): "looks, and does not wait",
+    ("airflow/forked.py", "self.wait()"): "it was killed",
+    ("airflow/hook.py", "spare.wait()"): "it has closed its output",
     ("airflow/hook.py", "self._submit_sp.poll()"): "looks, and does not wait",
     ("stack/trial/__main__.py", "demo.poll()"): "looks, and does not wait",
     ("stack/trial/__main__.py", "demo.wait()"): "a trial that is watched",

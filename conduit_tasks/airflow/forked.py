@@ -65,6 +65,7 @@ class Application:
         self.stdout.close()
         if not self.started:
             self._command.close()
+            self.kill()
             self.wait()
 
     def poll(self) -> int | None:
