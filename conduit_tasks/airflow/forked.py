@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+from setproctitle import setproctitle
+
 MODULES = (
     "pandas",
     "pyarrow.compute",
@@ -194,7 +196,8 @@ def _begin(arguments: list[str], environment: dict[str, str]) -> None:
     """As a Python that has just been started with this environment."""
     from conduit_tasks.settings import forget
 
-    _show(arguments)  # which looks for its place by the environment
+    # What lists of processes show; it finds its place by the environment.
+    setproctitle(" ".join([sys.executable, *arguments]))
     os.environ.clear()
     os.environ.update(environment)
     forget()
@@ -217,12 +220,3 @@ def _forget_logging() -> None:
     logging.disable(logging.NOTSET)
     if (structlog := sys.modules.get("structlog")) is not None:
         structlog.reset_defaults()
-
-
-def _show(arguments: list[str]) -> None:
-    """What lists of processes show."""
-    try:
-        from setproctitle import setproctitle
-    except ImportError:
-        return
-    setproctitle(" ".join([sys.executable, *arguments]))

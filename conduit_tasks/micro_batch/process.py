@@ -37,11 +37,11 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
     if waiting:
         return f"micro-batch {number} is not read yet: {', '.join(waiting)}"
     with broker.acquire(NODE, context.owner, wait=wait) as lease, holding(context):
-        micro_batch = broker.micro_batch(number)
+        found = broker.find_micro_batch(number)
         # As in `read_source`: what was sealed meanwhile stands.
-        if micro_batch.state == "open" and NODE not in micro_batch.stages:
-            context.same_version(micro_batch)
-            manifests = staged(context, micro_batch, [s.node for s in pipeline.sources])
+        if found is not None and found.state == "open" and NODE not in found.stages:
+            context.same_version(found)
+            manifests = staged(context, found, [s.node for s in pipeline.sources])
             origins = origins_of(pipeline.id, [entry for m in manifests for entry in m.slices])
             plan = with_careful(
                 Pass(

@@ -53,13 +53,14 @@ def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) 
     if not micro_batch.slices.get(source_id) or source.node in micro_batch.stages:
         return seal_if_complete(context, micro_batch.number) or f"nothing to read in micro-batch {micro_batch.number}"
     with broker.acquire(source.node, context.owner, wait=wait) as lease, holding(context):
-        micro_batch = broker.micro_batch(micro_batch.number)
-        # Sealed by another run, and rebuilt from the spool since: it has no stages any more, and is not read again.
-        if micro_batch.state == "open" and source.node not in micro_batch.stages:
-            context.same_version(micro_batch)
-            _stage(context, source, micro_batch, lease, run_all)
-    sealed = seal_if_complete(context, micro_batch.number)
-    return sealed or f"staged {source.node} of micro-batch {micro_batch.number}"
+        number = micro_batch.number
+        found = broker.find_micro_batch(number)
+        # Sealed by another run, and collected, or rebuilt from the spool since: it has no stages any more, and is not
+        # read again.
+        if found is not None and found.state == "open" and source.node not in found.stages:
+            context.same_version(found)
+            _stage(context, source, found, lease, run_all)
+    return seal_if_complete(context, number) or f"staged {source.node} of micro-batch {number}"
 
 
 def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lease, run_all: RunAll) -> None:

@@ -40,14 +40,15 @@ def seal_if_complete(context: Context, number: int, wait: float = 5.0) -> str:
     tripped it is neither stored nor acked (C6).
     """
     broker = context.broker
-    micro_batch = broker.micro_batch(number)
-    if micro_batch.state == "sealed":
+    # Since it was looked at, others may have sealed, delivered and collected it.
+    micro_batch = broker.find_micro_batch(number)
+    if micro_batch is None or micro_batch.state != "open":
         return f"micro-batch {number} is sealed"
     if micro_batch.missing:
         return ""
     with broker.acquire(NODE, context.owner, wait=wait) as lease:
-        micro_batch = broker.micro_batch(number)
-        if micro_batch.state == "sealed":
+        micro_batch = broker.find_micro_batch(number)
+        if micro_batch is None or micro_batch.state != "open":
             return f"micro-batch {number} is sealed"
         if micro_batch.missing:
             # Somebody stopped and started the pipeline meanwhile: what was staged is dropped (C16).
