@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import psutil
 
 from conduit_tasks.spark.remote import TOKEN, Address
 from conduit_tasks.spark.server import CLASS
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,10 +41,7 @@ class ConnectServer:
         return self.folder / "connect.log"
 
     def start(self, *options: str) -> None:
-        if not self.port:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = int(probe.getsockname()[1])
+        self.port = self.port or free_port()
         environment = {**os.environ, TOKEN: self.token, "CONDUIT_HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "conduit_tasks.spark.server", "--port", str(self.port), "--master", "local[2]"]
         command += options
@@ -76,4 +73,4 @@ class ConnectServer:
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(30)
+            self.process.wait(240)

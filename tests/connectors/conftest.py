@@ -39,8 +39,9 @@ def kafka_server() -> Iterator[tuple[KafkaServer, int]]:
     """The session's one Kafka, and its secure port."""
     from benchmarks.kafka_server import KafkaServer
     from tests.connectors.kafka import secured
+    from tests.ports import free_port
 
-    server = KafkaServer()
+    server = KafkaServer(ports=(free_port(), free_port()))
     port = secured(server)
     try:
         yield server.create().start(), port

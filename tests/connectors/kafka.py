@@ -20,7 +20,7 @@ from conduit_tasks.connectors.base import Limit, Position, Slice
 from conduit_tasks.connectors.kafka_source import KafkaSource
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
-from tests.connectors.receiving import free_port
+from tests.ports import free_port
 
 
 def secured(server: KafkaServer) -> int:

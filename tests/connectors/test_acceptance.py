@@ -146,7 +146,7 @@ class Moving(MemorySource):
 def test_a_source_that_is_away_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Unavailable("the coordinator is gone")
     monkeypatch.setattr(Moving, "failures", [gone] * 3)
-    accept(SimpleNamespace(SOURCE=Moving), SETTINGS, feed=STORE.extend, wait=5).require()
+    accept(SimpleNamespace(SOURCE=Moving), SETTINGS, feed=STORE.extend, wait=60).require()
     assert not Moving.failures
     # And one that stays away is told
     monkeypatch.setattr(Moving, "failures", [gone] * 1_000)

@@ -86,7 +86,7 @@ def test_a_refused_record_arrives_as_a_letter_once_and_redriven_at_its_destinati
     # And when what was wrong is mended, a redrive sends it where it belongs, from our copy
     write("")
     with opened("p", "operator") as context:
-        (outcome,) = redrive(context, Selection(), "me", wait=10.0)
+        (outcome,) = redrive(context, Selection(), "me", wait=60.0)
     assert (outcome.redriven, outcome.again) == (1, 0)
     assert sorted(row["n"] for row in payloads(home / "out/good.jsonl")) == [row["n"] for row in rows]
     assert len(queue.read()) == 1, "a redrive takes nothing out, and puts nothing in"

@@ -19,8 +19,9 @@ from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.record import Record
-from tests.connectors.receiving import ReceiverProcess, free_port
+from tests.connectors.receiving import ReceiverProcess
 from tests.delivery.fakes import FakePort, wait_for, work_of
+from tests.ports import free_port
 
 RECORD = Record(b"42", "update", {"m": "1"}, b"key", {"n": 1}, {"n": 2})
 

@@ -33,7 +33,7 @@ def asked(serve: Serve, times: int = 1, *, tls: tuple[ssl.SSLContext, ssl.SSLCon
         server = await asyncio.start_server(connection, "127.0.0.1", 0, ssl=tls[0] if tls else None)
         port = server.sockets[0].getsockname()[1]
         host = "localhost" if tls else "127.0.0.1"
-        client = Client(host, port, tls[1] if tls else None, guarded=True, timeout=5)
+        client = Client(host, port, tls[1] if tls else None, guarded=True, timeout=60)
         try:
             return [await asyncio.wait_for(client.exchange(REQUEST), 10) for _ in range(times)]
         finally:
@@ -146,7 +146,7 @@ def test_a_kept_connection_that_the_server_closed_is_not_used_again() -> None:
             writer.close()
 
         server = await asyncio.start_server(connection, "127.0.0.1", 0)
-        client = Client("127.0.0.1", server.sockets[0].getsockname()[1], None, guarded=True, timeout=5)
+        client = Client("127.0.0.1", server.sockets[0].getsockname()[1], None, guarded=True, timeout=60)
         seen = []
         for _ in range(3):
             seen.append((await client.exchange(REQUEST)).status)
@@ -171,7 +171,7 @@ def test_a_request_given_up_takes_its_connection_along() -> None:
             writer.close()
 
         server = await asyncio.start_server(connection, "127.0.0.1", 0)
-        client = Client("127.0.0.1", server.sockets[0].getsockname()[1], None, guarded=True, timeout=5)
+        client = Client("127.0.0.1", server.sockets[0].getsockname()[1], None, guarded=True, timeout=60)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await client.exchange(REQUEST)
@@ -217,14 +217,14 @@ def test_closing_ends_whenever_a_connect_was_given_up(loop: Callable[[], asyncio
         server = await asyncio.start_server(connection, "127.0.0.1", 0)
         # Given an exchange that is given up at any moment of its connect
         for turns in range(8):
-            client = Client("127.0.0.1", server.sockets[0].getsockname()[1], None, guarded=True, timeout=5)
+            client = Client("127.0.0.1", server.sockets[0].getsockname()[1], None, guarded=True, timeout=60)
             exchange = asyncio.create_task(client.exchange(REQUEST))
             for _ in range(turns):
                 await asyncio.sleep(0)
             exchange.cancel()
             await asyncio.gather(exchange, return_exceptions=True)
             # When the client is closed, then it ends
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await client.close()
         server.close()
 

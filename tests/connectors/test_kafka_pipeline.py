@@ -68,7 +68,7 @@ def given(home: Path, kafka: Kafka, destination: str, *, partitions: int = 2, **
     producer = kafka.producer()
     for n in range(RECORDS):
         producer.produce(origin, json.dumps({"n": n}).encode(), key=f"k{n % 7}".encode())
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     return origin, target
 
 

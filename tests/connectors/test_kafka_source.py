@@ -240,16 +240,16 @@ def test_nothing_is_read_past_an_open_transaction(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.put(topic, [b"a"])
     producer = kafka.producer(transactional_id=topic)
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     producer.begin_transaction()
     producer.produce(topic, b"b", partition=0)
-    producer.flush(30)
+    producer.flush(120)
     kafka.put(topic, [b"c"])
     source = kafka.source(topic)
     slices = source.plan({}, Limit())
     assert [r.after for r in records(source, slices)] == [b"a"]
     # When it is decided, what it held and what waited behind it is read, in order
-    producer.commit_transaction(30)
+    producer.commit_transaction(120)
     assert [r.after for r in everything(source, after({}, slices))] == [b"b", b"c"]
 
 

@@ -122,7 +122,7 @@ def test_an_attempt_that_was_given_up_and_commits_late_leaves_each_row_once(url:
     zombie, successor = opened(url, mode="append"), opened(url, mode="append")
     zombie.write(numbered([event(0)], 1))
     waiting = threading.Event()
-    late = threading.Thread(target=lambda: waiting.wait(10))
+    late = threading.Thread(target=lambda: waiting.wait(120))
     late.start()
     engine = zombie._engine
     assert engine is not None
@@ -130,7 +130,7 @@ def test_an_attempt_that_was_given_up_and_commits_late_leaves_each_row_once(url:
     def hold(connection: Any, *_: Any) -> None:
         if threading.current_thread() is writer:
             writing.set()
-            waiting.wait(10)
+            waiting.wait(120)
 
     writing = threading.Event()
     sa.event.listen(
@@ -138,7 +138,7 @@ def test_an_attempt_that_was_given_up_and_commits_late_leaves_each_row_once(url:
     )
     writer = threading.Thread(target=zombie.write, args=(numbered([event(1), event(2)], 2),))
     writer.start()
-    assert writing.wait(10)
+    assert writing.wait(120)
     # When the successor writes the same rows and more
     other = threading.Thread(target=successor.write, args=(numbered([event(1), event(2), event(3)], 2),))
     other.start()
@@ -146,7 +146,7 @@ def test_an_attempt_that_was_given_up_and_commits_late_leaves_each_row_once(url:
     assert other.is_alive()
     waiting.set()
     for thread in (writer, other, late):
-        thread.join(20)
+        thread.join(240)
     # Then the rows of both are there once
     assert sorted(delays(url)) == [0, 1, 2, 3]
     zombie.close()

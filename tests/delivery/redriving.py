@@ -13,5 +13,5 @@ if __name__ == "__main__":
     register()
     redrive.CHUNK = 10
     with opened("p", sys.argv[1]) as context:
-        outcomes = redrive.redrive(context, Selection(), sys.argv[1], wait=30.0)
+        outcomes = redrive.redrive(context, Selection(), sys.argv[1], wait=120.0)
     print(sum(o.redriven for o in outcomes), sum(o.gone for o in outcomes))

@@ -219,7 +219,7 @@ def test_a_redrive_is_a_message_of_its_own(home: Path, told: Callable[..., Any])
     text = (home / "include/pipelines/p.yaml").read_text()
     (home / "include/pipelines/p.yaml").write_text(text.replace("eq .Payload.After.n 4.0", "eq .Payload.After.n 99.0"))
     with opened("p", "t") as context:
-        redrive(context, Selection(destination="one"), "me", wait=10.0)
+        redrive(context, Selection(destination="one"), "me", wait=60.0)
     ((seq, what, node),) = map(short, module.seen)
     assert (seq, what, node) == (4, "acked", "destinations.one")
     assert module.seen[0].epoch > 0

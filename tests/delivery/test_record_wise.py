@@ -261,7 +261,7 @@ def test_a_record_that_is_not_answered_in_time_is_sent_again_and_the_others_are_
     target.pause = lambda seq: 30.0 if seq == 5 and target.sends.count(5) == 1 else 0.0
     # When its timeout passes
     work = work_of(port, key=lambda seq: b"%d" % seq)
-    report = deliver(work, target, port, Delivery(order_by="key", max_unconfirmed=4, timeout=0.05, retry=1, **QUICK))
+    report = deliver(work, target, port, Delivery(order_by="key", max_unconfirmed=4, timeout=0.5, retry=1, **QUICK))
     # Then it alone is sent again
     assert target.sends.count(5) == 2
     assert len(target.sends) == 21

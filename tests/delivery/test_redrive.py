@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,6 @@ from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings
-from tests.delivery.fakes import wait_for
 from tests.delivery.shelf import Place, Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet
 
@@ -40,7 +40,7 @@ def states() -> list[tuple[int, int, int, str]]:
 
 def send(by: str = "ada", **selected: Any) -> Outcome:
     with opened("p", "test") as context:
-        outcomes = redrive(context, Selection(**selected), by, wait=10.0)
+        outcomes = redrive(context, Selection(**selected), by, wait=60.0)
     return outcomes[0] if outcomes else Outcome("d")
 
 
@@ -246,9 +246,11 @@ def operator(name: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.proves("X2", "I4")
-def test_two_operators_at_once_redrive_every_letter_once(place: Place) -> None:
+def test_two_operators_at_once_redrive_every_letter_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given forty dead letters, in chunks of ten
     failed(place, *range(40), total=50)
+    # Nobody dies: who stands still for a while loses no lease
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "60")
     tell(place.out, "slow", 0.01)
     # When two processes redrive them at the same time
     both = [operator("ada"), operator("bob")]
@@ -266,10 +268,11 @@ def test_a_redrive_that_is_killed_goes_on_where_it_was(place: Place) -> None:
     # Given a redrive that is killed half-way
     failed(place, *range(40), total=50)
     tell(place.out, "slow", 0.03)
+    tell(place.out, "deadly", [25])
     first = operator("ada")
-    wait_for(lambda: len(place.got()) > 25, 30)
-    first.kill()
-    first.communicate()
+    first.communicate(timeout=240)
+    assert first.returncode == -signal.SIGKILL
+    tell(place.out, "deadly", [])
     sent = len(place.got()) - 10
     assert 10 < sent < 40
     # When it is called again, after the lease has lapsed
@@ -351,7 +354,7 @@ def test_a_chunk_is_what_a_live_delivery_waits_for(place: Place, monkeypatch: py
             run_once("p", "live")
 
     with opened("p", "test") as context:
-        redrive(context, Selection(), "ada", wait=10.0, progress=between)
+        redrive(context, Selection(), "ada", wait=60.0, progress=between)
     assert [n for n, _ in heard] == [2, 4, 5]
     assert place.got() == [5, 6, 7, 8, 9, 0, 1, 10, 2, 3, 4]
 

@@ -74,7 +74,7 @@ def got(home: Path, name: str) -> list[int]:
 
 def send(**selected: Any) -> dict[str, Outcome]:
     with opened("p", "test") as context:
-        return {o.destination: o for o in redrive(context, Selection(**selected), "ada", wait=10.0)}
+        return {o.destination: o for o in redrive(context, Selection(**selected), "ada", wait=60.0)}
 
 
 def states(destination: str = "_pipeline") -> list[tuple[int, int, int, str]]:

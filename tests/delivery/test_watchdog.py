@@ -115,8 +115,8 @@ pipelines:
     def executors(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
         return [in_child(function, piece) for piece in pieces]
 
-    monkeypatch.setattr(topology, "LEAST_BULK_TIMEOUT", 0.3)
     with monkeypatch.context() as hanging:
+        hanging.setattr(topology, "LEAST_BULK_TIMEOUT", 0.3)
         hanging.setattr(FileDestination, "write", lambda *_: time.sleep(FOREVER))
         # When it is tried more often than records are blamed for
         for n in range(5):

@@ -1,4 +1,5 @@
-"""One run, or runs until quiet, in a process of their own: `python -m tests.faults.attempt PIPELINE RUN [--quiet]`.
+"""One run, or runs until quiet, in a process of their own: `python -m tests.faults.attempt PIPELINE RUN [--quiet]
+[--gate FILE]`; with a gate it says that it is ready by a file beside it, and begins once the gate is gone.
 
 What kills this process kills no test.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 from tests.faults.parts import ROOT, drive
 from tests.micro_batch.harness import run_once
@@ -24,4 +27,9 @@ def attempt(run: str, *options: str, pipeline: str = "p") -> subprocess.Popen[st
 
 if __name__ == "__main__":
     pipeline, run, *options = sys.argv[1:]
+    if "--gate" in options:
+        gate = Path(options[options.index("--gate") + 1])
+        gate.with_name(f"{gate.name}.{run}").touch()
+        while gate.exists():
+            time.sleep(0.005)
     print(drive(pipeline) if "--quiet" in options else run_once(pipeline, run))

@@ -5,13 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 from conduit_tasks.record.record import Record
+
+HELD = 700
+"""The first record that `slow` holds up where it is told to."""
+
+
+def hold() -> Path:
+    """As long as this file is there, `slow` lets no record pass from number `HELD` on: its node stays in the middle."""
+    return Path(os.environ["CONDUIT_HOME"]) / "hold"
 
 
 def slow(record: Record) -> Record:
     """A third of a millisecond each: 3,000 records keep a node busy for a second."""
     time.sleep(0.0003)
+    while isinstance(record.after, dict) and record.after["n"] >= HELD and hold().exists():
+        time.sleep(0.01)
     return record
 
 

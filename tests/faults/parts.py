@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import conduit_tasks.spark.app
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.progress import snapshot
 from tests.micro_batch.harness import run_once
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def events(folder: Path, count: int, start: int = 0, lane: str = "", **more: Any
 
 @dataclass
 class Receiver:
-    """The demo's HTTP receiver as a process."""
+    """The demo's HTTP receiver as a process, which can be told to leave senders waiting in the middle."""
 
     folder: Path
     arguments: tuple[str, ...] = ("--unavailable", "0", "--limited", "0", "--order", "k,n")
@@ -54,14 +54,14 @@ class Receiver:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self.port:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "conduit_tasks.demo.receiver", "--port", str(self.port)]
+        self.port = self.port or free_port()
+        command = [sys.executable, "-m", "tests.faults.holding", str(self.folder / "hold"), "--port", str(self.port)]
         with (self.folder / "receiver.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--db", str(self.folder / "receiver.db"), *self.arguments], stdout=log, stderr=log
+                [*command, "--db", str(self.folder / "receiver.db"), *self.arguments],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
             )
         until(self._answers, f"the receiver; see {self.folder}/receiver.log")
 
@@ -78,6 +78,16 @@ class Receiver:
 
     def mode(self, mode: str) -> None:
         httpx.put(f"{self.url}/mode", json={"mode": mode}, timeout=60).raise_for_status()
+
+    def hold(self, count: int) -> None:
+        """From its `count`-th event on it takes and answers none, until it is released: whoever sends stays in the
+        middle, however fast this machine is, and however long the test stands still."""
+        side = self.folder / "side"
+        side.write_text(str(count))
+        side.rename(self.folder / "hold")
+
+    def release(self) -> None:
+        (self.folder / "hold").unlink()
 
     def summary(self) -> dict[str, Any]:
         found: dict[str, Any] = httpx.get(f"{self.url}/summary", timeout=60).json()

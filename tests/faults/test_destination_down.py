@@ -66,9 +66,11 @@ def test_a_destination_that_is_down_waits_with_its_cursor_unmoved_and_gets_every
 def with_outage(receiver: Receiver, begins: int, while_down: Callable[[], Any]) -> list[dict[str, Any]]:
     """Runs the pipeline; takes the target down once it has `begins` events, until `while_down` is true."""
     with ThreadPoolExecutor(1) as pool:
+        receiver.hold(begins)
         runs = pool.submit(drive)
         until(lambda: receiver.accepted() >= begins, "the middle of the delivery")
         receiver.mode("down")
+        receiver.release()
         until(while_down, "the outage to be felt")
         receiver.mode("up")
         return runs.result(240)
@@ -82,7 +84,7 @@ SLOW = PIPELINE.replace("max-records: 100", "max-records: 1000").replace(
 @pytest.mark.proves("C9", "T5", "T6", "T8", "T9")
 def test_503_for_a_while_within_the_retries_costs_nobody_anything(quick: Path, receiver: Receiver) -> None:
     rows = events(quick / "data", 600)
-    text = SLOW.replace("retry: 2, backoff-delay: 10ms", "retry: 200, backoff-policy: constant, backoff-delay: 50ms")
+    text = SLOW.replace("retry: 2, backoff-delay: 10ms", "retry: 2000, backoff-policy: constant, backoff-delay: 50ms")
     write_pipeline(quick, "p", text.replace("URL", receiver.url))
     # When the target answers 503 in the middle until at least 30 requests were refused
     runs = with_outage(receiver, 100, lambda: receiver.summary()["unavailable"] >= 30)

@@ -70,7 +70,7 @@ def test_of_two_runs_that_notice_one_brings_the_state_back(
         said = look(context, marks)
         if said and not both.broken:
             with suppress(threading.BrokenBarrierError):
-                both.wait(5)
+                both.wait(120)
                 both.abort()
         return said
 

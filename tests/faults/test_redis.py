@@ -48,13 +48,15 @@ def test_redis_killed_in_mid_delivery_and_started_again_loses_nothing(
     # Given a delivery under way
     rows = events(on_own_redis / "data", COUNT)
     write_pipeline(on_own_redis, "p", PIPELINE.replace("URL", receiver.url))
+    receiver.hold(300)
     with ThreadPoolExecutor(1) as pool:
         runs = pool.submit(drive)
         until(lambda: receiver.accepted() >= 300, "the middle of the delivery")
         # When Redis is killed, and started again a second and a half later
         own_redis.kill()
-        time.sleep(1.5)
         assert receiver.accepted() < COUNT
+        receiver.release()
+        time.sleep(1.5)
         own_redis.start()
         # Then runs go on by themselves
         runs.result(240)

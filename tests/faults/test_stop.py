@@ -82,6 +82,7 @@ def test_a_forceful_stop_ends_a_delivery_at_once_and_the_start_goes_on_from_the_
     write_pipeline(quick, "p", slow)
     rows = events(quick / "data", 700)
     broker = state("p")
+    receiver.hold(60)
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(run_once, "p")
         until(lambda: receiver.accepted() >= 60, "the middle of the delivery")
@@ -95,6 +96,7 @@ def test_a_forceful_stop_ends_a_delivery_at_once_and_the_start_goes_on_from_the_
     assert "is stopped" in run_once("p")["plan"]
     assert receiver.accepted() == before
     # When it is started again, then nothing is missing
+    receiver.release()
     write_pipeline(quick, "p", slow.replace("rate-limit: 200, ", ""))
     broker.start()
     broker.close()

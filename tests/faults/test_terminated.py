@@ -12,6 +12,7 @@ import pytest
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.spark.ended import ENDED
+from tests.faults.functions import hold
 from tests.faults.parts import ROOT, Application, Receiver, drive, events, until
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, lease, pipeline, until_sealed
 from tests.micro_batch.harness import payloads, state, write_pipeline
@@ -30,6 +31,7 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     assert plan_run("p", "before").micro_batch == 1
     if node == "destinations.web":
         until_sealed()
+    hold().touch()
     application = applications("p", node, "app", patient(home))
     at_work = lease(node) if node == "sources.in" else lambda _, receiver: receiver.accepted() >= 50
     until(lambda: at_work(home, receiver) or application.process.poll() is not None, node, 180)
@@ -45,6 +47,7 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     assert broker.failing(node) == []
     assert broker.delivery("web").cursor == 0
     broker.close()
+    hold().unlink()
     # And nothing is sent any more, once what was on its way has arrived; the next run goes on from there
     until(lambda: still(receiver), "the last sends to arrive, and none after them")
     write_pipeline(home, "p", fast)

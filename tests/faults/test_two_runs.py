@@ -13,7 +13,7 @@ from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from tests.faults.attempt import attempt
-from tests.faults.parts import Receiver, account, drive, events, table
+from tests.faults.parts import Receiver, account, drive, events, table, until
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 
 PIPELINE = """
@@ -40,7 +40,11 @@ def test_three_runs_at_once_deliver_every_record_once_and_in_order(home: Path, r
     rows = events(home / "data", 2_000)
     write_pipeline(home, "p", PIPELINE.replace("URL", receiver.url))
     # When three processes run the pipeline at once, each until it finds nothing to do
-    runs = [attempt(f"run-{n}", "--quiet") for n in range(3)]
+    gate = home / "gate"
+    gate.touch()
+    runs = [attempt(f"run-{n}", "--quiet", "--gate", str(gate)) for n in range(3)]
+    until(lambda: len(list(home.glob("gate.run-*"))) == 3, "all of them to be ready")
+    gate.unlink()
     said = [run.communicate(timeout=240)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0, 0], said
     drive()

@@ -45,16 +45,16 @@ async def exchanged(answers: list[tuple[bytes, int]]) -> list[Answer | OSError]:
             writer.close()
 
     server = await asyncio.start_server(connection, "127.0.0.1", 0)
-    client = Client("127.0.0.1", server.sockets[0].getsockname()[1], None, guarded=True, timeout=5)
+    client = Client("127.0.0.1", server.sockets[0].getsockname()[1], None, guarded=True, timeout=60)
     out: list[Answer | OSError] = []
     try:
         for _ in answers:
             try:
-                out.append(await asyncio.wait_for(client.exchange(REQUEST), 20))
+                out.append(await asyncio.wait_for(client.exchange(REQUEST), 120))
             except OSError as error:
                 out.append(error)
     finally:
-        await asyncio.wait_for(client.close(), 20)
+        await asyncio.wait_for(client.close(), 120)
         server.close()
     return out
 

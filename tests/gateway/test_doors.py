@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -22,7 +23,7 @@ Stored = Callable[..., list[bytes]]
 
 LIMITS = {
     "CONDUIT_GATEWAY_HEAD_SIZE": "8KiB",
-    "CONDUIT_GATEWAY_HEAD_TIMEOUT": "1s",
+    "CONDUIT_GATEWAY_HEAD_TIMEOUT": "5s",
     "CONDUIT_GATEWAY_BODY_TIMEOUT": "6s",
     "CONDUIT_GATEWAY_MEMORY": "12MiB",
     "CONDUIT_GATEWAY_CONNECTIONS": "150",
@@ -223,7 +224,12 @@ def test_one_pipelines_bodies_leave_room_for_the_others(gateway: GatewayProcess)
     until(lambda: gateway.post(large).status == 202)
 
 
-def test_connections_are_bounded_for_each_peer_and_in_all(gateway: GatewayProcess) -> None:
+def test_connections_are_bounded_for_each_peer_and_in_all(
+    gateway_home: Path, serving: Callable[..., GatewayProcess]
+) -> None:
+    # Given a gateway that waits long for those who say nothing: they are all to be there together
+    write_pipeline(gateway_home)
+    gateway = serving(**{**LIMITS, "CONDUIT_GATEWAY_HEAD_TIMEOUT": "10m"})
     ask = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 
     def asked(peer: str) -> int:

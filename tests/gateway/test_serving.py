@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from conduit_tasks.gateway.commit import PATIENCE
 from conduit_tasks.gateway.event import unpack
 from tests.conftest import RedisServer
-from tests.gateway.conftest import TOKEN, GatewayProcess, event, until, write_pipeline
+from tests.gateway.conftest import TOKEN, Answer, GatewayProcess, event, until, write_pipeline
 
 Serving = Callable[..., GatewayProcess]
 Stored = Callable[..., list[bytes]]
@@ -170,12 +171,21 @@ def test_a_source_that_is_too_fast_is_told_when_to_come_back(
 ) -> None:
     write_pipeline(gateway_home, rate_limit="2/s")
     gateway = serving()
-    answers = [gateway.post({}) for _ in range(8)]
-    slow = [a for a in answers if a.status == 429]
-    assert len(slow) >= 4
-    assert all(1 <= int(a.headers["retry-after"]) <= 3 for a in slow)
-    until(lambda: gateway.post({}).status == 202)
-    assert len(stored()) == 9 - len(slow)
+    answers: list[Answer] = []
+
+    def post() -> int:
+        answers.append(gateway.post({}))
+        return answers[-1].status
+
+    def slow() -> list[Answer]:
+        return [a for a in answers if a.status == 429]
+
+    # When more comes than it takes; where this machine stands still in between, it may take more
+    until(lambda: post() == 429 and len(slow()) >= 4)
+    assert all(1 <= int(a.headers["retry-after"]) <= 3 for a in slow())
+    until(lambda: post() == 202)
+    # Then what was taken is there, and nothing else
+    assert len(stored()) == len(answers) - len(slow())
 
 
 @pytest.mark.proves("T2", "C13")
@@ -229,12 +239,29 @@ def test_while_redis_is_away_nothing_is_taken_and_afterwards_all_goes_on(gateway
         until(lambda: gateway.request("GET", "/readyz").status == 200)
         assert gateway.post({}).status == 202
         # And a short absence is not noticed
-        redis.kill()
-        threading.Timer(1.0, redis.start, ("--appendfsync", "always")).start()
-        assert gateway.post({}).status == 202
+        while (away := absence(redis, gateway)) is None:
+            until(lambda: gateway.request("GET", "/readyz").status == 200)
+        assert away == 202
         assert gateway.stop() == 0
     finally:
         redis.kill()
+
+
+def absence(redis: RedisServer, gateway: GatewayProcess) -> int | None:
+    """What a producer is told while Redis is away for a second; None where this machine kept it away for longer."""
+    back: list[float] = []
+
+    def start() -> None:
+        redis.start("--appendfsync", "always")
+        back.append(time.monotonic())
+
+    began = time.monotonic()
+    redis.kill()
+    starts = threading.Timer(1.0, start)
+    starts.start()
+    status = gateway.post({}).status
+    starts.join()
+    return status if back[0] - began < PATIENCE / 2 else None
 
 
 def test_a_stop_answers_what_was_taken_and_takes_nothing_more(

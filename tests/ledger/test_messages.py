@@ -83,7 +83,7 @@ def test_a_message_is_acked_when_all_that_want_it_acked_and_nacked_when_one_nack
 def test_a_redrive_changes_nothing_of_the_message_it_came_from(half: Path) -> None:
     write_pipeline(half, "p", FILE.replace("eq .Payload.After.n 4.0", "eq .Payload.After.n 99.0"))
     with opened("p", "t") as context:
-        (outcome,) = redrive(context, Selection(destination="all"), "me", wait=10.0)
+        (outcome,) = redrive(context, Selection(destination="all"), "me", wait=60.0)
     assert outcome.redriven == 1
     assert states(overall().of(1)) == OPEN
 

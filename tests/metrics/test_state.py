@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from conduit_tasks.airflow.api.overview import brokers, exposed
 from conduit_tasks.pipeline.load import load_folder
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, write_pipeline
+from tests.ports import free_port
 
 PIPELINE = """
 version: "2.2"
@@ -102,9 +102,7 @@ def test_the_command_prints_them_and_serves_them(ran: Path) -> None:
     code = "from conduit_tasks.cli.main import main; main()"
     printed = subprocess.run([*command[:1], "-c", code, "metrics"], capture_output=True, text=True, check=True)
     assert figures(printed.stdout)["conduit_destination_records_total", ("p", "file", "delivered")] == 6
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     serving = subprocess.Popen([*command[:1], "-c", code, "metrics", "--serve", str(port)], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
@@ -119,4 +117,4 @@ def test_the_command_prints_them_and_serves_them(ran: Path) -> None:
         assert figures(text)["conduit_broker_up", ()] == 1
     finally:
         serving.terminate()
-        serving.wait(20)
+        serving.wait(120)

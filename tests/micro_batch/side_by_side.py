@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from conduit_tasks.errors import (
     ConduitError,
@@ -19,6 +22,7 @@ from conduit_tasks.errors import (
     StateLost,
     Unavailable,
 )
+from conduit_tasks.micro_batch import draining
 from conduit_tasks.micro_batch.acks import ack_along
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.draining import at_work
@@ -27,11 +31,21 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.recovery import counting
 from conduit_tasks.micro_batch.work import awaited
 from conduit_tasks.pipeline.load import get_pipeline
-from tests.micro_batch.harness import here
+from conduit_tasks.settings import forget
+from tests.micro_batch.harness import here, state
 
 NOT_TRIED_AGAIN = (ConfigError, PipelineStopped, NotDurable, InvariantBroken, StateLost)
 """What fails a task before its application has begun (`airflow/tasks.py`)."""
 SKIPS = (Unavailable, LeaseHeld)
+
+
+@pytest.fixture(autouse=True)
+def patient(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For modules of tests to import. Nodes are threads of a process that may stand still for a while: none is taken
+    for one that never began, and none loses its lease, where a test does not say so."""
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "20")
+    forget()
+    monkeypatch.setattr(draining, "BEGINS_WITHIN", 60.0)
 
 
 @dataclass
@@ -176,6 +190,13 @@ def play(
     hanging = [thread.name for thread in threads if thread.is_alive()]
     assert not hanging, f"{hanging} did not end: {played.said}"
     return played
+
+
+def all_at_work(run: str, nodes: Sequence[str]) -> bool:
+    """Whether all of these nodes of pipeline p are at work in this run."""
+    with closing(state("p")) as broker:
+        course = broker.under_way(run)
+        return course is not None and all(course.at_work(node) for node in nodes)
 
 
 class Slots:

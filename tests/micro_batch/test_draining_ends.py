@@ -18,7 +18,7 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import Next, plan_run
 from conduit_tasks.micro_batch.work import awaited
 from tests.micro_batch.harness import payloads, state, write_pipeline
-from tests.micro_batch.side_by_side import Played, play
+from tests.micro_batch.side_by_side import Played, patient, play  # noqa: F401 - a fixture
 from tests.micro_batch.test_draining import COLOURED, PROCESSED, wait_for
 from tests.micro_batch.test_whole import TWO, events
 

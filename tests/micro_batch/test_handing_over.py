@@ -19,12 +19,10 @@ from conduit_tasks.micro_batch.draining import at_work
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
-from tests.micro_batch.side_by_side import Played, play
+from tests.micro_batch.side_by_side import Played, all_at_work, patient, play  # noqa: F401 - a fixture
 from tests.micro_batch.test_draining import wait_for
-from tests.micro_batch.test_lasting import STREAM
+from tests.micro_batch.test_lasting import NODES, STREAM
 from tests.micro_batch.test_whole import events
-
-NODES = ["sources.in", "destinations.all", "destinations.red"]
 
 
 class Feed:
@@ -111,7 +109,7 @@ def test_a_run_works_on_until_the_next_one_is_ready(home: Path) -> None:
         wait_for(lambda: out(home) > 10)
         # Given a next run whose applications take their time to start
         two = Run("two", warm=slow_start)
-        wait_for(lambda: plan_at_work("two"))
+        wait_for(lambda: all_at_work("two", NODES))
         before = out(home)
         wait_for(lambda: out(home) > before + 10)
         assert one.played is None
@@ -121,15 +119,6 @@ def test_a_run_works_on_until_the_next_one_is_ready(home: Path) -> None:
     stop("p", deadline=60)
     two.ended()
     all_is_there(home, feed.rows)
-
-
-def plan_at_work(run: str) -> bool:
-    broker = state("p")
-    try:
-        course = broker.under_way(run)
-        return course is not None and all(course.at_work(node) for node in NODES)
-    finally:
-        broker.close()
 
 
 @pytest.mark.proves("C9")
@@ -199,7 +188,7 @@ def test_the_next_runs_destination_waits_for_the_lease_as_long_as_the_run_before
     one = Run("one", run_all=slow)
     wait_for(lambda: out(home) == 30)
     two = Run("two")
-    wait_for(lambda: plan_at_work("two"))
+    wait_for(lambda: all_at_work("two", NODES))
     # For longer than its lease would last without being renewed
     time.sleep(4.0)
     assert one.played is None
@@ -213,10 +202,7 @@ def test_the_next_runs_destination_waits_for_the_lease_as_long_as_the_run_before
     all_is_there(home, rows)
 
 
-def test_a_run_that_is_killed_in_the_hand_over_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "1")
-    forget()
-    monkeypatch.setattr(draining, "AT_WORK", 2.0)
+def test_a_run_that_is_killed_in_the_hand_over_loses_nothing(home: Path) -> None:
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
     rows = events(home / "data", "a.jsonl", 0, 40)
@@ -249,7 +235,7 @@ def test_a_graceful_stop_in_the_hand_over_ends_both(home: Path) -> None:
         one = Run("one")
         wait_for(lambda: out(home) > 10)
         two = Run("two", warm=slow_start)
-        wait_for(lambda: plan_at_work("two"))
+        wait_for(lambda: all_at_work("two", NODES))
         stop("p", deadline=60)
         held.set()
         one.ended()

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from conduit_tasks.micro_batch.deliver import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.wake import Look, Watch
 from tests.micro_batch.harness import payloads, state, write_pipeline
-from tests.micro_batch.side_by_side import play
+from tests.micro_batch.side_by_side import all_at_work, patient, play  # noqa: F401 - a fixture
 from tests.micro_batch.test_draining import COLOURED, wait_for
 from tests.micro_batch.test_whole import events
 
 STREAM = COLOURED.replace("    connectors:", '    schedule: "@continuous"\n    connectors:')
+NODES = ["sources.in", "destinations.all", "destinations.red"]
 ALONE = STREAM.replace("    connectors:", "    isolate: true\n    lag-budget: {records: 1000}\n    connectors:")
 
 
@@ -75,7 +77,12 @@ def test_a_run_that_is_started_by_hand_or_bounded_ends_when_nothing_is_left(home
 def test_a_forceful_stop_ends_it_though_nothing_is_at_work(home: Path) -> None:
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
-    played = play("p", meanwhile=lambda: (time.sleep(0.5), force_stop("p")), patience=20)
+
+    def end() -> None:
+        wait_for(lambda: all_at_work("run", NODES))
+        force_stop("p")
+
+    played = play("p", meanwhile=end)
     assert set(played.states.values()) <= {"failed", "success"}
     assert not plan_run("p", "after").work
 
@@ -85,7 +92,12 @@ def test_a_changed_file_ends_it_though_nothing_is_at_work(home: Path, monkeypatc
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
     changed = STREAM.replace("max-records: 40", "max-records: 900")
-    played = play("p", meanwhile=lambda: (time.sleep(0.5), write_pipeline(home, "p", changed)), patience=20)
+
+    def change() -> None:
+        wait_for(lambda: all_at_work("run", NODES))
+        write_pipeline(home, "p", changed)
+
+    played = play("p", meanwhile=change)
     assert "has changed" in played.again
 
 
@@ -113,6 +125,7 @@ def test_a_run_that_lasts_says_how_far_it_is_and_not_every_micro_batch(
 
     def come() -> None:
         wait_for(delivered(home, rows))
+        wait_for(lambda: bool(told))
         stop("p", deadline=60)
 
     play("p", meanwhile=come, progress=lambda name, fields: told.append(fields))
@@ -233,11 +246,17 @@ def test_a_source_that_has_nothing_is_looked_at_ever_more_rarely(home: Path, mon
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
     looks: list[float] = []
+    pauses: list[float] = []
     asked: list[float] = []
+    rest = draining.Draining._rest
 
     def look(self: Watch) -> Look:
         looks.append(time.monotonic())
         return self._look()
+
+    def rests(self: draining.Draining) -> None:
+        rest(self)
+        pauses.append(self._pause)
 
     def ask(*arguments: Any) -> Any:
         asked.append(time.monotonic())
@@ -245,8 +264,12 @@ def test_a_source_that_has_nothing_is_looked_at_ever_more_rarely(home: Path, mon
 
     monkeypatch.setattr(Watch, "look", look)
     monkeypatch.setattr(draining, "open_next", ask)
+    monkeypatch.setattr(draining.Draining, "_rest", rests)
     play("p", limit=6.0)
     # Ten times a second at first, then once, without a lease or a new connector
-    assert 3 <= len(looks) <= 16
-    assert looks[1] - looks[0] < looks[-1] - looks[-2]
+    assert 1 < len(looks) <= 16
+    assert pauses == sorted(pauses)
+    assert draining.BUSY < pauses[0] < pauses[-1] <= draining.PLANS_AGAIN
+    # The first rest is that of who was asked whole
+    assert all(after - before >= pause - 0.01 for (before, after), pause in zip(pairwise(looks), pauses[1:]))
     assert len(asked) == 1

@@ -107,7 +107,7 @@ def test_a_redrive_passes_a_mended_statement_and_what_follows_it(home: Path, spa
     # When the statement is mended and they are redriven
     write_pipeline(home, "p", FAULTY.replace("CAST(get_json_object", "TRY_CAST(get_json_object"))
     with opened("p", "test") as context:
-        outcomes = redrive(context, Selection(), "ada", wait=10.0)
+        outcomes = redrive(context, Selection(), "ada", wait=60.0)
     # Then they arrive
     assert [(o.destination, o.redriven, o.again) for o in outcomes] == [("_pipeline", 2, 0), ("all", 2, 0)]
     assert [row["n"] for row in payloads(home / "out/all.jsonl")] == [0, 3, 1, 2]

@@ -15,6 +15,7 @@ import pytest
 import conduit_tasks
 from conduit_tasks.spark import cds
 from tests.faults.parts import until
+from tests.ports import free_port
 from tests.s3 import bucket, s3_server  # noqa: F401
 
 ROOT = Path(conduit_tasks.__file__).parents[1]
@@ -26,12 +27,6 @@ class Cluster:
     workers: list[subprocess.Popen[bytes]]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -40,7 +35,7 @@ def _listens(port: int) -> bool:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A master and two workers with a core each, as the compose stack has them."""
-    port, processes = _free_port(), []
+    port, processes = free_port(), []
     home = cds.spark_home()
     environment = {
         **os.environ,

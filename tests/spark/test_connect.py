@@ -127,7 +127,7 @@ def test_what_a_killed_predecessor_left_is_interrupted_by_the_first_job_of_its_n
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    until(lambda: left._lock is not None and not _nobody_at(left._lock), "the job to begin", 60)
+    until(lambda: left._lock is not None and not _nobody_at(left._lock), "the job to begin")
     # When another node's driver begins, or its own in the run that is to take over makes itself ready, it goes on
     assert of("sources.other").run_all(abs, [-1]) == [1]
     of("sources.in").warm()
@@ -139,4 +139,4 @@ def test_what_a_killed_predecessor_left_is_interrupted_by_the_first_job_of_its_n
     assert of("sources.in").run_all(abs, [-1]) == [1]
     thread.join(240)
     assert "cancel" in str(ended[0]).lower()
-    until(lambda: left._lock is not None and _nobody_at(left._lock), "its worker to end", 30)
+    until(lambda: left._lock is not None and _nobody_at(left._lock), "its worker to end")
