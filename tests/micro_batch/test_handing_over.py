@@ -227,9 +227,8 @@ def test_a_graceful_stop_in_the_hand_over_ends_both(home: Path) -> None:
     write_pipeline(home, "p", STREAM)
     held = threading.Event()
 
-    def slow_start(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+    def slow_start() -> None:
         held.wait(60)
-        return here(function, pieces)
 
     with Feed(home) as feed:
         one = Run("one")
