@@ -64,7 +64,7 @@ def test_what_comes_while_a_run_is_under_way_is_delivered_by_it(home: Path) -> N
         wait_for(lambda: bool(payloads(home / "out/all.jsonl")))
         rows.extend(events(home / "data", "b.jsonl", 200, 100))
 
-    play("p", meanwhile=more)
+    play("p", run_all=held_at(3, lambda: len(rows) == 300), meanwhile=more)
     drained(home, rows)
 
 
