@@ -18,10 +18,16 @@ def hold() -> Path:
     return Path(os.environ["CONDUIT_HOME"]) / "hold"
 
 
+def held() -> Path:
+    """It is there once `slow` waits."""
+    return hold().with_name("held")
+
+
 def slow(record: Record) -> Record:
     """A third of a millisecond each: 3,000 records keep a node busy for a second."""
     time.sleep(0.0003)
     while isinstance(record.after, dict) and record.after["n"] >= HELD and hold().exists():
+        held().touch()
         time.sleep(0.01)
     return record
 

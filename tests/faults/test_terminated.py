@@ -12,9 +12,9 @@ import pytest
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.spark.ended import ENDED
-from tests.faults.functions import hold
+from tests.faults.functions import held, hold
 from tests.faults.parts import ROOT, Application, Receiver, drive, events, until
-from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, lease, pipeline, until_sealed
+from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_sealed
 from tests.micro_batch.harness import payloads, state, write_pipeline
 
 
@@ -33,8 +33,8 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
         until_sealed()
     hold().touch()
     application = applications("p", node, "app", patient(home))
-    at_work = lease(node) if node == "sources.in" else lambda _, receiver: receiver.accepted() >= 50
-    until(lambda: at_work(home, receiver) or application.process.poll() is not None, node, 180)
+    at_work = held().exists if node == "sources.in" else lambda: receiver.accepted() >= 50
+    until(lambda: at_work() or application.process.poll() is not None, node, 180)
     # When it alone is asked to end
     application.process.send_signal(signal.SIGTERM)
     # Then it says so, nobody holds its lease, and the attempt is no failure
