@@ -155,11 +155,12 @@ def read_when_changed(stack: Stack, ended: threading.Event) -> None:
 @dataclass
 class Receiver:
     """Counts what it takes by record, but for what it refuses (400); `pause` seconds before each answer; closed
-    `gate` = no answer at all."""
+    `gate` = no answer at all, which closes by itself with the record that makes `stop_at` of them."""
 
     got: list[int] = field(default_factory=list)
     refuse: set[int] = field(default_factory=set)
     pause: float = 0.0
+    stop_at: int = 0
     gate: threading.Event = field(default_factory=threading.Event)
     url: str = ""
 
@@ -178,6 +179,8 @@ def receiver() -> Iterator[Receiver]:
             refused = n in about.refuse
             if not refused:
                 about.got.append(n)
+                if len(about.got) == about.stop_at:
+                    about.gate.clear()
             about.gate.wait(PATIENCE)
             time.sleep(about.pause)
             self.send_response(400 if refused else 204)

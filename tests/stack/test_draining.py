@@ -10,14 +10,12 @@ import pytest
 
 from conduit_tasks.stack.environment import POOL
 from tests.stack.conftest import Receiver, Stack, until
+from tests.stack.test_stack import http
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
+NODES = ("sources.lines", "destinations.out", "acks.lines")
 SMALL = "micro-batch: {max-records: 50}"
-
-
-def http(receiver: Receiver) -> str:
-    return f'plugin: http, settings: {{url: "{receiver.url}"}}, delivery: {{timeout: 20s}}'
 
 
 def runs(stack: Stack, id: str) -> list[dict[str, Any]]:
@@ -51,13 +49,17 @@ def slots(stack: Stack, count: int) -> Iterator[None]:
 def test_one_run_delivers_a_backlog_of_many_micro_batches_its_nodes_side_by_side(
     stack: Stack, receiver: Receiver
 ) -> None:
-    stack.pipeline("backlog", http(receiver), f"{SMALL}\n    lag-budget: {{records: 100}}")
+    receiver.stop_at = 101
+    stack.pipeline("backlog", http(receiver, timeout="200s"), f"{SMALL}\n    lag-budget: {{records: 100}}")
     stack.write("backlog", "a", 1, 400)
     stack.run("backlog", "--no-wait")
-    # When more comes while the run is under way
-    receiver.pause = 0.01
+    # When more comes while the run is under way, and each of its nodes at work
     until(lambda: len(receiver.got) > 100)
+    with stack.api() as api:
+        until(lambda: all(tasks(api, "backlog", stack.last_run("backlog"))[name]["start_date"] for name in NODES))
+    receiver.pause = 0.01
     stack.write("backlog", "b", 401, 500)
+    receiver.gate.set()
     # Then that run delivers it all, in order, and each node of it was started once
     until(lambda: len(receiver.got) == 500)
     with stack.api() as api:
@@ -66,7 +68,7 @@ def test_one_run_delivers_a_backlog_of_many_micro_batches_its_nodes_side_by_side
         assert run["state"] == "success"
         found = tasks(api, "backlog", run["dag_run_id"])
     assert receiver.got == list(range(1, 501))
-    nodes = [found[name] for name in ("sources.lines", "destinations.out", "acks.lines")]
+    nodes = [found[name] for name in NODES]
     assert [(node["state"], node["try_number"]) for node in nodes] == [("success", 1)] * 3
     assert max(node["start_date"] for node in nodes) < min(node["end_date"] for node in nodes)
 
@@ -89,7 +91,7 @@ def test_a_delivery_that_is_cleared_or_marked_in_the_middle_loses_and_repeats_no
     stack: Stack, receiver: Receiver, how: str
 ) -> None:
     id = f"middle-{how}"
-    receiver.pause = 0.02
+    receiver.pause, receiver.stop_at = 0.02, 101
     stack.pipeline(id, http(receiver), SMALL)
     stack.write(id, "a", 1, 300)
     stack.run(id, "--no-wait")
@@ -102,6 +104,7 @@ def test_a_delivery_that_is_cleared_or_marked_in_the_middle_loses_and_repeats_no
             api.request("POST", f"/dags/{id}/clearTaskInstances", json={**body, "only_running": True})
         else:
             api.request("PATCH", f"/dags/{id}/dagRuns/{run}/taskInstances/destinations.out", json={"new_state": how})
+        receiver.gate.set()
         until(lambda: not api.active_runs(id))
     stack.run(id)
     until(lambda: len(set(receiver.got)) == 300)

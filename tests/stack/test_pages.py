@@ -40,7 +40,7 @@ class Tab:
         self._number += 1
         await self._socket.send_json({"id": self._number, "method": method, "params": params})
         while True:
-            said = json.loads((await self._socket.receive(timeout=60)).data)
+            said = json.loads((await self._socket.receive(timeout=240)).data)
             if said.get("id") == self._number:
                 assert "error" not in said, said
                 found: dict[str, Any] = said["result"]
@@ -85,7 +85,7 @@ def browser() -> Iterator[str]:
     )
     try:
         said = Path(profile) / "DevToolsActivePort"
-        until(lambda: said.exists() and "\n" in said.read_text(), 60)
+        until(lambda: said.exists() and "\n" in said.read_text())
         yield f"http://127.0.0.1:{said.read_text().split()[0]}"
     finally:
         process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -20,8 +21,8 @@ from tests.stack.conftest import PATIENCE, Receiver, Stack, until
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
 
-def http(receiver: Receiver, more: str = "") -> str:
-    return f'plugin: http, settings: {{url: "{receiver.url}"}}, delivery: {{timeout: 20s{more}}}'
+def http(receiver: Receiver, timeout: str = "20s") -> str:
+    return f'plugin: http, settings: {{url: "{receiver.url}"}}, delivery: {{timeout: {timeout}}}'
 
 
 def test_up_again_changes_nothing(stack: Stack) -> None:
@@ -98,8 +99,8 @@ def test_a_run_marked_failed_takes_its_driver_along_and_the_next_one_goes_on(sta
 
 @pytest.mark.proves("C10", "T1", "T4", "I4")
 def test_a_killed_airflow_worker_is_tried_again_and_goes_on_from_the_cursor(stack: Stack, receiver: Receiver) -> None:
-    # Given a delivery under way
-    receiver.pause = 0.02
+    # Given a delivery under way, which stays in the middle
+    receiver.stop_at = 101
     stack.pipeline("killed", http(receiver))
     stack.write("killed", "a", 1, 400)
     stack.run("killed", "--no-wait")
@@ -110,7 +111,7 @@ def test_a_killed_airflow_worker_is_tried_again_and_goes_on_from_the_cursor(stac
     for process in [worker, *worker.children(recursive=True)]:
         process.send_signal(signal.SIGKILL)
     sent = len(receiver.got)
-    assert sent < 400
+    receiver.gate.set()
 
     # Then the same run tries the task again, goes on, and succeeds; nothing is missing or out of order
     run = stack.last_run("killed")
@@ -141,8 +142,8 @@ def test_a_killed_schedulers_workers_are_ended_when_it_is_started_again(stack: S
 def test_a_connect_server_that_is_killed_in_the_middle_is_there_again_and_the_run_goes_on(
     stack: Stack, receiver: Receiver
 ) -> None:
-    # Given a delivery in the middle, at the stack's own Connect server
-    receiver.pause = 0.02
+    # Given a delivery that stays in the middle, at the stack's own Connect server
+    receiver.stop_at = 101
     stack.pipeline("served", http(receiver))
     stack.write("served", "a", 1, 400)
     stack.run("served", "--no-wait")
@@ -151,6 +152,7 @@ def test_a_connect_server_that_is_killed_in_the_middle_is_there_again_and_the_ru
     [server] = [p for p in supervisor.children() if CLASS in p.cmdline()]
     # When it is killed
     server.kill()
+    receiver.gate.set()
     # Then another one listens at the same address, and the same run tries again and delivers the rest
     run = stack.last_run("served")
     with stack.api() as api:
@@ -195,14 +197,14 @@ def test_a_stop_without_a_run_under_way_starts_one_that_drains_and_says_where_th
     # When it is stopped while its DAG is paused, that is said, and nothing drains it
     said = stack.conduit("stop", "idle", "--no-wait")
     assert "paused" in said
-    assert json.loads(stack.conduit("status", "idle", "--format", "json"))["status"] == "stopping"
+    assert status(stack, "idle") == "stopping"
 
     # And once it is not paused any more, a stop drains it by a run of its own
     with stack.api() as api:
         api.request("PATCH", "/dags/idle", json={"is_paused": False})
     stack.conduit("stop", "idle", "--deadline", "240")
     assert receiver.got[sent:] == list(range(1, 21))
-    assert json.loads(stack.conduit("status", "idle", "--format", "json"))["status"] == "stopped"
+    assert status(stack, "idle") == "stopped"
     assert stack.last_run("idle").startswith("drain__")
     stack.conduit("start", "idle")
 
@@ -225,15 +227,21 @@ def test_clearing_a_destination_that_had_succeeded_sends_again(stack: Stack, rec
 
 @pytest.mark.proves("C15", "C3")
 def test_a_shutdown_delivers_what_is_in_flight_and_the_next_start_goes_on(stack: Stack, receiver: Receiver) -> None:
-    # Given a run in the middle of its delivery
-    receiver.pause = 0.02
-    stack.pipeline("drained", http(receiver))
+    # Given a run that stays in the middle of its delivery, for as long as it takes to stop everything else
+    receiver.stop_at = 6
+    stack.pipeline("drained", http(receiver, timeout="200s"))
     stack.write("drained", "a", 1, 300)
     stack.run("drained", "--no-wait")
     until(lambda: len(receiver.got) > 5)
 
     # When the stack is stopped
-    said = stack.conduit("stack", "down", "--deadline", "240")
+    with ThreadPoolExecutor(1) as pool:
+        down = pool.submit(stack.conduit, "stack", "down", "--deadline", "240")
+        try:
+            until(lambda: down.done() or status(stack, "drained") == "stopping")
+        finally:
+            receiver.gate.set()
+        said = down.result()
 
     # Then it waited for the rest, and nothing runs any more
     assert "drained: draining" in said
@@ -270,6 +278,10 @@ def token(stack: Stack, password: Path) -> str:
 
     body = {"username": "admin", "password": json.loads(password.read_text())["admin"]}
     return str(httpx.post(f"{stack.state.api_url}/auth/token", json=body).json()["access_token"])
+
+
+def status(stack: Stack, pipeline: str) -> str:
+    return str(json.loads(stack.conduit("status", pipeline, "--format", "json"))["status"])
 
 
 def worker_of(stack: Stack, pipeline: str) -> psutil.Process:

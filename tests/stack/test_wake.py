@@ -124,7 +124,7 @@ def test_what_is_new_starts_a_run_and_what_nobody_woke_for_is_taken_by_the_next_
     triggerer = psutil.Process(woken.state.processes["triggerer"].pid)
     for process in [*triggerer.children(recursive=True), triggerer]:
         process.kill()
-    triggerer.wait(30)
+    triggerer.wait(PATIENCE)
     woken.write("woken", "c", 5, 5)
     # When its time comes (here by a changed file: a year is long)
     write(woken, "10s", "data-intervals: true\n    wake: {look: 1s, pause: 2s}")
