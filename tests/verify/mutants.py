@@ -255,7 +255,7 @@ MUTANTS = [
     Mutant(
         "what is staged is read again",
         "micro_batch/read.py",
-        {'if micro_batch.state == "open" and source.node not in micro_batch.stages:': "if True:"},
+        {'if found is not None and found.state == "open" and source.node not in found.stages:': "if found is not None:"},
         "restage",
     ),
     Mutant(
