@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -109,21 +110,28 @@ class Leases(BrokerBase):
         while True:
             began = time.monotonic()
             try:
-                token, attempts = self.run(
-                    scripts.ACQUIRE,
-                    {"lease": self.keys.lease(node)},
-                    owner=owner,
-                    nonce=nonce,
-                    ttl=int(ttl * 1e6),
-                    grace=int(self.lease_grace * 1e6),
-                )
+                token, attempts = self._ask(node, owner, nonce, ttl)
+            except Terminated as asked:
+                # The lease may have been on its way: asked for once more by the same name, it is that one.
+                if not asked.busy:
+                    with suppress(ConduitError):
+                        token, attempts = self._ask(node, owner, nonce, ttl)
+                        Lease(self, node, token, attempts=attempts, ttl=ttl, expires_at=0.0).release()
+                raise
             except LeaseHeld as held:
                 left = give_up - time.monotonic()
                 if left <= 0:
                     raise LeaseHeld(node, held.owner, held.until) from None
                 time.sleep(min(_POLL, left))
                 continue
-            return Lease(self, node, int(token), attempts=int(attempts), ttl=ttl, expires_at=began + ttl)
+            return Lease(self, node, token, attempts=attempts, ttl=ttl, expires_at=began + ttl)
+
+    def _ask(self, node: str, owner: str, nonce: str, ttl: float) -> tuple[int, int]:
+        """Token and attempts; the same again for the same `nonce`. Raises LeaseHeld."""
+        grace, lives = int(self.lease_grace * 1e6), int(ttl * 1e6)
+        keys = {"lease": self.keys.lease(node)}
+        token, attempts = self.run(scripts.ACQUIRE, keys, owner=owner, nonce=nonce, ttl=lives, grace=grace)
+        return int(token), int(attempts)
 
     def held_for(self, node: str) -> float:
         """Seconds until a lease that is held would be free, the grace included; 0 where it is free. Takes nothing."""

@@ -301,3 +301,47 @@ def test_no_attempt_begins_in_a_stopped_pipeline(feed: Feed) -> None:
     feed.broker.force_stop()
     with pytest.raises(PipelineStopped):
         feed.broker.attempt("destinations.x", "x", token)
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("busy", [False, True])
+def test_who_is_asked_to_end_while_its_lease_is_on_its_way_gives_that_up(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    # Given a lease whose answer does not arrive any more, as SIGTERM comes first
+    run = broker.run
+
+    def asked_to_end(script: Any, *args: Any, **more: Any) -> Any:
+        answer = run(script, *args, **more)
+        if script is scripts.ACQUIRE and not ended:
+            ended.append(answer)
+            raise Terminated(busy=busy)
+        return answer
+
+    ended: list[Any] = []
+    monkeypatch.setattr(broker, "run", asked_to_end)
+    with pytest.raises(Terminated):
+        broker.acquire("processors", "run 1")
+    # Then it is free at once, unless executors may be at work under it
+    assert (broker.held_for("processors") > 0) == busy
+    # And counts as no attempt
+    if not busy:
+        assert broker.acquire("processors", "run 2").attempts == 1
+
+
+def test_who_is_asked_to_end_while_somebody_else_has_the_lease_changes_nothing(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = broker.acquire("processors", "run 1")
+    run = broker.run
+
+    def asked_to_end(script: Any, *args: Any, **more: Any) -> Any:
+        with suppress(LeaseHeld):
+            run(script, *args, **more)
+        raise Terminated(busy=False)
+
+    with monkeypatch.context() as asked, pytest.raises(Terminated):
+        asked.setattr(broker, "run", asked_to_end)
+        broker.acquire("processors", "run 2")
+    lease.renew()
+    assert broker.held_for("processors") > 0

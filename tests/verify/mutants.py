@@ -255,7 +255,9 @@ MUTANTS = [
     Mutant(
         "what is staged is read again",
         "micro_batch/read.py",
-        {'if found is not None and found.state == "open" and source.node not in found.stages:': "if found is not None:"},
+        {
+            'if found is not None and found.state == "open" and source.node not in found.stages:': "if found is not None:"
+        },
         "restage",
     ),
     Mutant(
