@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from pathlib import Path
 
 from airflow.configuration import conf
 from airflow.executors import local_executor
@@ -58,7 +59,7 @@ class LocalExecutor(local_executor.LocalExecutor):
 def opened(url: str) -> sqlite3.Connection | None:
     """For reading alone; None for another database than SQLite, or one in memory."""
     path = url.partition("sqlite:///")[2].partition("?")[0]
-    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=0) if path else None
+    return sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=0) if path else None
 
 
 def _version(database: sqlite3.Connection) -> int:

@@ -71,3 +71,14 @@ def test_a_scheduler_rests_until_something_may_give_it_work(tmp_path: Path) -> N
 @pytest.mark.parametrize("url", ["postgresql+psycopg2://airflow@nowhere/airflow", "sqlite://"])
 def test_where_nobody_can_say_whether_something_was_written_the_loop_is_airflows_own(url: str) -> None:
     assert opened(url) is None
+
+
+def test_a_database_is_found_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    folder = tmp_path / "50%20 #1"
+    folder.mkdir()
+    file = folder / "airflow.db"
+    sqlite3.connect(file).execute("CREATE TABLE t (n)").connection.close()
+    database = opened(f"sqlite:///{file}")
+    assert database is not None
+    assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("t",)]
+    database.close()
