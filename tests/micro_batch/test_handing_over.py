@@ -175,7 +175,9 @@ def test_the_next_runs_destination_waits_for_the_lease_as_long_as_the_run_before
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "1")
     monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.2")
     forget()
-    write_pipeline(home, "p", STREAM)
+    # A destination's lease lasts for its timeout as well
+    red = "settings: {path: out/red.jsonl, format: payload}"
+    write_pipeline(home, "p", STREAM.replace(red, f"{red}\n        delivery: {{timeout: 1s}}"))
     (home / "data").mkdir(exist_ok=True)
     goes_on = threading.Event()
 
