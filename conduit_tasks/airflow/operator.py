@@ -28,7 +28,7 @@ from conduit_tasks.logs import about
 from conduit_tasks.spark.submit import APPLICATION
 
 if TYPE_CHECKING:
-    from conduit_tasks.micro_batch.draining import AtWork
+    from conduit_tasks.micro_batch.at_work import AtWork
 
 WAITING, STOPPED, HELD, ENDED = 3, 4, 5, 143
 """Exit codes of `spark/app.py`: the destination is waited for; the pipeline is stopped; another holds the lease."""
@@ -75,7 +75,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             self._execute(context)
 
     def _execute(self, context: Any) -> None:
-        from conduit_tasks.micro_batch.draining import at_work
+        from conduit_tasks.micro_batch.at_work import at_work
 
         ti, skipped = context["ti"], None
         with spare() as self._spare, at_work(self.pipeline_id, context["run_id"], self.node) as ends:

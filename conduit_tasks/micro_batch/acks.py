@@ -51,7 +51,8 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
     "again": why a run is to follow at once, or "", "began": when this one did, "left": records that the one that
     follows may read (None: no limit), and "left_out": why the source could not be asked when it was last ("": it could;
     None: it was not in this run). `look` is called every `LOOK` seconds."""
-    from conduit_tasks.micro_batch.draining import ACKS, Draining, may_read
+    from conduit_tasks.micro_batch.at_work import ACKS, may_read
+    from conduit_tasks.micro_batch.draining import Draining
 
     acked, collected, again, left, left_out = None, 0, "", None, None
     with opened(pipeline_id, run_id) as context:

@@ -9,22 +9,21 @@ node's slot that it needs. What is left over then goes to the next run, which is
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from conduit_tasks.broker.under_way import Heard
-from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, LeaseHeld, Outdated, PipelineStopped
+from conduit_tasks.errors import Fenced, LeaseHeld, Outdated, PipelineStopped
 from conduit_tasks.micro_batch.asking import failed_to_read
-from conduit_tasks.micro_batch.beside import beside, keeping
-from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.at_work import may_read
+from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.holding import holding
+from conduit_tasks.micro_batch.pipeline_file import PipelineFile
 from conduit_tasks.micro_batch.plan import NODE as PLAN
-from conduit_tasks.micro_batch.plan import Next, halted_destinations, moved, open_next, records_read
+from conduit_tasks.micro_batch.plan import Next, halted_destinations, moved, open_next
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.seal import seal_if_complete
 from conduit_tasks.micro_batch.wake import Watch
@@ -38,12 +37,8 @@ log = logging.getLogger(__name__)
 
 BEGINS_WITHIN = 5.0
 """Seconds after the run's plan in which a node's task has begun where there is a slot for it."""
-AT_WORK = 15.0
-"""Seconds that a task is taken to be at work after it said so; it says so three times as often."""
 NEVER = 60.0
 """Seconds without anybody at work after which a task that has not begun is waited for no more by the acks."""
-ACKS = "acks"
-"""Of the first source: who starts the run that follows."""
 LOOK = 1.0
 """Seconds between two looks of who waits, where the bell does not ring."""
 PLANS_AGAIN = 1.0
@@ -54,8 +49,6 @@ BUSY = 0.1
 """The same where something was new just now and the run lasts; then ever longer."""
 TAKES_OVER = 60.0
 """Seconds in which a node of the run that takes over is waited for by the same node of the run before."""
-CHANGED = 5.0
-"""Seconds between two looks whether the pipeline's file has changed."""
 
 
 @dataclass(frozen=True)
@@ -66,62 +59,6 @@ class Ended:
     reason: str
     again: bool = False
     recovering: bool = False
-
-
-@dataclass
-class AtWork:
-    """What the others of a run hear of a node when it ends."""
-
-    tried_again_in: float = 0.0
-    """Seconds; it is waited for meanwhile. 0: it is not tried again."""
-    again: str = ""
-    """Why a run is to follow at once."""
-    well: bool = False
-    """It ended in good order: another run at once would find more to do for it where there is more. Otherwise what is
-    left for it waits."""
-    worked: bool = False
-    """There was something to do."""
-    late: UnderWay | None = None
-    """The run, where its acks had ended before this node: nobody else hears `again`, nor acks what it did."""
-
-    left: int | None = None
-    """How many records the run may read still; None: it has no limit."""
-
-    @property
-    def follows(self) -> UnderWay | None:
-        """The run that this node itself has to have followed by another."""
-        return self.late if self.again or self.worked else None
-
-
-@contextmanager
-def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
-    """Says beside the block that this node of the run is at work, and behind it that it has ended."""
-    with opened(pipeline_id, run_id) as context:
-        broker, ends = context.broker, AtWork()
-
-        def say(seconds: float = AT_WORK, again: str = "", *, begins: bool = False) -> Heard:
-            try:
-                return broker.tell_at_work(run_id, node, seconds, again, begins=begins)
-            except BrokerUnavailable as error:
-                log.warning("the other nodes of the run do not hear of %s: %s", node, error)
-                return Heard.NOBODY
-
-        def goes_on() -> bool:
-            say()
-            return True
-
-        say(begins=True)
-        try:
-            with beside(f"{node} at work", AT_WORK / 3, goes_on):
-                yield ends
-        finally:
-            over = 0.0 if ends.well else -1.0
-            heard = say(ends.tried_again_in + AT_WORK if ends.tried_again_in else over, ends.again)
-            with suppress(BrokerUnavailable):
-                # Known at once with what was said: acks that heard of it may have ended a moment later.
-                course = broker.under_way(run_id) if heard is Heard.WITHOUT_ACKS else None
-                if course is not None and course.after is None:
-                    ends.late, ends.left = course, may_read(context, course)
 
 
 @dataclass
@@ -137,9 +74,11 @@ class Draining:
     _pause: float = BUSY
     _asked: float = -WHOLE
     _watch: Watch | None = None
-    _looked: float = field(default_factory=time.monotonic)
+    _file: PipelineFile = field(init=False)
     _busy: float = field(default_factory=time.monotonic)
-    _stat: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self._file = PipelineFile(self.context)
 
     def close(self) -> None:
         """Closes what it looks at the sources with."""
@@ -344,7 +283,7 @@ class Draining:
             return Ended(f"{course.records:,} records are read, as many as this run may")
         if self._past(course) and (course.lasts or moved(self.context) != course.moved):
             return Ended(f"the run has lasted {self.limit:g} s: the next one goes on", again=True)
-        if self._changed():
+        if self._file.changed():
             return Ended("the pipeline's file has changed: the next run goes on with it", again=True)
         return None
 
@@ -432,31 +371,6 @@ class Draining:
     def _wait(self, seconds: float = LOOK) -> None:
         self.context.broker.await_bell(self._bell, min(seconds, LOOK))
 
-    def _changed(self) -> bool:
-        """Whether the file on this machine is another version than what this run works with."""
-        if not self.context.in_force():
-            return True
-        now = time.monotonic()
-        if now - self._looked < CHANGED:
-            return False
-        self._looked, before = now, self._stat
-        self._stat = self._file()
-        if self._stat == before:
-            return False
-        from conduit_tasks.pipeline.load import get_pipeline
-
-        try:
-            return get_pipeline(self.context.pipeline.id).digest() != self.context.pipeline.digest()
-        except ConfigError:
-            return True  # it is gone, or cannot be read: the next run says so
-
-    def _file(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.context.pipeline.file)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size
-
 
 def _handed_over(course: UnderWay, node: str) -> Ended | None:
     """That the same node of the run that takes over does the work from now on: it is ready, or should have been."""
@@ -464,13 +378,6 @@ def _handed_over(course: UnderWay, node: str) -> Ended | None:
     if after is not None and (after.takes_over(node) or course.now - after.began > TAKES_OVER):
         return Ended(f"run {after.run} takes over")
     return None
-
-
-def may_read(context: Context, course: UnderWay) -> int | None:
-    """How many records this run may read still; None: it has no limit."""
-    if course.records is None:
-        return None
-    return max(0, course.base + course.records - records_read(context))
 
 
 def before_destinations(pipeline: Pipeline) -> list[str]:

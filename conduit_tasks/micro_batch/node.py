@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.registry import destination_class, source_class
@@ -48,37 +49,62 @@ def work_through(
     destination is down and waits), PipelineStopped, Fenced, SourceError, SpoolError.
     """
     with closing(Draining(context, run, limit)) as draining:
-        lasts = draining.lasts()
+        return _Node(context, node, run, run_all, draining, cleared, progress).through(warm)
+
+
+@dataclass
+class _Node:
+    """What works through them; see `work_through`."""
+
+    context: Context
+    node: str
+    run: str
+    run_all: RunAll
+    draining: Draining
+    cleared: bool
+    progress: Callable[..., None]
+
+    def through(self, warm: Callable[[], None]) -> Ended:
+        lasts = self.draining.lasts()
         if lasts:
-            if _works_in_spark(context, node):
+            if _works_in_spark(self.context, self.node):
                 warm()
-            draining.ready(node)
-        return _through(context, node, run, run_all, draining, cleared, progress, lasts)
+            self.draining.ready(self.node)
+        # There may be several micro-batches a second, day after day: how far it is, is said of all of them.
+        each = _silent if lasts else self.progress
+        wait = DOWN
+        with _telling(self.context, self.node, self.progress):
+            while True:
+                began = time.monotonic()
+                try:
+                    return self._work(each)
+                except Unavailable as error:
+                    wait = DOWN if time.monotonic() - began > 2 * wait else min(2 * wait, DOWN_AT_MOST)
+                    if not self.node.startswith("destinations.") or not self.draining.lingers(wait):
+                        raise
+                    log.warning("%s is tried again, as the run lasts: %s", self.node, error)
 
-
-def _through(  # noqa: PLR0917 - what a node is given
-    context: Context,
-    node: str,
-    run: str,
-    run_all: RunAll,
-    draining: Draining,
-    cleared: bool,
-    progress: Callable[..., None],
-    lasts: bool,
-) -> Ended:
-    wait = DOWN
-    with _telling(context, node, progress):
-        while True:
-            began = time.monotonic()
-            try:
-                # There may be several micro-batches a second, day after day: how far it is, is said of all of them.
-                each = _silent if lasts else progress
-                return _work(context, node, run, run_all, draining, cleared, each)
-            except Unavailable as error:
-                wait = DOWN if time.monotonic() - began > 2 * wait else min(2 * wait, DOWN_AT_MOST)
-                if not node.startswith("destinations.") or not draining.lingers(wait):
-                    raise
-                log.warning("%s is tried again, as the run lasts: %s", node, error)
+    def _work(self, progress: Callable[..., None]) -> Ended:
+        context, draining = self.context, self.draining
+        kind, _, name = self.node.partition(".")
+        # Whoever finds the lease taken waits one lease time (and the grace), then takes over or ends.
+        wait = context.settings.lease_ttl + context.settings.lease_grace + 1
+        if kind == "sources":
+            return _each(
+                draining, lambda: draining.slices(name), lambda: read_source(context, name, self.run_all, wait)
+            )
+        if kind == "processors":
+            return _each(draining, draining.staged, lambda: process(context, self.run_all, wait))
+        return deliver_destination(
+            context,
+            name,
+            self.run_all,
+            run=self.run,
+            wait=wait,
+            cleared=self.cleared,
+            progress=progress,
+            draining=draining,
+        )
 
 
 def _works_in_spark(context: Context, node: str) -> bool:
@@ -93,27 +119,6 @@ def _works_in_spark(context: Context, node: str) -> bool:
 
 def _silent(**_: Any) -> None:
     """Says nothing."""
-
-
-def _work(  # noqa: PLR0917 - what a node is given
-    context: Context,
-    node: str,
-    run: str,
-    run_all: RunAll,
-    draining: Draining,
-    cleared: bool,
-    progress: Callable[..., None],
-) -> Ended:
-    kind, _, name = node.partition(".")
-    # Whoever finds the lease taken waits one lease time (and the grace), then takes over or ends.
-    wait = context.settings.lease_ttl + context.settings.lease_grace + 1
-    if kind == "sources":
-        return _each(draining, lambda: draining.slices(name), lambda: read_source(context, name, run_all, wait))
-    if kind == "processors":
-        return _each(draining, draining.staged, lambda: process(context, run_all, wait))
-    return deliver_destination(
-        context, name, run_all, run=run, wait=wait, cleared=cleared, progress=progress, draining=draining
-    )
 
 
 def _each(draining: Draining, next_one: Callable[[], MicroBatch | Ended], work: Callable[[], str]) -> Ended:

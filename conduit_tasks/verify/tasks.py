@@ -31,8 +31,8 @@ def plan_task(pipeline: str, run: str) -> bool:
 
 def node_task(pipeline: str, node: str, run: str, drain_limit: float, cleared: bool = False) -> str:
     """The operator's wait for work, then the application of a node, which works through what the run brings."""
+    from conduit_tasks.micro_batch.at_work import at_work
     from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.micro_batch.draining import at_work
     from conduit_tasks.micro_batch.node import work_through
     from conduit_tasks.micro_batch.work import awaited
 

@@ -24,8 +24,8 @@ from conduit_tasks.errors import (
 )
 from conduit_tasks.micro_batch import draining
 from conduit_tasks.micro_batch.acks import ack_along
+from conduit_tasks.micro_batch.at_work import at_work
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.draining import at_work
 from conduit_tasks.micro_batch.node import work_through
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.recovery import counting

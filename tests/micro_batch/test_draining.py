@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.errors import PipelineStopped
-from conduit_tasks.micro_batch import draining, node
+from conduit_tasks.micro_batch import draining, node, pipeline_file
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import force_stop, stop
 from conduit_tasks.micro_batch.plan import plan_run
@@ -256,7 +256,7 @@ def test_a_graceful_stop_in_the_middle_delivers_what_is_read_and_reads_no_more(h
 def test_a_file_that_changes_in_the_middle_ends_the_run_and_the_next_works_with_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draining, "CHANGED", 0.0)
+    monkeypatch.setattr(pipeline_file, "CHANGED", 0.0)
     write_pipeline(home, "p", COLOURED)
     rows = events(home / "data", "a.jsonl", 0, 4_000)
 

@@ -13,7 +13,7 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import Outdated, PipelineStopped, SourceError
-from conduit_tasks.micro_batch import draining
+from conduit_tasks.micro_batch import at_work, draining
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import Next, plan_run
 from conduit_tasks.micro_batch.work import awaited
@@ -322,16 +322,16 @@ def test_a_node_whose_end_the_acks_heard_is_followed_by_no_run_however_quickly_t
 
     def then_acks(broker: Broker, run: str, node: str, seconds: float, again: str = "", **more: Any) -> Any:
         heard = tell(broker, run, node, seconds, again, **more)
-        if seconds <= 0 and node != draining.ACKS:
-            tell(broker, run, draining.ACKS, 0)
+        if seconds <= 0 and node != at_work.ACKS:
+            tell(broker, run, at_work.ACKS, 0)
         return heard
 
     # Given acks that end right behind the first node's word of its end
     monkeypatch.setattr(Broker, "tell_at_work", then_acks)
-    with draining.at_work("p", "run", "sources.in") as first:
+    with at_work.at_work("p", "run", "sources.in") as first:
         first.well = first.worked = True
     assert first.follows is None
     # Then one that ends behind them has a run follow
-    with draining.at_work("p", "run", "destinations.all") as second:
+    with at_work.at_work("p", "run", "destinations.all") as second:
         second.well = second.worked = True
     assert second.follows is not None

@@ -22,15 +22,19 @@ import pytest
 
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import ConduitError, PipelineStopped, SourceError, Unavailable
-from conduit_tasks.micro_batch import draining
+from conduit_tasks.micro_batch import at_work, draining, pipeline_file
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, play
 
-QUICK = {"BEGINS_WITHIN": 0.6, "AT_WORK": 3.0, "NEVER": 4.0, "PLANS_AGAIN": 0.1, "CHANGED": 0.2}
-"""Times of `draining`, for the tests."""
+QUICK = {
+    draining: {"BEGINS_WITHIN": 0.6, "NEVER": 4.0, "PLANS_AGAIN": 0.1},
+    at_work: {"AT_WORK": 3.0},
+    pipeline_file: {"CHANGED": 0.2},
+}
+"""Times of a run, for the tests."""
 SEEDS = [5, 7, 18, 27, 191, 201]
 """An endless source; a file that changes; a source that cannot be asked; a limit and a Redis that is away; 20
 destinations and six slots; all at once."""
@@ -261,20 +265,24 @@ def own_server(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> I
     server.kill()
 
 
+def quicken(change: Callable[[Any, str, Any], None]) -> None:
+    for module, times in QUICK.items():
+        for name, seconds in times.items():
+            change(module, name, seconds)
+
+
 @pytest.mark.proves("C1", "C2", "C9", "X1")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_and_every_run_ends_by_itself_whatever_happens(
     home: Path, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    for name, seconds in QUICK.items():
-        monkeypatch.setattr(draining, name, seconds)
+    quicken(monkeypatch.setattr)
     live(seed, home, own_server, monkeypatch.setattr)
 
 
 def main(first: int, count: int) -> None:
     """Lives so many seeds, and prints what became of each."""
-    for name, seconds in QUICK.items():
-        setattr(draining, name, seconds)
+    quicken(setattr)
     own = FileSource.plan
     for seed in range(first, first + count):
         with tempfile.TemporaryDirectory(prefix="conduit-drain-") as top:

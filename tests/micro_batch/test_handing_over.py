@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from conduit_tasks.micro_batch import draining
+from conduit_tasks.micro_batch.at_work import ACKS, at_work
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import stop
 from conduit_tasks.micro_batch.deliver import DeliverTask
-from conduit_tasks.micro_batch.draining import at_work
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
@@ -264,7 +264,7 @@ def test_a_task_of_a_run_that_was_taken_over_from_asks_for_no_other_run(home: Pa
     plan_run("p", "one")
     with at_work("p", "one", NODES[0]) as ends:
         broker = state("p")
-        broker.tell_at_work("one", draining.ACKS, 0)
+        broker.tell_at_work("one", ACKS, 0)
         plan_run("p", "two")
         ends.worked, ends.again = True, "it was at work"
         broker.close()

@@ -15,7 +15,7 @@ import pytest
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.ledger import store
 from conduit_tasks.ledger.store import Ledger
-from conduit_tasks.micro_batch import acks, draining, node, plan
+from conduit_tasks.micro_batch import acks, draining, node, pipeline_file, plan
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import force_stop, start, stop, stop_destination
 from conduit_tasks.micro_batch.deliver import DeliverTask
@@ -88,7 +88,7 @@ def test_a_forceful_stop_ends_it_though_nothing_is_at_work(home: Path) -> None:
 
 
 def test_a_changed_file_ends_it_though_nothing_is_at_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "CHANGED", 0.0)
+    monkeypatch.setattr(pipeline_file, "CHANGED", 0.0)
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
     changed = STREAM.replace("max-records: 40", "max-records: 900")
@@ -102,7 +102,7 @@ def test_a_changed_file_ends_it_though_nothing_is_at_work(home: Path, monkeypatc
 
 
 def test_a_file_that_changes_while_a_node_begins_is_noticed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "CHANGED", 0.0)
+    monkeypatch.setattr(pipeline_file, "CHANGED", 0.0)
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
     plan_run("p", "run")

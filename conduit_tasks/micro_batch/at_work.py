@@ -1,0 +1,88 @@
+"""What the nodes of a run hear of each other: that one is at work, that it has ended and how (DESIGN "One run")."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from conduit_tasks.broker.under_way import Heard
+from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.micro_batch.beside import beside
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.plan import records_read
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.under_way import UnderWay
+
+log = logging.getLogger(__name__)
+
+AT_WORK = 15.0
+"""Seconds that a task is taken to be at work after it said so; it says so three times as often."""
+ACKS = "acks"
+"""Of the first source: who starts the run that follows."""
+
+
+@dataclass
+class AtWork:
+    """What the others of a run hear of a node when it ends."""
+
+    tried_again_in: float = 0.0
+    """Seconds; it is waited for meanwhile. 0: it is not tried again."""
+    again: str = ""
+    """Why a run is to follow at once."""
+    well: bool = False
+    """It ended in good order: another run at once would find more to do for it where there is more. Otherwise what is
+    left for it waits."""
+    worked: bool = False
+    """There was something to do."""
+    late: UnderWay | None = None
+    """The run, where its acks had ended before this node: nobody else hears `again`, nor acks what it did."""
+
+    left: int | None = None
+    """How many records the run may read still; None: it has no limit."""
+
+    @property
+    def follows(self) -> UnderWay | None:
+        """The run that this node itself has to have followed by another."""
+        return self.late if self.again or self.worked else None
+
+
+@contextmanager
+def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
+    """Says beside the block that this node of the run is at work, and behind it that it has ended."""
+    with opened(pipeline_id, run_id) as context:
+        broker, ends = context.broker, AtWork()
+
+        def say(seconds: float = AT_WORK, again: str = "", *, begins: bool = False) -> Heard:
+            try:
+                return broker.tell_at_work(run_id, node, seconds, again, begins=begins)
+            except BrokerUnavailable as error:
+                log.warning("the other nodes of the run do not hear of %s: %s", node, error)
+                return Heard.NOBODY
+
+        def goes_on() -> bool:
+            say()
+            return True
+
+        say(begins=True)
+        try:
+            with beside(f"{node} at work", AT_WORK / 3, goes_on):
+                yield ends
+        finally:
+            over = 0.0 if ends.well else -1.0
+            heard = say(ends.tried_again_in + AT_WORK if ends.tried_again_in else over, ends.again)
+            with suppress(BrokerUnavailable):
+                # Known at once with what was said: acks that heard of it may have ended a moment later.
+                course = broker.under_way(run_id) if heard is Heard.WITHOUT_ACKS else None
+                if course is not None and course.after is None:
+                    ends.late, ends.left = course, may_read(context, course)
+
+
+def may_read(context: Context, course: UnderWay) -> int | None:
+    """How many records this run may read still; None: it has no limit."""
+    if course.records is None:
+        return None
+    return max(0, course.base + course.records - records_read(context))

@@ -1,0 +1,47 @@
+"""Whether a pipeline's file is still what a run works with."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+
+from conduit_tasks.errors import ConfigError
+from conduit_tasks.micro_batch.context import Context
+
+CHANGED = 5.0
+"""Seconds between two looks at the file."""
+
+
+@dataclass
+class PipelineFile:
+    """The file on this machine, looked at now and then from its making on."""
+
+    context: Context
+    _looked: float = field(default_factory=time.monotonic)
+    _stat: tuple[int, int] | None = None
+
+    def changed(self) -> bool:
+        """Whether it is another version than what this run works with."""
+        if not self.context.in_force():
+            return True
+        now = time.monotonic()
+        if now - self._looked < CHANGED:
+            return False
+        self._looked, before = now, self._stat
+        self._stat = self._found()
+        if self._stat == before:
+            return False
+        from conduit_tasks.pipeline.load import get_pipeline
+
+        try:
+            return get_pipeline(self.context.pipeline.id).digest() != self.context.pipeline.digest()
+        except ConfigError:
+            return True  # it is gone, or cannot be read: the next run says so
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.context.pipeline.file)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
