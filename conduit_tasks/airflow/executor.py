@@ -1,22 +1,32 @@
 """LocalExecutor for a scheduler on SQLite, which it lets rest until there is something to do.
 
 Airflow's scheduler looks at its database in a loop: often, and an idle one costs a fifth of a core; rarely, and a task
-that could start waits. SQLite says at next to no cost whether anything was written since (`PRAGMA data_version`).
+that could start waits. SQLite says at next to no cost whether others have written since (`PRAGMA data_version`).
 Everything that gives a scheduler work is written there, or comes from this executor's own tasks. So the loop is held
 here until one of the two happens, for REST seconds at most: timetables and timeouts come due without anybody writing.
+
+The loop writes, too, whenever a run is under way. A connection does not count what it has written itself, so all that
+this process has are asked: what somebody else has written is new to every one of them. And of what the loop writes, all
+gives the next loop work but when it looked at a run, and that it lives.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from airflow import settings
 from airflow.configuration import conf
 from airflow.executors import local_executor
+from sqlalchemy import event
 
+NO_WORK = ("SELECT", "PRAGMA", "UPDATE dag_run SET last_scheduling_decision=?, updated_at=? WHERE", "UPDATE job ")
+"""How statements begin, on one line, that give the loop itself nothing to do."""
 REST = 1.0
-"""Seconds that a loop is held at most."""
+"""Seconds that a loop is held at most, up to the beginning of one: SQLite's clock, by which runs are due, has whole
+seconds."""
 LOOK = 0.02
 """Seconds between two looks."""
 
@@ -25,35 +35,64 @@ class LocalExecutor(local_executor.LocalExecutor):
     """Named as Airflow's own, because it is that one: by another name the simple auth manager takes an installation for
     one of several machines, and warns of it."""
 
-    _database: sqlite3.Connection | None = None
-    _seen = -1
+    _own: sqlite3.Connection | None = None
+    _work = False
+    """The loop has written what gives it work."""
 
     def start(self) -> None:
         super().start()
         # After its workers were forked, which must not have the connection.
-        where = conf.get("database", "sql_alchemy_conn")
-        self._database = opened(where)
+        self._own = opened(conf.get("database", "sql_alchemy_conn"))
+        if self._own is None:
+            return
+        self._connections = {id(self._own): self._own}
+        self._seen: dict[int, int] = {}
+        for name, heard in self._events.items():
+            event.listen(settings.engine, name, heard)
 
     def heartbeat(self) -> None:
         super().heartbeat()
-        if self._database is not None:
-            self._seen = self._rest(self._database)
-
-    def _rest(self, database: sqlite3.Connection) -> int:
-        """Returns the version that what follows will see: a change that comes later ends the next rest at once, and so
-        does what the scheduler itself writes in between."""
-        deadline = time.monotonic() + REST
-        while (version := _version(database)) == self._seen and self.result_queue.empty():
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(LOOK)
-        return version
+        if self._own is not None:
+            self._rest()
 
     def end(self) -> None:
         super().end()
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        if self._own is not None:
+            for name, heard in self._events.items():
+                event.remove(settings.engine, name, heard)
+            self._own.close()
+            self._own = None
+
+    def _rest(self) -> None:
+        deadline = time.monotonic() + REST - time.time() % 1
+        while not (self._work or self._written() or not self.result_queue.empty()):
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(LOOK)
+        # What the loop does next sees all of this: a change that comes later ends the next rest at once.
+        self._seen, self._work = self._versions(), False
+
+    def _written(self) -> bool:
+        """Whether anybody but this process has written since the last rest."""
+        now = self._versions()
+        return not any(now.get(connection) == version for connection, version in self._seen.items())
+
+    def _versions(self) -> dict[int, int]:
+        return {key: _version(connection) for key, connection in self._connections.items()}
+
+    @property
+    def _events(self) -> dict[str, Callable[..., None]]:
+        return {"checkout": self._comes, "close": self._goes, "before_cursor_execute": self._says}
+
+    def _says(self, _: object, __: object, statement: str, *___: object) -> None:
+        self._work = self._work or not " ".join(statement.split()).startswith(NO_WORK)
+
+    def _comes(self, connection: sqlite3.Connection, *_: object) -> None:
+        self._connections[id(connection)] = connection
+
+    def _goes(self, connection: sqlite3.Connection, *_: object) -> None:
+        self._connections.pop(id(connection), None)
+        self._seen.pop(id(connection), None)
 
 
 def opened(url: str) -> sqlite3.Connection | None:

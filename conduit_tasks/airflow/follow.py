@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException
 
+from conduit_tasks.airflow.at_once import at_once
 from conduit_tasks.pipeline.names import AFTER, dag_id
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def follow(  # noqa: PLR0917 - the run before, and what the next one takes over 
     if chosen:
         conf["destinations"] = list(chosen)
     log.info("a run follows at once: %s", why)
-    asked = TriggerDagRun(dag_id=dag_id(pipeline_id), run_id=name_of(run_id, began), conf=conf)
+    asked = TriggerDagRun(dag_id=dag_id(pipeline_id), run_id=name_of(run_id, began), run_after=at_once(), conf=conf)
     answer = task_runner.SUPERVISOR_COMMS.send(asked)
     if isinstance(answer, ErrorResponse) and answer.error != ErrorType.DAGRUN_ALREADY_EXISTS:
         raise AirflowException(f"no run follows {run_id}: {answer.error}: {answer.detail}")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import httpx
 import orjson
 
+from conduit_tasks.airflow.at_once import at_once
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.stack.environment import USER, load_secrets
 from conduit_tasks.stack.layout import Layout, State
@@ -133,7 +134,7 @@ class Api:
 
     def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
         """Starts a run under an id of ours, so that a repeated request starts no second one."""
-        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
+        body = {"dag_run_id": run_id, "logical_date": None, "run_after": at_once().isoformat(), "conf": conf}
         try:
             self.request("POST", f"/dags/{dag_id}/dagRuns", json=body)
         except ApiError as error:

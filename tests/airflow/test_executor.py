@@ -14,6 +14,7 @@ from conduit_tasks.airflow.executor import opened
 
 DRIVE = """
 import sqlite3, sys, threading, time
+from airflow import settings
 from conduit_tasks.airflow import executor
 
 LONG = 200.0  # seconds: nobody waits for it, however slow the machine is
@@ -25,6 +26,10 @@ def heartbeat():
 
 def later(what):
     threading.Timer(0.3, what).start()
+
+def loop_writes(what="UPDATE dag_run SET last_scheduling_decision=?, updated_at=? WHERE dag_run.id = ?"):
+    with settings.engine.begin() as connection:
+        connection.exec_driver_sql(what, (1, 2, 3))
 
 def write():
     other = sqlite3.connect(sys.argv[1])
@@ -45,10 +50,35 @@ try:
     own.result_queue.get()
     write()
     assert heartbeat() < LONG, "somebody wrote since the last rest"
-    # And otherwise it lasts
-    executor.REST = 0.5
-    assert heartbeat() >= 0.5
-    assert heartbeat() >= 0.5
+    # So does what the loop itself has written, if it gives work
+    loop_writes("INSERT INTO task_instance VALUES (?, ?, ?)")
+    assert heartbeat() < LONG, "the loop gives itself work"
+    # And otherwise it lasts, also while the loop writes that it has looked, by one connection or another
+    executor.REST = 1.5
+    assert heartbeat() > 0.5
+    for _ in range(3):
+        loop_writes()
+        assert heartbeat() > 0.5
+    with settings.engine.connect(), settings.engine.connect():
+        pass
+    for _ in range(3):
+        loop_writes()
+        assert heartbeat() > 0.5
+    # Also where somebody else writes before or after the loop does
+    executor.REST = LONG
+    write()
+    loop_writes()
+    assert heartbeat() < LONG, "somebody wrote before the loop did"
+    loop_writes()
+    write()
+    assert heartbeat() < LONG, "somebody wrote after the loop did"
+    # And a connection of which nothing is known any more is not asked
+    settings.engine.dispose()
+    loop_writes()
+    write()
+    assert heartbeat() < LONG, "somebody wrote, and connections are others"
+    executor.REST = 1.5
+    assert heartbeat() > 0.5
 finally:
     own.end()
 """
@@ -59,6 +89,10 @@ def test_a_scheduler_rests_until_something_may_give_it_work(tmp_path: Path) -> N
     made = sqlite3.connect(file)
     made.execute("PRAGMA journal_mode=WAL")
     made.execute("CREATE TABLE t (n)")
+    made.execute("CREATE TABLE dag_run (last_scheduling_decision, updated_at, id)")
+    made.execute("CREATE TABLE task_instance (a, b, c)")
+    made.execute("INSERT INTO dag_run VALUES (1, 2, 3)")
+    made.commit()
     made.close()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     environment |= {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{file}"}

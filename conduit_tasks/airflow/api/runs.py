@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from conduit_tasks.airflow.at_once import at_once
 from conduit_tasks.errors import ConduitError
 
 
@@ -38,7 +39,12 @@ def start(dag: str, run_id: str, user: str, conf: dict[str, Any] | None = None) 
         raise NoRun(why)
     try:
         trigger_dag(
-            dag, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=user, run_id=run_id, conf=conf
+            dag,
+            triggered_by=DagRunTriggeredByType.REST_API,
+            triggering_user_name=user,
+            run_id=run_id,
+            conf=conf,
+            run_after=at_once(),
         )
     except AirflowException as error:
         raise NoRun(f"{error}; trigger the DAG {dag}") from error
