@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -204,10 +204,7 @@ class Acks(Deliveries):
         redone = {m for d in destinations for m in self.hash(self.keys.redo(d)) if m.isdigit()}
         limit, now = min([sealed, *cursors, *acked]), self.now()
         out = []
-        found = self.read(
-            *(("HMGET", self.keys.micro_batch(m), "state", "sealed_at") for m in range(collected + 1, limit + 1))
-        )
-        for m, (state, at) in enumerate(found, collected + 1):
+        for m, (state, at) in self._in_order(collected + 1, limit, "state", "sealed_at"):
             old = now - (seconds(at) or now) >= retention_s
             if state != "collecting" and (not old or str(m) in redone):
                 break
@@ -220,15 +217,20 @@ class Acks(Deliveries):
         sealed, *cursors = self.cursors(destinations)
         acked = [int(n or 0) for n in self.read(*(("HGET", self.keys.ack(s), "m") for s in sources))]
         done = max(self.numbers("slim", "collected"))
-        old = self.now() - age
-        for some in portions(range(done + 1, min([sealed, *cursors, *acked]) + 1)):
-            found = self.read(*(("HGET", self.keys.micro_batch(m), "sealed_at") for m in some))
-            due = [m for m, _ in takewhile(lambda of: (seconds(of[1]) or 0.0) <= old, zip(some, found))]
-            if due:
-                keys = {"pipeline": self.keys.pipeline, "each": [self.keys.micro_batch(m) for m in due]}
-                self.run(scripts.SLIM, keys, to=due[-1])
-            if len(due) < len(some):
-                break
+        old, limit = self.now() - age, min([sealed, *cursors, *acked])
+        found = takewhile(lambda of: (seconds(of[1][0]) or 0.0) <= old, self._in_order(done + 1, limit, "sealed_at"))
+        for due in portions([m for m, _ in found]):
+            keys = {"pipeline": self.keys.pipeline, "each": [self.keys.micro_batch(m) for m in due]}
+            self.run(scripts.SLIM, keys, to=due[-1])
+
+    def _in_order(self, first: int, last: int, *names: str) -> Iterator[tuple[int, list[str | None]]]:
+        """These fields of micro-batches, read in portions that grow: who asks mostly wants few, and all that are kept
+        may be as many as a day has."""
+        size = 1
+        while first <= last:
+            some = range(first, min(last, first + size - 1) + 1)
+            yield from zip(some, self.read(*(("HMGET", self.keys.micro_batch(m), *names) for m in some)))
+            first, size = some[-1] + 1, min(2 * size, 1_000)
 
     def begin_collect(self, m: int) -> None:
         """Marks micro-batch m before its files are removed. Raises InvariantBroken where somebody needs it."""

@@ -204,3 +204,40 @@ def test_a_collection_that_was_interrupted_is_taken_up_again(feed: Feed) -> None
     broker.begin_collect(m)
     assert broker.collectable(SOURCES, DESTINATIONS, 0) == []
     assert broker.redis.exists(broker.keys.micro_batch(m)) == 0
+
+
+@pytest.mark.proves("C11", "I6")
+def test_what_is_kept_is_not_looked_at_again_and_again(feed: Feed) -> None:
+    broker = feed.broker
+
+    def asked() -> int:
+        broker.redis.config_resetstat()
+        assert broker.collectable(SOURCES, DESTINATIONS, 3_600) == []
+        broker.slim(SOURCES, DESTINATIONS, 3_600)
+        return sum(of["calls"] for of in broker.redis.info("commandstats").values())
+
+    # Given few micro-batches that are done with and kept, and then many
+    counts = []
+    for more in (5, 60):
+        for _ in range(more):
+            feed.delivered(feed.sealed())
+        for source in SOURCES:
+            while ack := broker.begin_ack(source, DESTINATIONS, "delivered"):
+                broker.commit_ack(source, ack)
+        counts.append(asked())
+    # Then both take as many questions
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.proves("I6")
+def test_all_that_are_due_are_collected_however_many(feed: Feed) -> None:
+    broker = feed.broker
+    numbers = [feed.sealed() for _ in range(9)]
+    for m in numbers:
+        feed.delivered(m)
+    for source in SOURCES:
+        while ack := broker.begin_ack(source, DESTINATIONS, "delivered"):
+            broker.commit_ack(source, ack)
+    assert broker.collectable(SOURCES, DESTINATIONS, 0) == numbers
+    broker.slim(SOURCES, DESTINATIONS, 0)
+    assert broker.numbers("slim")[0] == numbers[-1]
