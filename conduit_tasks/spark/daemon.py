@@ -1,7 +1,7 @@
 """What Python workers of our own Connect server are forked from: PySpark's daemon, with what they need already loaded.
 
-Otherwise each worker loads Arrow and this package for itself, a second of its first job. Nothing here opens a
-connection or starts a thread.
+Otherwise each worker loads Arrow, pandas (Arrow asks for it with its first array) and this package for itself, over a
+second of its first job. Nothing here opens a connection or starts a thread of Python's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from importlib import import_module
 from pathlib import Path
 
 MODULES = (
+    "pandas",
     "pyarrow.compute",
+    "pyarrow.pandas_compat",
     "pyarrow.parquet",
     "pyspark.sql.pandas.serializers",
     "pyspark.worker",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.spark import cds
+from conduit_tasks.stack.layout import python_sockets
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
 APPLICATION = Path(__file__).with_name("app.py")
@@ -99,7 +100,13 @@ def _own_conf(home: Path, local: bool) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(home / ".conduit" / "warehouse"),
     }
     if local:
-        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        conf |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # Over TCP both sides of a small job wait for each other, some 40 ms (Nagle's algorithm).
+            "spark.python.unix.domain.socket.enabled": "true",
+            "spark.python.unix.domain.socket.dir": str(python_sockets(home)),
+        }
     return conf
 
 

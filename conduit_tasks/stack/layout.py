@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import tempfile
+import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,23 @@ SOCKET_LIMIT = 100
 def socket_in(folder: Path) -> Path:
     """The socket of a Redis whose data lie in `folder`: there, or in a folder of the temporary one where that path is
     too long for a socket."""
-    here = folder / "redis.sock"
-    if len(os.fsencode(here)) <= SOCKET_LIMIT:
-        return here
-    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"conduit-{name}" / "redis.sock"
+    return _short(folder, "redis.sock") / "redis.sock"
+
+
+def python_sockets(home: Path) -> Path:
+    """The folder of the sockets at which a JVM and its Python workers on this machine meet; made for its owner only, as
+    whoever reaches one has the worker run what they like. Raises ConfigError."""
+    folder = _short(home / ".conduit" / "python", f".{uuid.uuid4()}.sock")
+    make_private(folder)
+    return folder
+
+
+def _short(folder: Path, name: str) -> Path:
+    """The folder, or one in the temporary folder where a socket of this name in it had too long a path."""
+    if len(os.fsencode(folder / name)) <= SOCKET_LIMIT:
+        return folder
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"conduit-{digest}"
 
 
 def make_private(folder: Path) -> None:

@@ -85,6 +85,21 @@ def test_an_error_of_the_work_is_told_as_before_and_leaves_the_session_usable(co
     assert run_all(divide, [2, 1]) == [0.5, 1.0]
 
 
+def test_a_worker_has_loaded_what_it_needs_before_its_first_job_and_collects_little_garbage(connected: Any) -> None:
+    from conduit_tasks.spark.session import executors
+
+    def loaded(_: Any) -> tuple[set[str], int, int]:
+        import gc
+        import sys
+
+        return set(sys.modules), gc.get_freeze_count(), len(gc.get_objects())
+
+    ((first, _, _),), ((then, frozen, left),) = (executors().run_all(loaded, [0]) for _ in range(2))
+    assert then - first == set()
+    # It looks through the rest after every task
+    assert left < frozen / 50
+
+
 def test_what_workers_log_is_in_the_log_of_the_task(connected: Any, capsys: pytest.CaptureFixture[str]) -> None:
     import logging
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -82,6 +84,21 @@ def test_the_jvm_takes_the_archive(archived_home: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "version 4.2.0" in done.stderr
+
+
+@pytest.mark.parametrize("deep", [1, 20], ids=["short", "long"])
+def test_workers_on_the_drivers_machine_are_met_at_sockets_that_only_this_user_reaches(
+    tmp_path: Path, deep: int
+) -> None:
+    home = tmp_path.joinpath(*["a folder"] * deep)
+    conf = launch(home, "local[*]", None).conf
+    assert conf["spark.python.unix.domain.socket.enabled"] == "true"
+    folder = Path(conf["spark.python.unix.domain.socket.dir"])
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert len(os.fsencode(folder / f".{uuid.uuid4()}.sock")) <= 107
+    # Elsewhere they are on other machines, whose folders nobody knows here
+    for master in ("spark://elsewhere:7077", "yarn", "k8s://https://elsewhere"):
+        assert not [key for key in launch(home, master, None).conf if "socket" in key]
 
 
 def test_without_an_archive_the_ordinary_submit_is_used(alone: Path) -> None:
