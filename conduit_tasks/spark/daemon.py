@@ -16,6 +16,7 @@ MODULES = (
     "pyarrow.compute",
     "pyarrow.pandas_compat",
     "pyarrow.parquet",
+    "pyarrow.vendored.version",
     "pyspark.sql.pandas.serializers",
     "pyspark.worker",
     "conduit_tasks.connectors.file",

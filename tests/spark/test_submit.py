@@ -87,7 +87,7 @@ def test_the_jvm_takes_the_archive(archived_home: Path) -> None:
 
 
 @pytest.mark.parametrize("deep", [1, 20], ids=["short", "long"])
-def test_workers_on_the_drivers_machine_are_met_at_sockets_that_only_this_user_reaches(
+def test_python_workers_on_this_machine_are_met_at_sockets_that_only_this_user_reaches(
     tmp_path: Path, deep: int
 ) -> None:
     home = tmp_path.joinpath(*["a folder"] * deep)
