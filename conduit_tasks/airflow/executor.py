@@ -73,12 +73,13 @@ class LocalExecutor(local_executor.LocalExecutor):
         self._seen, self._work = self._versions(), False
 
     def _written(self) -> bool:
-        """Whether anybody but this process has written since the last rest."""
+        """Whether anybody but this process has written since the last rest, or nobody can say."""
         now = self._versions()
         return not any(now.get(connection) == version for connection, version in self._seen.items())
 
     def _versions(self) -> dict[int, int]:
-        return {key: _version(connection) for key, connection in self._connections.items()}
+        versions = {key: _version(connection) for key, connection in self._connections.items()}
+        return {key: version for key, version in versions.items() if version is not None}
 
     @property
     def _events(self) -> dict[str, Callable[..., None]]:
@@ -101,8 +102,9 @@ def opened(url: str) -> sqlite3.Connection | None:
     return sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=0) if path else None
 
 
-def _version(database: sqlite3.Connection) -> int:
+def _version(database: sqlite3.Connection) -> int | None:
+    """None where it does not say: the file is locked, or the connection closed."""
     try:
         return int(database.execute("PRAGMA data_version").fetchone()[0])
-    except sqlite3.OperationalError:
-        return -2  # locked while somebody writes: something has happened
+    except sqlite3.Error:
+        return None

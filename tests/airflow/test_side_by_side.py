@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,10 @@ def test_a_run_that_has_read_all_it_may_is_followed_by_one_that_only_delivers(
     broker.tell_at_work("r1", NODE, 0, "no slot was free")
     tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"])
     assert [run.conf for run in triggered] == [{"max-records": 0}]
+    assert triggered[0].run_after is not None
+    assert triggered[0].run_after <= datetime.now(UTC) - timedelta(seconds=1), (
+        "it waits for no whole second of SQLite's"
+    )
 
 
 def test_acks_fail_where_the_run_left_their_source_out_when_it_was_asked_last(
