@@ -37,6 +37,8 @@ NODE = "rebuild"
 
 _LARGE = ("micro-batch:", "planned:", "acked:", "intent:", "index:", "dead:", "parked:")
 """Keys that are written in portions: there may be many of them, or much in one."""
+_ADDED = ("dead:", "parked:")
+"""Of them, what is added to what is there, and may be cut off in the middle."""
 _OF_DESTINATIONS = ("status", "error", "error_at", "forced")
 """What a destination's mark does not bring back: it starts running."""
 
@@ -131,7 +133,8 @@ def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
         keys.prefix + name for name in ("micro-batch:", "planned:", "acked:", "ack:", "intent:", "index:", "redo:")
     )
     large = {key: fields for key, fields in rebuilt.hashes.items() if key.removeprefix(keys.prefix).startswith(_LARGE)}
-    for some in portions([*(key for key in present if key.startswith(stale)), *large]):
+    replaced = [key for key in large if not key.removeprefix(keys.prefix).startswith(_ADDED)]
+    for some in portions([*(key for key in present if key.startswith(stale)), *replaced]):
         _write(broker, nonce, some, [])
     some, texts = list[str](), list[str]()
     for key, fields in large.items():

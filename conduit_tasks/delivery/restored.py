@@ -1,8 +1,10 @@
 """Dead letters and parked keys of a Redis that lost them, from their own store (SEMANTICS X7).
 
-A letter is open again where its record is confirmed and no mark says what became of it; what is not confirmed is
+A letter is open again if its record is confirmed and no mark says what became of it; what is not confirmed is
 delivered again anyway, and fails again or not. A key is parked that has an open letter, where the destination parks
-keys, or confirmed copies that wait. What is still in Redis is left as it is. At most something is sent twice.
+keys, or confirmed copies that wait. Redis knows all about what it says itself was confirmed: of that only what it still
+has is open or parked, and stays as it is. What is found is added to what is there, so that a part of it may be written
+twice. At most something is sent twice.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.dead_index import index_entry
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import Position, positions
@@ -30,8 +31,8 @@ _KEYED = ("exact.key", "exact.shape", "node", "error_class", "attempts")
 def lost_exceptions(
     pipeline: Pipeline, broker: Broker, deliveries: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Fields]:
-    """Keys and fields to write, for hashes that Redis does not have. `deliveries`: destination → its state (cursor,
-    ranges) as it will be. Raises ConduitError where the store cannot be read."""
+    """Keys and fields to add, of what Redis has forgotten. `deliveries`: destination → its state (cursor, ranges) as it
+    will be. Raises ConduitError where the store cannot be read."""
     root, out, keys = settings().path(settings().dead_letters), dict[str, Fields](), broker.keys
     store, parked, marks = (
         DeadLetterStore(root, pipeline.id),
@@ -40,18 +41,21 @@ def lost_exceptions(
     )
     for name in [BEFORE_FAN_OUT, *deliveries]:
         own = "" if name == BEFORE_FAN_OUT else name
-        done = marks.read(name)
+        done, known = marks.read(name), _known(broker, own)
         rows = [row for row in store.rows(name, _KEYED) if row_key(row) not in done]
         if own:
             rows = [row for row in rows if row["epoch"] or _unsent(row) or _confirmed(row, deliveries[own])]
-        if rows and not _there(broker, keys.dead(own)):
+        rows = [row for row in rows if row["epoch"] or _unsent(row) or not _confirmed(row, known)]
+        if rows:
             out[keys.dead(own)] = dict(
                 index_entry(row_key(row), row["at"].timestamp(), row["attempts"], row["error_class"]) for row in rows
             )
-        if own and not _there(broker, keys.parked(own)):
+        if own:
             waiting = [row for row in parked.rows(name, _KEYED) if _confirmed(row, deliveries[own])]
             opens = pipeline.destination(own).delivery.park_keys
-            if found := _parked(rows if opens else [], waiting):
+            found = _parked(rows if opens else [], [row for row in waiting if not _confirmed(row, known)])
+            there = broker.scanned(keys.parked(own)) if found else {}
+            if found := {hashed: at for hashed, at in found.items() if hashed not in there}:
                 out[keys.parked(own)] = positions(found)
     return out
 
@@ -77,6 +81,8 @@ def _unsent(row: dict[str, Any]) -> bool:
     return str(row["node"]).endswith(f"/{UNSENT}")
 
 
-def _there(broker: Broker, key: str) -> bool:
-    with reaching(broker.redis):
-        return bool(broker.redis.exists(key))
+def _known(broker: Broker, destination: str) -> Mapping[str, str]:
+    """How far Redis itself says a destination is, or, before the fan-out, what is sealed: letters are said with it."""
+    if not destination:
+        return {"cursor": str(broker.numbers("sealed")[0])}
+    return {"cursor": "0", **broker.hash(broker.keys.destination(destination))}

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore, row_key
+from conduit_tasks.micro_batch.context import open_broker
+from conduit_tasks.settings import settings
 from conduit_tasks.verify.queues import Queues
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
@@ -17,7 +22,7 @@ Event = tuple[str, int]
 
 
 class Outside:
-    """Reads destinations, dead letters and sources as somebody would who knows nothing of the broker."""
+    """Reads destinations, dead letters and sources as somebody would who knows nothing of how they came there."""
 
     def __init__(self, scenario: Scenario, home: Path, queues: Queues | None) -> None:
         self.scenario, self.home, self.queues = scenario, home, queues
@@ -54,17 +59,28 @@ class Outside:
 
     def dead(self) -> dict[str, list[tuple[Event, str]]]:
         """Destination (`_pipeline`: before the fan-out) → its dead letters: which event, which class of error."""
-        from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-        from conduit_tasks.settings import settings
-
         out: dict[str, list[tuple[Event, str]]] = {}
+        for row, event in self._letters():
+            out.setdefault(row["destination"], []).append((event, row["error_class"]))
+        return out
+
+    def open(self) -> dict[str, set[Event]]:
+        """As `dead`, of those alone that can be sent again: the broker has them in its index."""
+        out: dict[str, set[Event]] = {}
+        with closing(open_broker(PIPELINE)) as broker:
+            for row, event in self._letters():
+                where = row["destination"]
+                if broker.is_dead(row_key(row), ["" if where == BEFORE_FAN_OUT else where]):
+                    out.setdefault(where, set()).add(event)
+        return out
+
+    def _letters(self) -> Iterator[tuple[dict[str, Any], Event]]:
         for row in DeadLetterStore(settings().path(settings().dead_letters), PIPELINE).list():
             event = self.event(row["connector"], bytes(row["position"]))
             assert event is not None, (
                 f"a dead letter of {row['connector']} at {row['position']!r}, where nothing begins"
             )
-            out.setdefault(row["destination"], []).append((event, row["error_class"]))
-        return out
+            yield row, event
 
     def event(self, source: str, position: bytes) -> Event | None:
         """The event at a record's position; None where none begins there."""
@@ -91,13 +107,22 @@ class Outside:
 
 def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[str, Any]) -> None:
     """Adds up what is there after everything was drained. `snapshot`: of `micro_batch.progress`."""
-    dead = outside.dead()
+    dead, still = outside.dead(), outside.open()
     if scenario.gone is not None:
         _vanished(scenario, found, scenario.gone, snapshot["totals"].get("read", 0))
     for destination in scenario.destinations:
         state = next(d for d in snapshot["destinations"] if d["id"] == destination)
         _destination(scenario, outside, found, destination, dead.get(destination, []), state)
-    _before_fan_out(scenario, found, dead.get("_pipeline", []), snapshot)
+        certain = {
+            (source, event["n"])
+            for source in scenario.sources
+            for event in scenario.events[source]
+            if scenario.at(destination, event) == "nacked"
+        }
+        _redrivable(found, destination, certain, still.get(destination, set()))
+    _before_fan_out(scenario, found, dead.get(BEFORE_FAN_OUT, []), snapshot)
+    early = {(e["s"], e["n"]) for of in scenario.events.values() for e in of if scenario.before_fan_out(e) == "nacked"}
+    _redrivable(found, BEFORE_FAN_OUT, early, still.get(BEFORE_FAN_OUT, set()))
     for source in snapshot["sources"]:
         if source["id"] == LOST and scenario.gone is not None:
             continue
@@ -115,6 +140,13 @@ def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[s
             found.broken(f"{missing} events of {source['id']} are not acked: {acked} of {end} bytes")
     if snapshot["unsealed"] is not None:
         found.broken(f"micro-batch {snapshot['unsealed']['number']} was left unsealed")
+
+
+def _redrivable(found: Found, where: str, nacked: set[Event], still: set[Event]) -> None:
+    """A dead letter that the broker does not know of is never sent again."""
+    if closed := nacked - still:
+        found.loss += len(closed)
+        found.broken(f"loss at {where}: its dead letters of {_some(closed)} are not in the broker's index")
 
 
 def _vanished(scenario: Scenario, found: Found, gone: tuple[int, int], read: int) -> None:

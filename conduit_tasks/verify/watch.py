@@ -78,6 +78,8 @@ class Watch:
         def call(*args: Any, **options: Any) -> Any:
             if self.world.actor is None:
                 return original(*args, **options)
+            # What can be gone through once is for the call itself, not for those who look at it.
+            options = {name: list(each) if isinstance(each, Iterator) else each for name, each in options.items()}
             if before is not None:
                 with self.world.watching():
                     before(*args, **options)

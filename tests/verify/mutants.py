@@ -317,6 +317,20 @@ MUTANTS = [
         {"for part in portions(letters):": "for part in ():"},
     ),
     Mutant(
+        "letters brought back only where none is left",
+        "delivery/restored.py",
+        {
+            "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_count(own):\n            out[keys.dead(own)]"
+        },
+        "older",
+    ),
+    Mutant(
+        "letters that are not brought back",
+        "delivery/restored.py",
+        {"        if rows:\n            out[keys.dead(own)]": "        if False:\n            out[keys.dead(own)]"},
+        "older",
+    ),
+    Mutant(
         "a forgotten fsync",
         "connectors/file_destination.py",
         {"size)\n            os.fsync(self._fd)\n": "size)\n"},
