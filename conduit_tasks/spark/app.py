@@ -39,6 +39,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cleared", action="store_true", help="this run's task succeeded before and was cleared")
     options = parser.parse_args(argv)
 
+    from conduit_tasks.spark.installed import prefer_installed
+
+    prefer_installed()
     from conduit_tasks import errors, logs
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.halting import halting

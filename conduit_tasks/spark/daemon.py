@@ -11,6 +11,8 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+from conduit_tasks.spark.installed import prefer_installed
+
 MODULES = (
     "pandas",
     "pyarrow.compute",
@@ -36,6 +38,7 @@ def main() -> None:
     """Loads them, then does as `python -m pyspark.daemon`."""
     with suppress(OSError):  # not Linux, or a container that has set it higher
         Path("/proc/self/oom_score_adj").write_text(FIRST)
+    prefer_installed()
     for name in MODULES:
         try:
             import_module(name)

@@ -104,6 +104,7 @@ def _own_conf(home: Path, local: bool) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             # Over TCP both sides of a small job wait for each other, some 40 ms (Nagle's algorithm).
+            "spark.python.daemon.module": "conduit_tasks.spark.plain_daemon",
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.python.unix.domain.socket.dir": str(python_sockets(home)),
         }

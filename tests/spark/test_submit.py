@@ -24,7 +24,9 @@ from pyspark import SparkContext
 sc = SparkContext.getOrCreate()
 flags = sc._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
 total = sc.parallelize(range(4), 2).map(lambda n: n + 1).sum()
-print(json.dumps({"total": total, "flags": list(flags), "ui": sc.uiWebUrl, "python": sys.executable}))
+path = sc.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).first()
+said = {"total": total, "flags": list(flags), "ui": sc.uiWebUrl, "python": sys.executable, "workers": path}
+print(json.dumps(said))
 sc.stop()
 """
 
@@ -72,6 +74,7 @@ def test_a_driver_starts_from_the_archive_without_launcher(archived_home: Path, 
     assert any(flag.startswith("-XX:SharedArchiveFile=") for flag in flags)
     assert "-Xmx600m" in flags
     assert (said["ui"], said["python"]) == (None, sys.executable)
+    assert ".zip" not in str(said["workers"]), "each daemon compiles PySpark again"
 
 
 def test_the_jvm_takes_the_archive(archived_home: Path) -> None:
