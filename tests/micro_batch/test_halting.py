@@ -13,6 +13,11 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.micro_batch import halting
 from tests.broker.conftest import broker, make_broker  # noqa: F401 - a fixture
 
+PROMISED = 2.0
+"""Seconds within which a forceful stop ends what is in progress (C16)."""
+TAKES = 2 * halting.LOOK + halting.GRACE
+"""Until it is seen, until its grace is over, and until that is seen."""
+
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +90,8 @@ def test_a_graceful_stop_that_is_done_ends_no_node(broker: Broker) -> None:  # n
     # Then nor does a word of force that comes later: there is nothing left that it could stop
     broker.force_stop()
     assert not ended(broker, "destinations.x")
+
+
+@pytest.mark.proves("C16")
+def test_looks_and_grace_leave_room_in_the_seconds_that_are_promised() -> None:
+    assert TAKES < PROMISED
