@@ -1,4 +1,4 @@
-"""JSON of records: whatever is read here can be written here, and whole numbers keep every digit; fractions are doubles.
+"""JSON of records: what is read here can be written here; whole numbers keep every digit, fractions are doubles.
 
 orjson reads JSON nested 1,024 deep and writes 254 levels, and makes a float of a whole number beyond 64 bits. What a
 record holds is parsed and written by these two functions only, so that no source takes what no destination can write.
