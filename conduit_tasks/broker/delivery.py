@@ -262,8 +262,8 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         """Notes that a run's task ended well after it delivered something; the runs of which that is known, and when
         they ended (ms since the epoch)."""
         key = self.keys.runs(destination)
-        _, found = self.read(("HSET", key, run, str(int(self.now() * 1000))), ("HGETALL", key))
-        return {name: int(at) for name, at in dict(found).items()}
+        self.run(scripts.FINISH, {"runs": key}, run=run)
+        return {name: int(at) for name, at in self.hash(key).items()}
 
     def finished(self, destination: str, run: str) -> bool:
         """Whether `finish` was called for this run, and it is not forgotten."""
@@ -283,9 +283,10 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
 
     def remember_run(self, destination: str, run: str, ranges: Mapping[str, str], retention: float) -> None:
         """Knows of a run again, that was forgotten."""
-        key, flat = self.keys.run(destination, run), [text for pair in ranges.items() for text in pair]
-        some = [("HSET", key, *flat), ("PEXPIRE", key, int(retention * 1000))] if flat else []
-        self.read(*some, ("HSETNX", self.keys.runs(destination), run, str(int(self.now() * 1000))))
+        keys = {"runs": self.keys.runs(destination), "run": self.keys.run(destination, run)}
+        for some in portions(list(ranges.items())) if ranges else [()]:
+            flat = [text for pair in some for text in pair]
+            self.run(scripts.REMEMBER, keys, id=run, retention=int(retention * 1000), rest=flat)
 
     def _forgotten(self, destination: str, run: str) -> ConduitError:
         return ConduitError(

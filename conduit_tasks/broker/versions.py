@@ -60,8 +60,7 @@ class Versions(BrokerBase):
 
     def interrupt(self) -> None:
         """Notes that a pipeline that runs is to be started again, once what it is stopped for is done."""
-        if self.field(self.keys.pipeline, "status") == "running":
-            self.read(("HSETNX", self.keys.pipeline, "resume", "1"))
+        self.run(scripts.INTERRUPT, {"pipeline": self.keys.pipeline})
 
     def interrupted(self) -> bool:
         """Whether `interrupt` was called, and the pipeline not started since."""

@@ -147,7 +147,7 @@ _HOLDERS = {
 def _full(s: Scenario, random: Random) -> None:
     """Redis reaches its maxmemory, and stays there until what is under way has ended."""
     s.strict = s.own_disk = False
-    s.batch, s.lag, s.retention = 5, 50, "0s"
+    s.batch, s.lag = 5, 50
     s.rates = replace(s.rates, forget=0.0, power=0.0)
     s.aims = [Aim(random.choice(["seal", "stage", "confirm", "acquire"]), "", random.randint(1, 4), "Redis is full")]
 

@@ -18,6 +18,7 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import Settings, forget
+from tests.changes.parts import conduit
 from tests.conftest import RedisServer
 from tests.faults.parts import account, drive, events
 from tests.gateway.test_kills import valkey
@@ -41,6 +42,12 @@ pipelines:
 """
 
 
+def destination(id: str) -> str:
+    return (
+        f"      - {{id: {id}, type: destination, plugin: file, settings: {{path: out/{id}.jsonl, format: payload}}}}\n"
+    )
+
+
 @pytest.fixture(params=["redis 6.2", "valkey 9.1"])
 def server(request: pytest.FixtureRequest, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch, quick: Path) -> Any:
     if request.param != "redis 6.2":
@@ -59,9 +66,12 @@ def limit(server: RedisServer, size: int) -> None:
 
 
 @pytest.mark.proves("C13", "C15", "I1", "I6")
-def test_a_full_redis_takes_nothing_new_and_lets_everything_under_way_end(quick: Path, server: RedisServer) -> None:
+@pytest.mark.parametrize("retention", ["0s", "24h"])
+def test_a_full_redis_takes_nothing_new_and_lets_everything_under_way_end(
+    quick: Path, server: RedisServer, retention: str
+) -> None:
     # Given a micro-batch that is opened, and a Redis that is full from there on
-    write_pipeline(quick, "p", PIPELINE)
+    write_pipeline(quick, "p", PIPELINE.replace("retention: 0s", f"retention: {retention}"))
     rows = events(quick / "data", 20)
     assert plan_run("p", "r").micro_batch == 1
     limit(server, 1)
@@ -69,11 +79,13 @@ def test_a_full_redis_takes_nothing_new_and_lets_everything_under_way_end(quick:
     with opened("p", "r") as context:
         read_source(context, "in", here, 5.0)
     run_once("p", "r")
-    # Then it is read, delivered with its dead letter, acked and collected
+    # Then it is read, delivered with its dead letter, acked, and collected where nothing asks for it any more; that the
+    # task ended well is known, for the day that it is cleared
     written = payloads(quick / "out/a.jsonl")
     assert written == [row for row in rows if row["n"] != 7]
     assert account()["destinations"]["a"]["dead"] == 1
-    assert state("p").numbers("collected") == [1]
+    assert state("p").numbers("collected") == [int(retention == "0s")]
+    assert state("p").finished("a", "r") == (retention != "0s")
     # And nothing new is read, which the run, the figures and whoever opens something are told
     rows += events(quick / "data", 20, 20)
     said = plan_run("p", "r")
@@ -92,6 +104,36 @@ def test_a_full_redis_takes_nothing_new_and_lets_everything_under_way_end(quick:
     limit(server, 0)
     drive()
     assert payloads(quick / "out/a.jsonl") == [row for row in rows if row["n"] != 7]
+    broker.close()
+
+
+@pytest.mark.proves("C13")
+def test_a_destination_is_dropped_and_forgotten_where_redis_is_full(
+    quick: Path, server: RedisServer, tmp_path: Path
+) -> None:
+    # Given a destination that lacks something, and a Redis that is full
+    both = PIPELINE.replace("retention: 0s", "retention: 24h") + destination("b")
+    write_pipeline(quick, "p", both)
+    events(quick / "data", 20)
+    drive()
+    events(quick / "data", 20, 20)
+    assert plan_run("p", "r").micro_batch == 2
+    with opened("p", "r") as context:
+        read_source(context, "in", here, 5.0)
+    limit(server, 1)
+    # When it leaves the file, and what is known of it goes for good, which frees memory
+    without = tmp_path / "without.yaml"
+    without.write_text(both.replace(destination("b"), ""))
+    for word in ("--drop", "--forget"):
+        result = conduit("apply", without, word, "b", "--yes", "--deadline", "0")
+        assert result.exit_code == 0, (result.output, result.exception)
+    # Then nothing of it is left, and the pipeline, which ran, was started again and goes on
+    broker = state("p")
+    assert broker.registered()[1] == ["a"]
+    assert not [key for key in broker.redis.keys("*") if key.endswith((":b", ".b"))]
+    assert broker.status().status == "running"
+    run_once("p", "s")
+    assert len(payloads(quick / "out/a.jsonl")) == 39
     broker.close()
 
 
