@@ -83,6 +83,11 @@ def cases() -> dict[str, Call]:
             {"id": "x"},
             {K.run("x", f"r{n}"): {str(m): "0-1" for m in range(20)} for n in range(b("forget", "each"))},
         ),
+        "not_ahead": Call(
+            {"each": [K.micro_batch(m) for m in range(b("not_ahead", "each"))]},
+            {"names": ["sealed_at", ""] * b("not_ahead", "each")},
+            {K.micro_batch(m): {"sealed_at": "9" * 16} for m in range(b("not_ahead", "each"))},
+        ),
         "remember": Call(
             {"runs": K.runs("x"), "run": K.run("x", "r")},
             {"id": "r", "retention": 60_000, "rest": flat(named(b("remember", "rest") // 2))},

@@ -202,11 +202,9 @@ class Acks(Deliveries):
         collected = self.numbers("collected")[0]
         acked = [int(n or 0) for n in self.read(*(("HGET", self.keys.ack(s), "m") for s in sources))]
         redone = {m for d in destinations for m in self.hash(self.keys.redo(d)) if m.isdigit()}
-        limit, now = min([sealed, *cursors, *acked]), self.now()
         out = []
-        for m, (state, at) in self._in_order(collected + 1, limit, "state", "sealed_at"):
-            old = now - (seconds(at) or now) >= retention_s
-            if state != "collecting" and (not old or str(m) in redone):
+        for m, state, age in self._by_age(collected + 1, min([sealed, *cursors, *acked]), sealed):
+            if state != "collecting" and ((age or 0.0) < retention_s or str(m) in redone):
                 break
             out.append(m)
         return out
@@ -217,11 +215,22 @@ class Acks(Deliveries):
         sealed, *cursors = self.cursors(destinations)
         acked = [int(n or 0) for n in self.read(*(("HGET", self.keys.ack(s), "m") for s in sources))]
         done = max(self.numbers("slim", "collected"))
-        old, limit = self.now() - age, min([sealed, *cursors, *acked])
-        found = takewhile(lambda of: (seconds(of[1][0]) or 0.0) <= old, self._in_order(done + 1, limit, "sealed_at"))
-        for due in portions([m for m, _ in found]):
+        found = self._by_age(done + 1, min([sealed, *cursors, *acked]), sealed)
+        for due in portions([m for m, *_ in takewhile(lambda of: of[2] is None or of[2] >= age, found)]):
             keys = {"pipeline": self.keys.pipeline, "each": [self.keys.micro_batch(m) for m in due]}
             self.run(scripts.SLIM, keys, to=due[-1])
+
+    def _by_age(self, first: int, last: int, sealed: int) -> Iterator[tuple[int, str | None, float | None]]:
+        """Number and state of micro-batches, and seconds since each was sealed. Those that the server's clock, which
+        went back, has sealed in times to come, up to the last `sealed` one, are as if sealed just now: they would be
+        kept for as long as that in addition."""
+        now, right = self.now(), False
+        for m, (state, at) in self._in_order(first, last, "state", "sealed_at"):
+            age = None if at is None else now - int(at) / 1e6
+            if age is not None and age < 0 and not right:
+                self.not_ahead(*((self.keys.micro_batch(n), "sealed_at", "") for n in range(m, sealed + 1)))
+                right = True
+            yield m, state, age and max(0.0, age)
 
     def _in_order(self, first: int, last: int, *names: str) -> Iterator[tuple[int, list[str | None]]]:
         """These fields of micro-batches, read in portions that grow: who asks mostly wants few, and all that are kept

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from conduit_tasks.broker import scripts
 from conduit_tasks.broker.connection import Client, memory, reaching
 from conduit_tasks.broker.keys import Keys
 from conduit_tasks.broker.scripts import Script
@@ -110,6 +111,23 @@ class BrokerBase:
         """The share of its maxmemory that the server uses; 0 where it has no limit."""
         used, limit = memory(self.redis, self.keys.pipeline)
         return used / limit if limit else 0.0
+
+    def since(self, key: str, name: str) -> float | None:
+        """Seconds since the time in a field of a hash, by the server's clock; None where there is none."""
+        at, (secs, micros) = self.read(("HGET", key, name), ("TIME",))
+        if at is None:
+            return None
+        passed = int(secs) * 1_000_000 + int(micros) - int(at)
+        if passed < 0:
+            self.not_ahead((key, name, ""))
+        return max(0, passed) / 1e6
+
+    def not_ahead(self, *times: tuple[str, str, str]) -> None:
+        """Has times count from now on that the server's clock, which went back since, puts further ahead than they can
+        lie: hash, field, and the field beside it that says how far that is in microseconds, "" for not at all."""
+        for some in portions(times):
+            names = [text for _, name, most in some for text in (name, most)]
+            self.run(scripts.NOT_AHEAD, {"each": [key for key, _, _ in some]}, names=names)
 
     def close(self) -> None:
         """Closes the connections."""

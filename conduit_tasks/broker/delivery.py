@@ -50,8 +50,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
 
     def rested(self, destination: str) -> float | None:
         """Seconds since a destination was last sent to, by the server's clock; None: never."""
-        sent = seconds(self.field(self.keys.destination(destination), "sent_at"))
-        return None if sent is None else max(0.0, self.now() - sent)
+        return self.since(self.keys.destination(destination), "sent_at")
 
     def confirm(
         self,

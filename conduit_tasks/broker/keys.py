@@ -69,8 +69,8 @@ class Keys:
 
     @property
     def under_way(self) -> str:
-        """hash: run, began (microseconds), records, base, moved, again of the run under way; `node:<node>` → until
-        (microseconds), `ready:<node>` → 1. Until the next run."""
+        """hash: run, began and since (microseconds), records, base, moved, again of the run under way; `node:<node>` →
+        until, `for:<node>` → how far ahead at most (both microseconds), `ready:<node>` → 1. Until the next run."""
         return self._tag + "under-way"
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import seconds
 from conduit_tasks.broker.micro_batches import MicroBatches
 
 TELLING = 300.0
@@ -19,8 +18,7 @@ class Lateness(MicroBatches):
         """Seconds since the oldest micro-batch that this destination has not confirmed was planned, sealed or not; 0
         where nothing waits."""
         _, cursor = self.cursors([destination])
-        opened = seconds(self.field(self.keys.micro_batch(cursor + 1), "opened_at"))
-        return max(0.0, self.now() - opened) if opened else 0.0
+        return self.since(self.keys.micro_batch(cursor + 1), "opened_at") or 0.0
 
     def alert(self, subject: str, late: bool) -> str:
         """Whether it is to be told now that `subject` is late, or no longer: then a nonce for `alerted`, else ""."""

@@ -320,8 +320,14 @@ class MicroBatches(BrokerBase):
         """What is sealed beyond the lowest cursor of these destinations (C13)."""
         sealed, *cursors = self.cursors(destinations)
         pending = range(min(cursors, default=sealed) + 1, sealed + 1)
-        found = self.read(*(("HMGET", self.keys.micro_batch(m), "total", "bytes", "sealed_at") for m in pending))
-        oldest = [seconds(at) for _, _, at in found if at]
+        *found, (secs, _) = self.read(
+            *(("HMGET", self.keys.micro_batch(m), "total", "bytes", "sealed_at") for m in pending), ("TIME",)
+        )
+        oldest = [int(at) / 1e6 for _, _, at in found if at]
+        if oldest and oldest[0] > int(secs) + 1:
+            # The server's clock went back: they would have no age for as long as that.
+            self.not_ahead(*((self.keys.micro_batch(m), "sealed_at", "") for m in pending))
+            oldest[0] = float(secs)
         return Backlog(
             records=sum(int(total or 0) for total, _, _ in found),
             bytes=sum(int(size or 0) for _, size, _ in found),

@@ -19,7 +19,7 @@ from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.errors import BrokerFull
 
-NODE, READY, LEFT_OUT = "node:", "ready:", "left_out:"
+NODE, FOR, READY, LEFT_OUT = "node:", "for:", "ready:", "left_out:"
 NO_LIMIT = -1
 MOST_BLOCKED = 2.0
 """Seconds that one command waits for the bell: well below the client's timeout of an answer."""
@@ -41,6 +41,9 @@ class UnderWay:
 
     run: str
     began: float
+    """Names it: later than of every run before."""
+    since: float
+    """When it began, by the clock as it goes now."""
     now: float
     records: int | None
     """New records that it may read at most; None: no limit."""
@@ -132,11 +135,21 @@ class Runs(BrokerBase):
 
     def runs_under_way(self) -> tuple[UnderWay | None, UnderWay | None]:
         """What is known of the run that began last, and of the one that it takes over from."""
+        both, now = self._of_both()
+        places = (self.keys.under_way, self.keys.before)
+        if ahead := [(place, *time) for place, of in zip(places, both) for time in _ahead(of, now)]:
+            # The server's clock went back: who was killed would be at work for as long as that.
+            self.not_ahead(*ahead)
+            both, now = self._of_both()
+        of, before = (_course(of, now / 1e6) for of in both)
+        return of, before
+
+    def _of_both(self) -> tuple[list[dict[str, str]], int]:
+        """What is stored of them, and the server's time in microseconds."""
         of, before, (secs, micros) = self.read(
             ("HGETALL", self.keys.under_way), ("HGETALL", self.keys.before), ("TIME",)
         )
-        now = int(secs) + int(micros) / 1e6
-        return _course(of, now), _course(before, now)
+        return [_fields(of), _fields(before)], int(secs) * 1_000_000 + int(micros)
 
     def has_forgotten(self, course: UnderWay) -> bool:
         """Whether Redis knows nothing any more of a run that it knew of, nor of one that began later."""
@@ -164,13 +177,25 @@ class Runs(BrokerBase):
                     return
 
 
-def _course(found: Any, now: float) -> UnderWay | None:
-    found = dict(found) if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))
+def _fields(found: Any) -> dict[str, str]:
+    return dict(found) if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))
+
+
+def _ahead(found: Mapping[str, str], now: int) -> list[tuple[str, str]]:
+    """Times that lie further ahead than they can, and what says how far: for `not_ahead`."""
+    nodes = [(name, FOR + name.removeprefix(NODE)) for name in found if name.startswith(NODE)]
+    times = [(name, most) for name, most in nodes if most in found]
+    times += [(name, "") for name in ("since", "ended") if name in found]
+    return [(name, most) for name, most in times if int(found[name]) > now + int(found.get(most, 0))]
+
+
+def _course(found: Mapping[str, str], now: float) -> UnderWay | None:
     if "run" not in found:
         return None
     return UnderWay(
         run=found["run"],
         began=int(found["began"]) / 1e6,
+        since=int(found.get("since", found["began"])) / 1e6,
         now=now,
         records=None if int(found["records"]) == NO_LIMIT else int(found["records"]),
         base=int(found["base"]),

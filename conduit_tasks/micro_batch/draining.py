@@ -212,8 +212,8 @@ class Draining:
 
     def _past(self, course: UnderWay) -> bool:
         """Whether the run has lasted as long as it may; longer where another one is about to take over."""
-        young = course.after is not None and course.now - course.after.began < TAKES_OVER
-        return course.now - course.began > self.limit and not young
+        young = course.after is not None and course.now - course.after.since < TAKES_OVER
+        return course.now - course.since > self.limit and not young
 
     def _lasts(self, course: UnderWay) -> bool:
         return course.lasts and not self._past(course)
@@ -350,7 +350,7 @@ class Draining:
     @staticmethod
     def _any_at_work(course: UnderWay, nodes: Sequence[str]) -> bool:
         # A slot that the run before had is free once its node has ended.
-        free = max(course.began, course.before.ended if course.before else 0.0)
+        free = max(course.since, course.before.ended if course.before else 0.0)
         young = course.now - free < BEGINS_WITHIN
         others = [run for run in (course.before, course.after) if run is not None]
         return any(
@@ -375,7 +375,7 @@ class Draining:
 def _handed_over(course: UnderWay, node: str) -> Ended | None:
     """That the same node of the run that takes over does the work from now on: it is ready, or should have been."""
     after = course.after
-    if after is not None and (after.takes_over(node) or course.now - after.began > TAKES_OVER):
+    if after is not None and (after.takes_over(node) or course.now - after.since > TAKES_OVER):
         return Ended(f"run {after.run} takes over")
     return None
 

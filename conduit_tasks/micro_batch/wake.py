@@ -150,7 +150,7 @@ class Watch:
         if self._broker.field(self._broker.keys.pipeline, "status") not in (None, "running"):
             self._idle = None
             return Look()
-        young = now is not None and not now.nodes and now.now - now.began < YOUNG
+        young = now is not None and not now.nodes and now.now - now.since < YOUNG
         if now is not None and (young or any(now.at_work(node) for node in now.nodes)):
             self._idle = None
         elif self._idle is None:

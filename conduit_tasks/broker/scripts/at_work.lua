@@ -1,6 +1,6 @@
 -- at_work: a node's task says that it is at work in a run, for so long unless it says so again; or that it has ended.
 --
--- @key under_way hash    run, again, ended (microseconds), node:<node> -> until (microseconds), 0 once it has ended, -1 if what is left waits; ready:<node> -> 1 once it can take over
+-- @key under_way hash    run, again, ended (microseconds), node:<node> -> until (microseconds), 0 once it has ended, -1 if what is left waits; for:<node> -> how far ahead that lies at most; ready:<node> -> 1 once it can take over
 -- @key before    hash    the same of the run that the one under way takes over from
 -- @key bell      stream  one entry: the last change that somebody may wait for
 -- @arg run       text    the run's id
@@ -16,7 +16,7 @@ if redis.call('HGET', place, 'run') ~= A.run then return {'ok', 0} end
 local name = 'node:' .. A.node
 local before = redis.call('HGET', place, name)
 local lives = tonumber(A.for_us) > 0 and text(now_us() + tonumber(A.for_us)) or A.for_us
-redis.call('HSET', place, name, lives)
+redis.call('HSET', place, name, lives, 'for:' .. A.node, A.for_us)
 if A.again ~= '' then redis.call('HSET', place, 'again', A.again) end
 local function ended(till) return tonumber(till) <= 0 end
 if ended(lives) or A.begins == '1' then redis.call('HDEL', place, 'ready:' .. A.node) end

@@ -14,8 +14,14 @@ if not r[2] then
   redis.call('HSET', K.redo, 'at', text(now))
   return {'ok'}
 end
-local l = redis.call('HMGET', K.lease, 'owner', 'until')
-if l[1] and l[1] ~= '' and number(l[2]) > now then return {'ok'} end
+-- A clock that went back makes it no younger than new.
+if number(r[2]) > now then
+  r[2] = text(now)
+  redis.call('HSET', K.redo, 'at', r[2])
+end
+local l = redis.call('HMGET', K.lease, 'owner', 'until', 'ttl')
+-- Held for longer than it can be: by a holder of before the clock went back, who lives only if it says so again.
+if l[1] and l[1] ~= '' and number(l[2]) > now and number(l[2]) <= now + number(l[3]) then return {'ok'} end
 if now - number(r[2]) < tonumber(A.after) then return {'ok'} end
 local left = redis.call('HLEN', K.redo) - 3
 redis.call('UNLINK', K.redo)
