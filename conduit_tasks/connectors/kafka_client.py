@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,8 +112,14 @@ def made(make: Callable[[], Any]) -> Any:
         return make()
     except (KafkaException, ValueError, TypeError) as error:
         # It quotes the value, which may be secret.
-        shown = re.sub('"[^\n]*"(?= for configuration property)', "", said(error))
+        shown = without_value(said(error))
         raise ConfigError(f"kafka: librdkafka refuses its configuration: {shown}; mend the options") from None
+
+
+def without_value(text: str) -> str:
+    """What librdkafka says of a value, without the value: that may hold quotes and line ends itself."""
+    begin, end = text.find('"'), text.rfind('" for configuration property')
+    return text[:begin] + text[end + 1 :] if 0 <= begin < end else text
 
 
 @contextmanager

@@ -22,7 +22,7 @@ TYPES: dict[str, Callable[[], sa.types.TypeEngine[Any]]] = {
     "json": sa.JSON,
 }
 
-_COLUMN = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<name>\w+))\s*(?::\s*(?P<type>\w+)\s*)?=\s*(?P<reference>\S.*?)\s*')
+_COLUMN = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<name>\w+))\s*(?::\s*(?P<type>\w+)\s*)?=\s*(?P<reference>\S.*)')
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def columns_of_setting(text: str) -> list[Column]:
     """`name[:type]=reference, …` as columns. Raises ConfigError naming the part that is wrong."""
     columns = []
     for part in _split(text):
-        match = _COLUMN.fullmatch(part)
+        match = _COLUMN.fullmatch(part.strip())
         if match is None:
             raise ConfigError(f"sql: option 'columns': {part.strip()!r} is not of the form name=.Payload.After.field")
         kind = match["type"] or "text"

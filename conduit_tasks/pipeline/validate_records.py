@@ -34,9 +34,8 @@ _COMPUTING = frozenset(
     }
 )
 """Processors whose result depends on the record alone, and that touch nothing else."""
-_ACTION = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _FIELD = re.compile(r"(?<![\w)\]])\.(Key|Metadata|Payload\.(?:Before|After))\.(\w+)")
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"|`[^`]*`')
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"?|`[^`]*+`?', re.DOTALL)
 
 
 def try_records(pipeline: Pipeline, ids: Sequence[str], report: Report, base: Path) -> None:
@@ -232,8 +231,15 @@ def _templated(pipeline: Pipeline, source: Source) -> tuple[Sequence[Processor],
 
 def _fields(text: str) -> set[tuple[str, str]]:
     """(part of the record, field of it) that a template names."""
-    actions = "".join(_TEXT.sub('""', action) for action in _ACTION.findall(text))
+    actions = "".join(_TEXT.sub('""', action) for action in _actions(text))
     return {(found[1], found[2]) for found in _FIELD.finditer(actions)}
+
+
+def _actions(text: str) -> Iterable[str]:
+    begin = text.find("{{")
+    while begin >= 0 and (end := text.find("}}", begin)) >= 0:
+        yield text[begin:end]
+        begin = text.find("{{", end)
 
 
 def _names(record: Record, part: str) -> Iterable[str]:

@@ -26,7 +26,8 @@ from conduit_tasks.pipeline.findings import Mark, Path, Report
 
 Node = Any
 """A node of either library: `id`, `tag`, `value`, `style`, `start_mark`."""
-_VARIABLE = re.compile(r"\$(?:(\$)|\{([^}]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_VARIABLE = re.compile(r"\$(?:(\$)|\{([^}]*+)(\})?|([A-Za-z_][A-Za-z0-9_]*))")
+_BARE = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*))")
 DEPTH, LONGEST = 64, 4 << 20
 """Lists and maps inside each other, and characters, of a file."""
 _BEGINNING = re.compile(r"^[ \t?:-]+", re.MULTILINE)
@@ -110,21 +111,28 @@ class _Reader:
             return None
         return _VARIABLE.sub(lambda found: self.expand(found, node, path), str(node.value))
 
-    def expand(self, found: re.Match[str], node: Node, path: Path) -> str:
-        dollar, name, bare = found.groups()
+    def left(self, dollar: str | None, bare: str, node: Node, path: Path) -> str:
+        """What `$$` and `$NAME` become. Conduit expands `$NAME` as well; here it stays, because templates and SQL are
+        full of `$`."""
         if dollar:
             return "$"
-        if bare:
-            # Conduit expands $NAME as well; here it stays, because templates and SQL are full of `$`.
-            if bare in self.env:
-                self.report.add(
-                    "W104",
-                    path,
-                    f"${bare} is left as it is, Conduit would put the environment variable here",
-                    f"write ${{{bare}}} for the variable, or $${bare} for the text",
-                    mark=_mark(node),
-                )
-            return found[0]
+        if bare in self.env:
+            self.report.add(
+                "W104",
+                path,
+                f"${bare} is left as it is, Conduit would put the environment variable here",
+                f"write ${{{bare}}} for the variable, or $${bare} for the text",
+                mark=_mark(node),
+            )
+        return f"${bare}"
+
+    def expand(self, found: re.Match[str], node: Node, path: Path) -> str:
+        dollar, name, closed, bare = found.groups()
+        if dollar or bare:
+            return self.left(dollar, bare, node, path)
+        if not closed:
+            # Up to the end of the text: looked for anew from every `${`, it would take the square of the length.
+            return "${" + _BARE.sub(lambda inner: self.left(inner[1], inner[2], node, path), name)
         variable = _NAME.fullmatch(name)
         if not variable:
             self.report.add(

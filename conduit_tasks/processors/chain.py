@@ -17,6 +17,8 @@ from conduit_tasks.record.record import Record
 
 NACKED = "processor"
 """Error class of what a processor nacked."""
+LONGEST = 2_000
+"""Characters of an error: one that quotes a value may quote a record's whole payload."""
 
 
 class Result:
@@ -35,7 +37,9 @@ class Result:
 
     @staticmethod
     def failure(error: str, error_class: str = NACKED, processor: str | None = None) -> Result:
-        """A nack."""
+        """A nack. Of an error that is longer than `LONGEST` the beginning and the end are kept: it says why there."""
+        if len(error) > LONGEST:
+            error = f"{error[: LONGEST // 2]} … {error[-(LONGEST // 2) :]}"
         return _Failure(error, error_class, processor)
 
     @property

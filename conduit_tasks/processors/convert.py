@@ -22,7 +22,9 @@ from conduit_tasks.record.cloudevents import rfc3339, unix_nanoseconds
 from conduit_tasks.record.record import Record
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+")
+SHOWN = 200
+"""Characters of a value that an error quotes."""
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}\D")
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
@@ -127,5 +129,6 @@ class ConvertField(RecordProcessor):
         try:
             field.set(record, None if value.__class__ is str and value in self._nulls else self._convert(value))
         except (ValueError, OverflowError) as error:
-            raise RecordError(f"{field.text}: {value!r} cannot become {self._type}: {error}") from None
+            shown = repr(value) if len(str(value)) <= SHOWN else f"{str(value)[:SHOWN]!r}…"
+            raise RecordError(f"{field.text}: {shown} cannot become {self._type}: {error}") from None
         return record

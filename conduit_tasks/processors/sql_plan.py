@@ -38,7 +38,7 @@ _REASONS = {
 _WAYS = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
 
 _VIEW = "View (`records`, ["
-_COLUMN = re.compile(r"(\w+)#(\d+)L?(?=, |\])")
+_COLUMN = re.compile(r"\b(\w++)#(\d++)L?(?=, |\])")
 _ALIAS = re.compile(r"(?:\[|, )\w+#(\d+)L? AS \w+#(\d+)L?(?=, |\])")
 _LINE = re.compile(r"((?:[ :]  )*(?:[+:]- )?)(\S.*)?$")
 _ANALYSED, _OPTIMIZED = "== Analyzed Logical Plan ==\n", "\n== Optimized Logical Plan =="

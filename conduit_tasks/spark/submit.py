@@ -85,10 +85,10 @@ def read_defaults(path: Path) -> dict[str, str]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        found = re.match(r"\s*(spark\.[^\s=]+)[\s=]+(.*?)\s*$", line)
+        found = re.match(r"\s*+(spark\.[^\s=]++)[\s=]++(.*)", line)
         if found is None:
             raise ConfigError(f"{path}:{number}: expected `spark.some.key value`, found {line.strip()[:80]!r}")
-        out[found[1]] = found[2]
+        out[found[1]] = found[2].rstrip()
     return out
 
 

@@ -37,6 +37,12 @@ def test_variables_are_put_in_after_parsing_so_their_text_is_never_yaml() -> Non
     assert value == {"a": "u: [v/#z", "b": "${X}", "c": "$5 $(x)"}
 
 
+def test_a_variable_that_is_not_closed_is_text_and_the_rest_is_read_on() -> None:
+    document = read("a: x${X}${X $$ $X ${Y\nb: '${'\n", "f", {"X": "1", "Y": "2"})[0]
+    assert document.value == {"a": "x1${X $ $X ${Y", "b": "${"}
+    assert [finding.code for finding in document.report.findings({})] == ["W104"]
+
+
 def test_a_variable_may_have_a_default_for_unset_and_empty() -> None:
     text = "a: ${X:-http://h:1/x}\nb: ${Y:-}\nc: ${Z:-no}\n"
     assert read(text, "f", {"Z": "set", "X": ""})[0].value == {"a": "http://h:1/x", "b": "", "c": "set"}

@@ -96,6 +96,33 @@ def test_what_does_not_convert_is_nacked_alone(value: Any, type: str) -> None:
 
 
 @pytest.mark.proves("C4")
+@pytest.mark.parametrize("type", ["float", "int", "bool", "time"])
+def test_the_error_of_a_long_value_is_short_and_says_why(type: str) -> None:
+    # Given text that Python's `re` would try in a million million ways
+    value = "1" * 1_000_000 + "x"
+    # When it is to become something else
+    result = run(record({"f": value}), step("field.convert", field=".Payload.After.f", type=type))
+    # Then its error says of which field and why, and does not hold the text
+    error = result.error or ""
+    assert (error.startswith(".Payload.After.f: '111"), f"cannot become {type}: " in error) == (True, True)
+    assert len(error) < 2_100
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("1", 1.0), ("-1.", -1.0), ("+.5e-1", 0.05), ("1.5E3", 1500.0), ("007.10", 7.1)]
+)
+def test_text_that_is_a_number_becomes_one(text: str, number: float) -> None:
+    result = run(record({"f": text}), step("field.convert", field=".Payload.After.f", type="float"))
+    assert result.records[0].after == {"f": number}
+
+
+@pytest.mark.parametrize("text", ["", ".", "e5", "1e", "1.e", "+", "1 ", "1..2", "0x1", "1_0", "inf"])
+def test_text_that_is_no_number_does_not_become_one(text: str) -> None:
+    result = run(record({"f": text}), step("field.convert", field=".Payload.After.f", type="float"))
+    assert "cannot become float" in (result.error or "")
+
+
+@pytest.mark.proves("C4")
 def test_null_values_become_null_and_are_no_error() -> None:
     convert = step("field.convert", field=".Payload.After.dep_delay", type="int", null_values=",NA")
     for text, number in (("NA", None), ("", None), ("70", 70)):

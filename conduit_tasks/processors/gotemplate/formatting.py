@@ -9,7 +9,7 @@ from conduit_tasks.errors import RecordError
 from conduit_tasks.processors.gotemplate.strings_ import go_quote
 from conduit_tasks.processors.gotemplate.values import nested
 
-_VERB = re.compile(r"%([-+# 0]*)(\d+)?(?:\.(\d*))?([a-zA-Z%])")
+_VERB = re.compile(r"%([-+# 0]*+)(\d++)?+(?:\.(\d*+))?+([a-zA-Z%])")
 
 
 def sprint(*arguments: Any) -> str:
