@@ -28,7 +28,13 @@ WITHOUT_ARGUMENTS = {"join", "get", "result", "wait", "acquire", "communicate", 
 """Methods that wait for ever where they are given nothing."""
 WITH_TIMEOUT = {"run", "check_call", "check_output", "call", "urlopen", "create_connection", "Client", "AsyncClient",
                 "ClientSession", "list_topics", "list_offsets", "poll", "consume"}  # fmt: skip
-WITH = {"flock": "LOCK_NB", "create_engine": "connect_args", "from_url": "options", "commit": "asynchronous=True"}
+WITH = {
+    "flock": "LOCK_NB",
+    "create_engine": "connect_args",
+    "from_url": "options",
+    "shutdown": "wait=False",
+    "commit": "asynchronous=True",
+}
 """What a call of this name has to hold."""
 KNOWN = {
     ("airflow/forked.py", "self.poll()"): "looks, and does not wait",
@@ -45,6 +51,9 @@ KNOWN = {
     ("delivery/record_wise.py", "self._room.wait()"): "the watchdog of the delivery",
     ("delivery/record_wise.py", "self._due.wait()"): "the watchdog of the delivery",
     ("delivery/retry.py", "state.outcome.result()"): "it has ended",
+    ("cli/metrics.py", "server.shutdown()"): "it looks twice a second",
+    ("gateway/serve.py", "self._pool.shutdown()"): "calls of Redis and writes of files, which have their own",
+    ("metrics/otlp.py", "self._sender.shutdown()"): "the exporter's own timeout",
     ("gateway/serve.py", "health.changed.wait()"): "until there is something to do",
     ("connectors/http_guard.py", "_ends.get()"): "a context variable",
     ("logs.py", "_about.get()"): "a context variable",
@@ -100,7 +109,7 @@ def test_no_wait_is_without_a_limit() -> None:
     ["thread.join()", "queue.get()", "future.result()", "event.wait()", "lock.acquire()", "process.communicate()",
      "subprocess.run(['a'], check=True)", "fcntl.flock(file, fcntl.LOCK_EX)", "socket.create_connection(where)",
      "urllib.request.urlopen(url)", "httpx.Client(base_url=url)", "sa.create_engine(url)", "producer.list_topics('t')",
-     "consumer.commit(offsets=o, asynchronous=False)"],
+     "consumer.commit(offsets=o, asynchronous=False)", "pool.shutdown()", "pool.shutdown(wait=True)"],
 )  # fmt: skip
 def test_a_wait_without_a_limit_is_seen(tmp_path: Path, line: str) -> None:
     (tmp_path / "new.py").write_text(line)

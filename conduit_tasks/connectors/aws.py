@@ -62,8 +62,12 @@ def check_address(url: str, option: str) -> None:
         raise ConfigError(f"{option} must begin with http:// or https:// and name a host")
 
 
-def client(service: str, settings: Mapping[str, str], connections: int = 10) -> Any:
-    """A client of its own; to be closed. Raises ConfigError: no library, no region, no such profile."""
+def client(service: str, settings: Mapping[str, str], connections: int = 10, *, timeout: float | None = None) -> Any:
+    """A client of its own; to be closed. Raises ConfigError: no library, no region, no such profile.
+
+    `timeout`: seconds for an answer, and one attempt: the caller tries again, and what it gave up must not be sent
+    once more behind its back.
+    """
     try:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
@@ -72,9 +76,9 @@ def client(service: str, settings: Mapping[str, str], connections: int = 10) -> 
             f"the connector {service} needs boto3, which is not installed: pip install 'conduit-tasks[aws]'"
         ) from error
     config = Config(
-        connect_timeout=CONNECT_TIMEOUT,
-        read_timeout=READ_TIMEOUT,
-        retries={"total_max_attempts": RETRIES, "mode": "standard"},
+        connect_timeout=CONNECT_TIMEOUT if timeout is None else min(CONNECT_TIMEOUT, timeout),
+        read_timeout=READ_TIMEOUT if timeout is None else timeout,
+        retries={"total_max_attempts": RETRIES if timeout is None else 1, "mode": "standard"},
         max_pool_connections=connections,
         user_agent_extra="conduit-tasks",
     )

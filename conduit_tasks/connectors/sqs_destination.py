@@ -78,14 +78,14 @@ class SqsDestination(RecordDestination):
         self._pool = ThreadPoolExecutor(self._connections, "sqs")
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait_for(loop.run_in_executor(self._pool, self._connect), timeout)
+            await asyncio.wait_for(loop.run_in_executor(self._pool, self._connect, timeout), timeout)
         except TimeoutError:
             raise Unavailable(f"sqs queue {self.settings['queue']} did not answer within {timeout:g} s") from None
         self._batcher = Batcher(self._request, MESSAGES, GATHER)
 
-    def _connect(self) -> None:
+    def _connect(self, timeout: float) -> None:
         queue = self.settings["queue"]
-        self._client = aws.client("sqs", self.settings, self._connections)
+        self._client = aws.client("sqs", self.settings, self._connections, timeout=timeout)
         try:
             self._url = queue if "://" in queue else self._client.get_queue_url(QueueName=queue)["QueueUrl"]
         except aws.errors() as error:
@@ -178,12 +178,13 @@ class SqsDestination(RecordDestination):
         return answer
 
     async def close(self) -> None:
+        if self._pool is not None:
+            # Not waited for, it would hold up the event loop: what is on its way has the client's own limit.
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
         if self._batcher is not None:
             await self._batcher.close()
             self._batcher = None
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-            self._pool = None
         if self._client is not None:
             self._client.close()
             self._client = None
