@@ -1,4 +1,4 @@
-"""Regular expressions that users or records bring: RE2, which never takes longer than the text is long.
+"""Regular expressions that users or records bring: RE2, where one search never takes longer than the text is long.
 
 Python's own tries every way to match, and some patterns have 2^n of them. The syntax is that of Go's `regexp`:
 no look-around, no back-references.

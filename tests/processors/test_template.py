@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conduit_tasks.errors import ConfigError, RecordError
+from conduit_tasks.processors.gotemplate import regex
 from conduit_tasks.processors.template import compile
 from tests.processors.conftest import record
 
@@ -229,6 +230,34 @@ def test_no_pattern_is_slower_than_its_text_is_long(pattern: str) -> None:
     subject = record({"text": "a" * 26_000 + "!" + "x" * 26_000})
     # Then it is answered; with backtracking it would take longer than the universe is old
     assert compile("{{ regexMatch `" + pattern + "` .Payload.After.text }}").render(subject) in ("true", "false")
+
+
+@pytest.mark.proves("C4")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "regexFindAll `a*b|a` .Payload.After.text -1",
+        "regexReplaceAll `a*b|a` .Payload.After.text `x`",
+        "regexReplaceAllLiteral `a*b|a` .Payload.After.text `x`",
+    ],
+)
+def test_matches_that_are_each_looked_for_to_the_end_fail_the_record(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    # Given a text whose every character is a match, which is known only at its end
+    monkeypatch.setattr(regex, "SECONDS", 0.01)
+    monkeypatch.setattr(regex, "EACH", 0.0)
+    subject = record({"text": "a" * 50_000})
+    # When all are looked for, then the record fails, and its error says why
+    with pytest.raises(RecordError, match="to look for all matches in 50,000 bytes takes too long"):
+        compile("{{ " + call + " }}").render(subject)
+
+
+def test_many_matches_alone_are_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regex, "SECONDS", 0.0)
+    monkeypatch.setattr(regex, "EACH", 1.0)
+    found = compile("{{ regexFindAll `a` .Payload.After.text -1 | len }}").render(record({"text": "ab" * 10_000}))
+    assert found == "10000"
 
 
 def test_a_template_nested_too_deep_is_a_mistake_in_it() -> None:

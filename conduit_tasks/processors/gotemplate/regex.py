@@ -1,4 +1,7 @@
-"""Regular expressions of templates: RE2, as Go's `regexp` has them, so that no text takes more than linear time.
+"""Regular expressions of templates: RE2, as Go's `regexp` has them, so that to find one match takes linear time.
+
+To find all may take the square of it, in Go, too: each may be looked for up to the end of the text (`a*b|a` in many a).
+So that has a limit of processor time, beyond which the record fails.
 
 Syntax is Go's (`(?P<name>…)`, `(?i)`, `\\pL`, no look-around and no back-references); replacements know `$1`, `${name}`
 and `$$`. Matching is over UTF-8; what is none of it becomes U+FFFD.
@@ -7,6 +10,7 @@ and `$$`. Matching is over UTF-8; what is none of it becomes U+FFFD.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +20,9 @@ from conduit_tasks.processors.gotemplate.values import text
 
 MOST = 32 << 20
 """Bytes of text that a function makes."""
+SECONDS, EACH = 10.0, 50e-6
+"""Of processor time, to look for all matches: in all, and more for each match. Where no match is looked for much
+further than it reaches, 64 MiB of text take a fraction of the first and every match one of the second."""
 
 _REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
@@ -38,9 +45,15 @@ def _bytes(value: Any) -> bytes:
 
 
 def _matches(pattern: Any, value: bytes) -> Iterator[Any]:
-    """As Go finds all: an empty match right behind another one does not count."""
-    at, before = 0, -1
+    """As Go finds all: an empty match right behind another one does not count. Raises RecordError beyond `SECONDS`."""
+    at, before, limit = 0, -1, time.thread_time() + SECONDS
     while at <= len(value):
+        limit += EACH
+        if time.thread_time() > limit:
+            raise RecordError(
+                f"to look for all matches in {len(value):,} bytes takes too long, more than {SECONDS:g} s as far "
+                f"as byte {at:,}; give it less text, or a pattern that need not look to the end for each match"
+            )
         found = pattern.search(value, at)
         if found is None:
             return
