@@ -266,6 +266,14 @@ def test_an_id_used_twice_is_refused_in_both_copies_also_where_one_is_broken(
     assert clashes == [("a.yaml", 3), ("b.yaml", 3)]
 
 
+def test_a_document_that_is_no_yaml_has_no_ids_that_another_file_could_use_too(project: Files) -> None:
+    project.write(project.with_pipeline(), "a.yaml")
+    project.write(project.with_pipeline() + "  bad: [unclosed\n", "b.yaml")
+    result = load_folder(project.folder, env={})
+    assert [(p.id, os.path.basename(p.file)) for p in result.pipelines] == [("p", "a.yaml")]
+    assert [(os.path.basename(f.file), f.code) for f in result.errors] == [("b.yaml", "E002")]
+
+
 def test_the_end_of_a_files_name_is_read_in_any_case(project: Files) -> None:
     project.write(project.with_pipeline(), "A.YML")
     project.write(project.with_pipeline().replace("id: p", "id: q"), "b.Yaml")
