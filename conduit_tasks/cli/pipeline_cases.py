@@ -11,6 +11,7 @@ from typing import Any
 
 from conduit_tasks.cli.records import read as read_record
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.load import pipeline_files
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.record.record import Record
 
@@ -47,23 +48,31 @@ class Case:
         return faults
 
 
+def are_tests(file: Path) -> bool:
+    """Whether it is a file of unit tests, by its name, whatever its case."""
+    return file.name.lower().endswith(SUFFIXES)
+
+
 def tests_beside(pipeline_file: Path) -> Path:
     """`flights.yaml` → `flights.test.yaml`."""
-    for suffix in SUFFIXES:
-        path = pipeline_file.with_name(pipeline_file.stem + suffix)
-        if path.exists():
+    beside = sorted(pipeline_file.parent.iterdir()) if pipeline_file.parent.is_dir() else []
+    for path in beside:
+        if are_tests(path) and _stem(path) == pipeline_file.stem:
             return path
     raise ConfigError(f"{pipeline_file}: there is no {pipeline_file.stem}{SUFFIXES[0]} beside it; write one")
 
 
 def pipeline_beside(tests: Path) -> Path:
     """`flights.test.yaml` → `flights.yaml`."""
-    stem = next(tests.name.removesuffix(suffix) for suffix in SUFFIXES if tests.name.endswith(suffix))
-    for suffix in (".yaml", ".yml"):
-        path = tests.with_name(stem + suffix)
-        if path.exists():
+    for path in pipeline_files(tests.parent):
+        if path.stem == _stem(tests):
             return path
-    raise ConfigError(f"{tests}: there is no pipeline file {stem}.yaml beside it")
+    raise ConfigError(f"{tests}: there is no pipeline file {_stem(tests)}.yaml beside it")
+
+
+def _stem(tests: Path) -> str:
+    """`flights.test.yaml` → `flights`."""
+    return Path(tests.stem).stem
 
 
 def load(file: Path, pipelines: Mapping[str, Pipeline]) -> list[Case]:

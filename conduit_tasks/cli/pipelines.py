@@ -30,10 +30,10 @@ def run_tests(
     Nothing is read or sent; triggers and all processors are the real ones. Exit code 0: all passed. 1: one did not.
     2: a file cannot be read or is wrong.
     """
-    from conduit_tasks.cli.pipeline_cases import SUFFIXES, load, pipeline_beside, tests_beside
+    from conduit_tasks.cli.pipeline_cases import are_tests, load, pipeline_beside, tests_beside
 
     try:
-        if file.name.endswith(SUFFIXES):
+        if are_tests(file):
             tests, file = tests or file, pipeline_beside(file)
         cases = load(tests or tests_beside(file), _pipelines(file))
         faults = [(case, case.run()) for case in cases]

@@ -35,7 +35,7 @@ from conduit_tasks.gateway.protocol import bounded
 from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.gateway.tokens import Tokens, resolve
 from conduit_tasks.logs import about
-from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.pipeline.load import load_folder, pipeline_files
 from conduit_tasks.pipeline.topology import Pipeline, Source
 from conduit_tasks.pipeline.validate import GATEWAY
 from conduit_tasks.settings import Settings
@@ -160,8 +160,7 @@ class Service:
 
     def _find(self) -> list[_Found] | None:
         """The gateway sources of the files as they are now; None where nothing changed."""
-        files = sorted(self._folder.glob("*.y*ml"))
-        seen = tuple((f.name, s.st_mtime_ns, s.st_size) for f in files if (s := f.stat()))
+        seen = tuple((f.name, s.st_mtime_ns, s.st_size) for f in pipeline_files(self._folder) if (s := f.stat()))
         last, at = self._looked
         if seen == last and time.monotonic() - at < REFRESH:
             return None

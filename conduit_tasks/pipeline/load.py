@@ -97,8 +97,6 @@ def load_folder(
 
     `load`: what loads a file; its result stays as it is. `wanted`: only the files that can hold such an id. `put`:
     places of the folder, and the files to be read as if they stood there.
-
-    `*.test.yaml` and `*.test.yml` are unit tests (`conduit pipelines test`), no pipelines.
     """
     folder, result = FilePath(path), LoadResult()
     if not folder.is_dir():
@@ -107,7 +105,7 @@ def load_folder(
         )
         return result
     others = put or {}
-    for place in sorted({*others, *(f for f in folder.iterdir() if is_pipeline_file(f) and f.is_file())}):
+    for place in sorted({*others, *pipeline_files(folder)}):
         file = others.get(place, place)
         if wanted is not None and not can_hold(file, wanted):
             continue
@@ -118,9 +116,11 @@ def load_folder(
     return _checked_ids(result, plugins)
 
 
-def is_pipeline_file(path: FilePath) -> bool:
-    """Whether a file of a folder is read for pipelines, by its name."""
-    return path.suffix.lower() in (".yaml", ".yml") and not path.stem.lower().endswith(".test")
+def pipeline_files(folder: FilePath) -> list[FilePath]:
+    """The files of a folder that are read for pipelines; `*.test.yaml` are unit tests (`conduit pipelines test`)."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    yaml = (f for f in found if f.suffix.lower() in (".yaml", ".yml") and f.is_file())
+    return [f for f in yaml if not f.stem.lower().endswith(".test")]
 
 
 def get_pipeline(id: str) -> Pipeline:

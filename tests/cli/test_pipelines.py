@@ -159,6 +159,14 @@ def test_files_that_are_not_there_end_with_2(conduit: Conduit, folder: Path) -> 
     assert (done.exit_code, "splt" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(("pipeline", "tests"), [("p.YML", "p.test.yaml"), ("p.yaml", "p.Test.YML")])
+def test_names_are_the_same_whatever_their_case(conduit: Conduit, folder: Path, pipeline: str, tests: str) -> None:
+    files(folder, GOOD).rename(folder / pipeline)
+    (folder / "p.test.yaml").rename(folder / tests)
+    for given in (pipeline, tests):
+        assert conduit("pipelines", "test", folder / given).exit_code == 0
+
+
 def test_tests_are_no_pipelines(folder: Path) -> None:
     files(folder, GOOD)
     result = load_folder(folder)

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from conduit_tasks.gateway import serve
 from conduit_tasks.gateway.commit import PATIENCE
 from conduit_tasks.gateway.event import unpack
+from conduit_tasks.settings import settings
 from tests.conftest import RedisServer
 from tests.gateway.conftest import TOKEN, Answer, GatewayProcess, event, until, write_pipeline
 
@@ -312,6 +314,31 @@ def test_a_new_pipeline_file_is_served_without_a_restart(gateway_home: Path, ser
     (gateway_home / "include" / "pipelines" / "q.yaml").unlink()
     until(lambda: gateway.post({}, path="/ingest/q/web").status == 404)
     assert gateway.post({}).status == 202
+
+
+@pytest.mark.parametrize("name", ["q.yaml", "q.yml", "Q.YML", "q.Yaml"])
+def test_a_look_at_the_files_sees_each_that_is_read(
+    gateway_home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    # Given that tokens are not looked up again meanwhile, which would look at all files as well
+    monkeypatch.setattr(serve, "REFRESH", 86_400.0)
+    write_pipeline(gateway_home)
+    service = serve.Service(settings(), serve.Options("127.0.0.1", 0))
+    look = service._find
+    assert [found.pipeline for found in look() or []] == ["p"]
+    assert look() is None
+    folder = gateway_home / "include" / "pipelines"
+    # When a file comes under a name that is read for pipelines, or goes, then it is seen
+    write_pipeline(gateway_home, "q")
+    (folder / "q.yaml").rename(folder / name)
+    assert sorted(found.pipeline for found in look() or []) == ["p", "q"]
+    (folder / name).unlink()
+    assert [found.pipeline for found in look() or []] == ["p"]
+    # And what is none is no reason to look again, nor is a link to nothing one not to
+    (folder / "q.test.yaml").write_text("tests: []")
+    (folder / "gone.yaml").symlink_to("nowhere")
+    assert look() is None
+    service.client.close()
 
 
 def test_other_methods_and_paths_are_refused_with_what_to_do(gateway_home: Path, serving: Serving) -> None:

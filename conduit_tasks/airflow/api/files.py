@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from conduit_tasks.pipeline.load import LoadResult, is_pipeline_file, load_file, load_folder
+from conduit_tasks.pipeline.load import LoadResult, load_file, load_folder, pipeline_files
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
 
@@ -38,9 +38,7 @@ def _loaded(file: Path, **options: Any) -> LoadResult:
 
 
 def _signatures(folder: Path) -> dict[Path, Signature]:
-    if not folder.is_dir():
-        return {}
-    return {f: _signature(f) for f in folder.iterdir() if is_pipeline_file(f)}
+    return {f: _signature(f) for f in pipeline_files(folder)}
 
 
 def _signature(file: Path) -> Signature:
