@@ -45,13 +45,20 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
         float, typer.Option(help="Send metrics by OTLP every so many seconds (OTEL_EXPORTER_OTLP_ENDPOINT); 0: not.")
     ] = 0,
     head_size: Annotated[
-        str, typer.Option(help="Bytes of a request's first line and headers.", envvar="CONDUIT_GATEWAY_HEAD_SIZE")
+        str,
+        typer.Option(
+            help="Bytes beside a request's body: first line, headers, trailers.", envvar="CONDUIT_GATEWAY_HEAD_SIZE"
+        ),
     ] = "64KiB",
     head_timeout: Annotated[
-        str, typer.Option(help="In which they have to arrive.", envvar="CONDUIT_GATEWAY_HEAD_TIMEOUT")
+        str,
+        typer.Option(
+            help="In which a TLS handshake, and a head, has to arrive.", envvar="CONDUIT_GATEWAY_HEAD_TIMEOUT"
+        ),
     ] = "10s",
     body_timeout: Annotated[
-        str, typer.Option(help="In which a body has to arrive.", envvar="CONDUIT_GATEWAY_BODY_TIMEOUT")
+        str,
+        typer.Option(help="In which a body and its trailers have to arrive.", envvar="CONDUIT_GATEWAY_BODY_TIMEOUT"),
     ] = "30s",
     connections: Annotated[
         str, typer.Option(help="Open connections at most.", envvar="CONDUIT_GATEWAY_CONNECTIONS")

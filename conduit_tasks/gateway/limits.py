@@ -16,7 +16,7 @@ from conduit_tasks.pipeline.units import parse_duration, parse_size
 T = TypeVar("T")
 
 FIELDS = 128
-"""Headers of a request."""
+"""Headers and trailers of a request."""
 PIPELINED = 16
 """Requests of one connection that may wait for the answer to the one before."""
 OVERHEAD = 16 << 10
@@ -30,12 +30,14 @@ class Limits:
     """Sizes in bytes, times in seconds."""
 
     head_size: int = 64 << 10
-    """Of a request's first line and headers; more is answered with 431."""
+    """Of what comes beside a request's body: first line, headers, trailers, and what parts chunks beyond what is usual;
+    more is answered with 431."""
     head_timeout: float = 10.0
-    """In which a head has to arrive, from the connection or the first byte on."""
+    """In which a TLS handshake is done, and a head has to arrive, from the connection or the first byte on."""
     body_timeout: float = 30.0
-    """In which a body has to arrive."""
+    """In which a body has to arrive, and its trailers."""
     connections: int = 4_096
+    """From being accepted on, before any TLS."""
     connections_per_peer: int = 1_024
     """From one address; a proxy is one."""
     memory: int = 256 << 20

@@ -1,14 +1,13 @@
-"""uvicorn's HTTP protocol with limits on what comes before the application sees a request.
+"""uvicorn's HTTP protocol with limits on what comes beside the bodies of requests: heads, trailers, what parts chunks.
 
-uvicorn with httptools keeps a head of any size, for any time, of anybody. Here both are bounded, and how many
-connections there are; what is refused is a problem document and the end of its connection.
+uvicorn with httptools keeps them of any size, for any time, of anybody. Here both are bounded by one rule; what is
+refused is a problem document and the end of its connection. How many connections there are is bounded by `accept`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from typing import Any, cast
 
 import orjson
@@ -21,6 +20,11 @@ _QUIET = logging.getLogger("conduit.gateway.http")
 _QUIET.setLevel(logging.ERROR)
 
 
+PIECE = 16 << 10
+"""Bytes that are parsed at once: of a piece in which a request ends, it is not known how much is the next one's."""
+FRAME = 8
+"""Bytes beside a body that each of its bytes allows: a chunk of one byte has five, and a line of JSON far fewer."""
+
 LATE = "late"
 """In a request's state: its body did not come in time, and its producer was told so."""
 
@@ -30,60 +34,59 @@ class _Refused(Exception):
 
 
 class Bounded(HttpToolsProtocol):
-    """One connection. `limits` and `peers` (connections of each address) are set by `bounded`."""
+    """One connection. `limits` is set by `bounded`.
+
+    What comes beside a request's body has `head_size` bytes, and `FRAME` more for each byte of the body. It is counted
+    twice, both never too high: what the parser tells of (`_told`), and the pieces without their bodies (`_beside`),
+    where what never becomes whole is found as well.
+    """
 
     limits: Limits
-    peers: Counter[str]
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.logger = _QUIET
+        self.ended = asyncio.Event()
+        """Whether the connection was made and is lost."""
         self._between = True
         """From the end of a message to the end of the next one's head."""
-        self._within = False
-        """Whether no head ended in what is being parsed, and it is between two messages."""
         self._begun = False
         """Whether a head has begun and not ended."""
-        self._fields = self._head = 0
+        self._ended_within = False
+        """Whether a message ended in the piece that is being parsed."""
+        self._fields = self._told = self._beside = 0
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: tuple[int, str, str] | None = None
-        self._peer = ""
 
     # The connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
-        self._peer = self.client[0] if self.client else ""
-        self.peers[self._peer] += 1
-        most = self.limits.connections
-        if len(self.connections) > most or self.peers[self._peer] > self.limits.connections_per_peer:
-            self._refuse(503, "Too many connections", "close some, or send several requests over each")
-            return
         self._wait(self.limits.head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        self.peers[self._peer] -= 1
-        if self.peers[self._peer] <= 0:
-            del self.peers[self._peer]
         super().connection_lost(exc)
+        self.ended.set()
 
     def data_received(self, data: bytes) -> None:
+        for at in range(0, len(data), PIECE):
+            if self.transport.is_closing():
+                return
+            self._parse(data[at : at + PIECE])
+
+    def _parse(self, piece: bytes) -> None:
+        self._ended_within = False
+        self._beside += len(piece)
+        super().data_received(piece)
         if self.transport.is_closing():
             return
-        self._within = self._between
-        super().data_received(data)
-        if self.transport.is_closing():
-            return
-        if not self._between:
+        self._beside = 0 if self._ended_within else max(0, self._beside)
+        if self._beside > self.limits.head_size:
+            self._refuse(*self._too_large())
+        elif not self._between:
             if self._timer is None:
                 self._wait(self.limits.body_timeout)
-            return
-        if self._within:
-            # The whole piece is of a head. Of one that a head began or ended in, it is not known how much is.
-            self._head += len(data)
-        if self._head > self.limits.head_size:
-            self._refuse(*self._too_large())
         elif self._timer is None and (self._begun or self._idle()):
             self._wait(self.limits.head_timeout)
 
@@ -97,24 +100,40 @@ class Bounded(HttpToolsProtocol):
         self._begun = True
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        self._tell(len(url))
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields += len(name) + len(value)
-        if self._fields > self.limits.head_size or len(self.headers) >= FIELDS:
+        self._fields += 1
+        if self._fields > FIELDS:
             self._end(*self._too_large())
-        super().on_header(name, value)
+        self._tell(len(name) + len(value))
+        if self._between:
+            super().on_header(name, value)
+        # Trailers come after the token was looked at, and are no part of the event.
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
-        self._between = self._within = self._begun = False
-        self._fields = self._head = 0
+        self._between = self._begun = False
         if len(self.pipeline) >= PIPELINED:
             self._end(400, "Too many requests at once", f"wait for answers: {PIPELINED} requests may wait for one")
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._beside -= len(body) * (1 + FRAME)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
-        self._between = True
+        self._between = self._ended_within = True
+        self._fields = self._told = 0
         self._stop_waiting()
         super().on_message_complete()
+
+    def _tell(self, size: int) -> None:
+        self._told += size
+        if self._told > self.limits.head_size:
+            self._end(*self._too_large())
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -125,8 +144,8 @@ class Bounded(HttpToolsProtocol):
     # Refusing
 
     def _too_large(self) -> tuple[int, str, str]:
-        most = self.limits.head_size
-        return 431, "Head too large", f"the first line and the headers may have {most} bytes and {FIELDS} headers"
+        most = f"{self.limits.head_size} bytes and {FIELDS} headers"
+        return 431, "Head too large", f"the first line, headers, trailers and what parts chunks may have {most}"
 
     def _end(self, status: int, title: str, detail: str) -> None:
         self._refusal = (status, title, detail)
@@ -137,9 +156,10 @@ class Bounded(HttpToolsProtocol):
 
     def _refuse(self, status: int, title: str, detail: str) -> None:
         self._stop_waiting()
-        body = orjson.dumps({"title": title, "status": status, "detail": detail})
-        head = f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\ncontent-length: {len(body)}\r\n"
-        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        if self._idle() if self._between else not (self._idle() or self.pipeline):
+            self.transport.write(refusal(status, title, detail))
+        # Otherwise it would be taken for the answer to another request: to one before, or, where this one was answered
+        # before its body came, to the next one.
         self.transport.close()
 
     # Waiting
@@ -169,6 +189,13 @@ class Bounded(HttpToolsProtocol):
             self._refuse(408, "Too slow", f"the body did not arrive within {self.limits.body_timeout:g} s")
 
 
+def refusal(status: int, title: str, detail: str) -> bytes:
+    """The last answer of a connection."""
+    body = orjson.dumps({"title": title, "status": status, "detail": detail})
+    head = f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\ncontent-length: {len(body)}\r\n"
+    return head.encode() + b"connection: close\r\n\r\n" + body
+
+
 def bounded(limits: Limits) -> type[Bounded]:
     """The protocol of a server with these limits."""
-    return cast("type[Bounded]", type("BoundedProtocol", (Bounded,), {"limits": limits, "peers": Counter()}))
+    return cast("type[Bounded]", type("BoundedProtocol", (Bounded,), {"limits": limits}))

@@ -24,6 +24,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.connection import Client, connect
 from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, ConfigError
+from conduit_tasks.gateway.accept import Accepting
 from conduit_tasks.gateway.app import Endpoint, Gateway
 from conduit_tasks.gateway.commit import Add, Bucket, Committer, Health
 from conduit_tasks.gateway.durability import Fsync, Mode, check_answers
@@ -140,7 +141,7 @@ class Service:
                 ssl_certfile=tls and tls[0],
                 ssl_keyfile=tls and tls[1],
             )
-            server = _Server(config, gateway)
+            server = _Server(config, gateway, self.options.limits)
             watching = [asyncio.create_task(self._watch(gateway)), asyncio.create_task(self._probe(gateway.health))]
             host, port = listener.getsockname()[:2]
             host = f"[{host}]" if ":" in host else host
@@ -257,11 +258,11 @@ class Service:
             health.back()
 
 
-class _Server(uvicorn.Server):
+class _Server(Accepting):
     """Ends with exit code 0 when it was asked to stop, and says so at /readyz meanwhile."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, limits: Limits) -> None:
+        super().__init__(config, limits)
         self._gateway = gateway
 
     def handle_exit(self, sig: int, frame: Any) -> None:

@@ -86,3 +86,9 @@ def test_the_application_hears_that_a_body_was_too_slow(app: App, connection: so
     connection.close()
     until(lambda: app.late)
     assert app.late == [True]
+
+
+def test_nonsense_behind_a_request_is_not_told_as_the_answer_to_it(app: App, connection: socket.socket) -> None:
+    connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\nNONSENSE\r\n\r\n")
+    # Given that it is still being answered, then its producer hears nothing, and knows that it knows nothing
+    assert everything(connection) == b""
