@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from conduit_tasks.connectors.arrow_rows import batch_of
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.delta_log import DeltaLog
 from conduit_tasks.connectors.file_parquet import rows_between
 from conduit_tasks.errors import Missing, SourceError
+from conduit_tasks.record.parquet import opened
 
 
 def read_slice(log: DeltaLog, slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
@@ -19,7 +19,7 @@ def read_slice(log: DeltaLog, slice: Slice, key: str | None) -> Iterator[pa.Reco
     path, begin = slice.hint["path"], slice.hint["row"]
     schema = pa.schema(log.table.schema().to_arrow())
     try:
-        with log.files().open_input_file(path) as file, pq.ParquetFile(file) as parquet:
+        with log.files().open_input_file(path) as file, opened(file) as parquet:
             end = parquet.metadata.num_rows if slice.hint["rows"] is None else begin + slice.hint["rows"]
             for row, batch in rows_between(parquet, begin, end):
                 yield batch_of(_whole(batch, slice.hint["partition"], schema), path, row, key)

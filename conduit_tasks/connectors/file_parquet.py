@@ -15,7 +15,7 @@ from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.file_open import GUARD, SourceFile, path_of
 from conduit_tasks.connectors.file_plan import NotWhole, Room
 from conduit_tasks.delivery.outcome import clip
-from conduit_tasks.record.batches import batches_of
+from conduit_tasks.record.parquet import batches_of, opened
 from conduit_tasks.settings import settings
 
 ROWS = 16_384
@@ -67,7 +67,7 @@ def read_slice(slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
     with SourceFile(slice.part) as file:
         file.life = slice.end.get("life", 0)
         check(file, slice.end)
-        with _opened(file) as parquet, sound(file):
+        with sound(file), opened(path_of(file.part)) as parquet:
             for row, batch in rows_between(parquet, begin, end):
                 yield batch_of(batch, file.place, row, key)
 
@@ -84,6 +84,8 @@ def rows_between(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tupl
         at += rows
     row = first_of or 0
     for batch in batches_of(parquet, settings().batch_bytes, ROWS, row_groups=groups) if groups else ():
+        if row >= end:
+            return
         first, last = max(begin, row), min(end, row + batch.num_rows)
         if first < last:
             yield first, batch.slice(first - row, last - first)

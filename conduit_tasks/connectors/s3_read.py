@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from conduit_tasks.connectors.arrow_rows import batch_of
 from conduit_tasks.connectors.file_open import SourceFile
 from conduit_tasks.connectors.file_parquet import rows_between, sound
 from conduit_tasks.errors import SourceError
+from conduit_tasks.record.parquet import opened
 
 PIECE = 4 << 20
 """Bytes of an object that are in memory at once."""
@@ -61,7 +61,7 @@ class S3Object(SourceFile):
 
     def rows(self, key: str | None) -> Iterator[pa.RecordBatch]:
         """Those of a Parquet file. Raises SourceError."""
-        with sound(self), pq.ParquetFile(self._file) as parquet:
+        with sound(self), opened(self._file) as parquet:
             for row, batch in rows_between(parquet, 0, parquet.metadata.num_rows):
                 yield batch_of(batch, self.part, row, key)
 

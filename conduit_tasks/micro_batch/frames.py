@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import chain as chained
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.frame_step import FrameStep, nacks
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass
 from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.processors.chain import segments
-from conduit_tasks.record.batches import batches_of
+from conduit_tasks.record.parquet import batches_of, opened
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import SPOOL_SCHEMA
 from conduit_tasks.settings import settings
@@ -118,7 +116,7 @@ class FolderReader:
     def __call__(self, plan: Pass, spool: Spool, piece: tuple[int, str]) -> PassResult:
         number, uri = piece
         with spool.open(uri) as file:
-            batches = batches_of(pq.ParquetFile(file), settings().batch_bytes, ROW_GROUP, columns=SPOOL_SCHEMA.names)
+            batches = batches_of(opened(file), settings().batch_bytes, ROW_GROUP, columns=SPOOL_SCHEMA.names)
             return RowPass(plan, spool, number, self.origins).run(
                 b.select(SPOOL_SCHEMA.names).cast(SPOOL_SCHEMA) for b in batches
             )

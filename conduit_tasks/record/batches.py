@@ -7,7 +7,6 @@ taken: batches are joined here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +58,15 @@ def cut(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
     if batch.num_rows < 2 or batch.nbytes <= limit:
         yield batch
         return
-    reached = np.cumsum(row_bytes(batch))
+    yield from cut_by(batch, row_bytes(batch), limit)
+
+
+def cut_by(batch: pa.RecordBatch, sizes: Sizes, limit: int) -> Iterator[pa.RecordBatch]:
+    """The same by sizes of the rows that are known."""
+    reached = np.cumsum(sizes)
+    if batch.num_rows and reached[-1] <= limit:
+        yield batch
+        return
     start = 0
     while start < batch.num_rows:
         before = int(reached[start - 1]) if start else 0
@@ -119,17 +126,3 @@ def deep_rows(texts: pa.Array) -> dict[int, str]:
         return {}
     rows = zip(long.tolist(), texts.take(pa.array(long)).to_pylist(), strict=True)
     return {row: why for row, text in rows if text is not None and (why := text_fault(text)) is not None}
-
-
-def batches_of(parquet: Any, limit: int, rows: int, **options: Any) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in batches of at most `rows` rows, and of about `limit` bytes where its row groups say
-    that rows are large. `options`: as `ParquetFile.iter_batches` takes them."""
-    about = parquet.metadata
-    groups = options.get("row_groups")
-    groups = range(about.num_row_groups) if groups is None else groups
-    for group in groups:
-        held = about.row_group(group)
-        average = held.total_byte_size / max(held.num_rows, 1)
-        size = max(1, min(rows, int(limit / max(average, 1))))
-        for batch in parquet.iter_batches(size, **{**options, "row_groups": [group]}):
-            yield from cut(batch, limit)

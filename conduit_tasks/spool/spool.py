@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from conduit_tasks.errors import InvariantBroken, SpoolError
-from conduit_tasks.record.batches import batches_of
+from conduit_tasks.record.parquet import batches_of
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.manifest import LOST, PartFile, SealedManifest, StageManifest
 from conduit_tasks.spool.parts import ROW_GROUP, Writer
@@ -244,7 +244,7 @@ def _batches(
             if wanted == len(keep):
                 keep = None
         at = 0
-        for batch in batches_of(parquet, limit, ROW_GROUP, row_groups=[group], columns=columns):
+        for batch in batches_of(parquet, limit, ROW_GROUP, ROW_GROUP, row_groups=[group], columns=columns):
             if columns is not None and batch.schema.names != list(columns):
                 # Arrow takes `to.a` for the parent of `to.a.b`.
                 batch = batch.select(list(columns))  # noqa: PLW2901

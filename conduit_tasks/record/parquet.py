@@ -1,0 +1,144 @@
+"""Rows of Parquet files in portions of a bounded size, whatever their encoding (SEMANTICS C13).
+
+A file says how large its row groups are as they are encoded. A text that repeats itself is in it once; decoded, each
+row has it. So texts with dictionaries are read with these, measured, and decoded a portion at a time. Of everything
+else few rows are read first, and then as many as those said would fit. A page of a file is always unpacked as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from conduit_tasks.record.batches import Sizes, cut_by
+
+FIRST = 16
+"""Rows that are read before it is known how large they are."""
+FASTER = 4
+"""So many times as many rows are read at once as before, at most."""
+LONG = 512
+"""Bytes of a text from which on it is decoded only after it is known how many rows have it."""
+BUFFER = 1 << 16
+"""Bytes of a file that are read at once where not all of a row group is needed."""
+VALUE = 16
+"""Bytes of a value beside its text, in memory or as JSON."""
+
+
+def opened(source: Any) -> pq.ParquetFile:
+    """Opens a path or file. Columns with long texts in their dictionaries are read as these."""
+    parquet = pq.ParquetFile(source)
+    about = parquet.metadata
+    repeated = [
+        {each.path_in_schema for each in _columns(about.row_group(n)) if _repeats(each)}.intersection(
+            parquet.schema_arrow.names
+        )
+        for n in range(about.num_row_groups)
+    ]
+    names = set().union(*repeated)
+    if not names:
+        return parquet
+    parquet.close()
+    parquet = pq.ParquetFile(source, metadata=about, read_dictionary=sorted(names), buffer_size=BUFFER)
+    long: set[str] = set()
+    for group, here in enumerate(repeated):
+        # The first row comes with the whole dictionary.
+        for batch in parquet.iter_batches(1, row_groups=[group], columns=sorted(here - long)) if here - long else ():
+            long.update(name for name in batch.schema.names if _longest(batch.column(name)) > LONG)
+            break
+    parquet.close()
+    return pq.ParquetFile(source, metadata=about, read_dictionary=sorted(long))
+
+
+def _columns(group: Any) -> list[Any]:
+    return [group.column(n) for n in range(group.num_columns)]
+
+
+def _repeats(column: Any) -> bool:
+    """Whether it may hold a long text once that many rows have."""
+    texts = column.physical_type == "BYTE_ARRAY"
+    return texts and column.has_dictionary_page and column.total_uncompressed_size > LONG
+
+
+def _longest(column: pa.Array) -> int:
+    if not pa.types.is_dictionary(column.type):
+        return 0
+    return int(_sizes(column.dictionary).max(initial=0))
+
+
+def batches_of(
+    parquet: pq.ParquetFile, limit: int, rows: int, first: int = FIRST, **options: Any
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in batches of at most `rows` rows, and of about `limit` bytes as they are decoded.
+    `first`: rows to begin with. `options`: as `ParquetFile.iter_batches` takes them."""
+    about = parquet.metadata
+    groups = options.get("row_groups")
+    groups = range(about.num_row_groups) if groups is None else groups
+    step = first
+    for group in groups:
+        held = about.row_group(group)
+        # What is plain is no smaller decoded.
+        most = max(1, min(rows, int(limit / max(held.total_byte_size / max(held.num_rows, 1), 1))))
+        step = min(step, most)
+        for batch in parquet.iter_batches(step, **{**options, "row_groups": [group]}):
+            sizes = row_sizes(batch)
+            for part in cut_by(batch, sizes, limit):
+                yield decoded(part)
+            average = int(sizes.sum()) // max(batch.num_rows, 1)
+            step = max(1, min(most, FASTER * step, limit // max(average, 1)))
+            # The reader looks at it before each batch.
+            parquet.reader.set_batch_size(step)
+
+
+def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same without dictionaries."""
+    for n, field in enumerate(batch.schema):
+        if pa.types.is_dictionary(field.type):
+            field = field.with_type(field.type.value_type)  # noqa: PLW2901
+            batch = batch.set_column(n, field, batch.column(n).cast(field.type))
+    return batch
+
+
+def row_sizes(batch: pa.RecordBatch) -> Sizes:
+    """The bytes of each row, about, once it is decoded: texts, and names and a little for each value."""
+    sizes = np.zeros(batch.num_rows, np.int64)
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        sizes += _sizes(column) + len(field.name)
+    return sizes
+
+
+def _sizes(column: pa.Array) -> Sizes:
+    """Of each value of an array."""
+    kind = column.type
+    sizes = np.full(len(column), VALUE, np.int64)
+    if isinstance(column, pa.ExtensionArray):
+        return _sizes(column.storage)
+    if pa.types.is_dictionary(kind):
+        if len(column.dictionary):
+            sizes = np.where(column.is_valid(), _sizes(column.dictionary)[_filled(column.indices)], VALUE)
+    elif _is_text(kind):
+        sizes += _filled(pc.binary_length(column))
+    elif pa.types.is_struct(kind):
+        for n in range(kind.num_fields):
+            sizes += _sizes(column.field(n)) + len(kind.field(n).name)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        below = [column.keys, column.items] if pa.types.is_map(kind) else [column.values]
+        reached = np.concatenate([[0], np.cumsum(sum(_sizes(each) for each in below))])
+        sizes += np.diff(reached[column.offsets.to_numpy()])
+    elif pa.types.is_fixed_size_list(kind):
+        sizes += _sizes(column.values).reshape(len(column), kind.list_size).sum(axis=1)
+    elif pa.types.is_fixed_size_binary(kind):
+        sizes += kind.byte_width
+    return sizes
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string())
+
+
+def _filled(column: pa.Array) -> Sizes:
+    return column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
