@@ -2,7 +2,7 @@
 
 A zero byte, the schema's id in four bytes (big-endian), the data. Schemas come from a registry
 (`processors.schema_registry`) and are kept for as long as the chain is. A registry that cannot be reached stops the
-task, and nacks nothing.
+task, and nacks nothing. Data that would be larger or deeper than a record may be is not decoded (`avro_bound`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option, Spec
@@ -23,6 +23,9 @@ from conduit_tasks.processors.field import data_reference
 from conduit_tasks.processors.schema_registry import OPTIONS, SchemaRegistry, check_options, open_registry
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
+
+if TYPE_CHECKING:
+    from conduit_tasks.processors.avro_bound import Bound
 
 HEAD = 5
 _FIELD = Option("field", "the field, under .Key or .Payload", default=".Payload.After")
@@ -52,13 +55,16 @@ class _Avro(RecordProcessor):
 
 
 class DecodeAvro(_Avro):
-    """Raw data becomes structured. Bytes become base64 text, times RFC 3339, decimals text, as JSON has none."""
+    """Raw data becomes structured. Bytes become base64 text, times RFC 3339, decimals text, as JSON has none.
+
+    What would be larger or nested deeper than a record may be fails undecoded, however few bytes it has.
+    """
 
     spec = Spec("avro.decode", "Decodes a field from Avro into structured data.", (_FIELD, *OPTIONS))
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
-        self._schemas: dict[int, Any] = {}
+        self._schemas: dict[int, tuple[Any, Bound]] = {}
 
     def process(self, record: Record) -> Record:
         raw = self._field.get(record)
@@ -69,10 +75,19 @@ class DecodeAvro(_Avro):
         if len(raw) < HEAD or raw[0] != 0:
             raise self._error("it does not begin with a zero byte and a schema id (Confluent's wire format)")
         id = int.from_bytes(raw[1:HEAD], "big")
-        schema = self._schemas.get(id)
-        if schema is None:
-            schema = self._schemas[id] = _parsed(self._registry().by_id(id))
         import fastavro
+
+        from conduit_tasks.processors.avro_bound import Beyond, Bound
+
+        known = self._schemas.get(id)
+        if known is None:
+            parsed = _parsed(self._registry().by_id(id))
+            known = self._schemas[id] = (parsed, Bound(parsed))
+        schema, bound = known
+        try:
+            bound.check(raw, HEAD)
+        except Beyond as error:
+            raise self._error(f"by schema {id} {error}") from None
 
         stream = io.BytesIO(raw)
         stream.seek(HEAD)

@@ -16,6 +16,8 @@ from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.file import FileSource
 from conduit_tasks.errors import ConduitError, RecordError
 from conduit_tasks.processors.avro import DecodeAvro, EncodeAvro
+from conduit_tasks.record import jsons
+from conduit_tasks.record.batches import RECORD_BYTES
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.spool.spool import folder_name
@@ -182,6 +184,50 @@ def test_avro_that_is_none_is_the_records_error(raw: bytes) -> None:
             processor.process(Record(b"1", after=raw, origin=ORIGIN))
         except RecordError:
             return
+
+
+NODE = {
+    "type": "record",
+    "name": "node",
+    "fields": [{"name": "x", "type": ["null", "node"]}, {"name": "y", "type": {"type": "array", "items": "node"}}],
+}
+EMPTY = {"type": "record", "name": "empty", "fields": [{"name": "n", "type": "null"}]}
+LEAVES = st.sampled_from(["null", "boolean", "int", "long", "float", "double", "bytes", "string", "node", "empty"])
+TYPES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        inner.map(lambda each: {"type": "array", "items": each}),
+        inner.map(lambda each: {"type": "map", "values": each}),
+        LEAVES.map(lambda each: ["null", each] if each != "null" else [each]),
+    ),
+    max_leaves=3,
+)
+COUNTS = st.sampled_from([b"\0", b"\2", b"\4", b"\1\2", b"\2\0", b"\xff" * 9 + b"\1", b"\x80" * 6 + b"\2", b"\2" * 300])
+
+
+@fuzzed
+@given(types=st.lists(TYPES, max_size=3), raw=st.lists(COUNTS | BYTES, max_size=6).map(b"".join))
+@example(types=[{"type": "array", "items": "null"}], raw=b"\0\0" + b"\xff" * 9 + b"\1\0")
+@example(types=[{"type": "array", "items": "empty"}], raw=b"\0\0" + b"\x80" * 6 + b"\2\0")
+@example(types=[], raw=b"\2" * 30_000)
+@example(types=["node"] * 2, raw=b"\2" * 150 + b"\0" * 400)
+def test_avro_of_any_schema_ends_and_is_what_it_says_or_refused(types: list[Any], raw: bytes) -> None:
+    # Given a schema in which a type holds itself and another has no byte, and bytes that may be of it
+    fields = [{"name": f"f{n}", "type": each} for n, each in enumerate([NODE, EMPTY, *types])]
+    schema = {"type": "record", "name": "top", "fields": fields}
+    processor = DecodeAvro({})
+    processor._registry = lambda: Registry(schema)  # type: ignore[assignment,method-assign,return-value]
+    with ending():
+        try:
+            # When it is decoded
+            out = processor.process(Record(b"1", after=b"\0\0\0\0\1" + raw, origin=ORIGIN))
+        except RecordError:
+            return
+        # Then it is what the bytes say, and can be written
+        value = fastavro.schemaless_reader(io.BytesIO(raw), fastavro.parse_schema(schema), None)
+        assert out.after is not None
+        assert out.after.keys() == value.keys()
+        assert len(jsons.dumps(out.after)) <= RECORD_BYTES
 
 
 @fuzzed

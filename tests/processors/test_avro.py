@@ -199,6 +199,93 @@ def test_bytes_times_and_decimals_become_what_json_can_hold(home: Path) -> None:
     assert json.loads(out.after) == {"raw": "/w==", "at": "2013-01-01T00:00:00Z", "price": "12.50"}  # type: ignore[arg-type]
 
 
+def number(value: int) -> bytes:
+    """As Avro writes it."""
+    value <<= 1
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def empty_records(levels: int) -> str:
+    """Records of ten records each of ten records …, at the bottom nulls: no byte says anything."""
+    inner: Any = "null"
+    for level in range(levels):
+        fields = [{"name": f"f{n}", "type": inner if n == 0 or level == 0 else f"r{level - 1}"} for n in range(10)]
+        inner = {"type": "record", "name": f"r{level}", "fields": fields}
+    return json.dumps(inner)
+
+
+NODE = '{"type":"record","name":"n","fields":[{"name":"x","type":["null","n"]}]}'
+DECIMAL = '{"type":"bytes","logicalType":"decimal","precision":9,"scale":2}'
+
+
+@pytest.mark.proves("C4", "C13")
+@pytest.mark.parametrize(
+    ("schema", "body", "said"),
+    [
+        ('{"type":"array","items":"null"}', number(10**7) + b"\0", "larger than the 64 MiB"),
+        ('{"type":"array","items":"null"}', number(10**18) + b"\0", "larger than the 64 MiB"),
+        ('{"type":"array","items":"null"}', number(1 << 20) + number(1) + b"\0", "larger than the 64 MiB"),
+        ('{"type":"array","items":{"type":"null"}}', number(10**9), "larger than the 64 MiB"),
+        ('{"type":"array","items":{"type":"fixed","name":"f","size":0}}', number(10**9), "larger than the 64 MiB"),
+        ('{"type":"array","items":{"type":"record","name":"e","fields":[]}}', number(10**9), "larger than the 64 MiB"),
+        (f'{{"type":"array","items":{empty_records(3)}}}', number(70_000) + b"\0", "larger than the 64 MiB"),
+        (empty_records(9), b"", "larger than the 64 MiB"),
+        (NODE, b"\2" * 2_000 + b"\0", "nested deeper than 200 levels"),
+        (NODE, b"\2" * 20_000 + b"\0", "nested deeper than 200 levels"),
+        ('{"type":"record","name":"n","fields":[{"name":"x","type":"n"}]}', b"", "nested deeper than 200 levels"),
+        (
+            '{"type":"record","name":"n","fields":[{"name":"x","type":{"type":"array","items":"n"}}]}',
+            b"\2" * 999,
+            "deep",
+        ),
+        (
+            '{"type":"record","name":"n","fields":[{"name":"x","type":{"type":"map","values":"n"}}]}',
+            b"\2\0" * 999,
+            "deep",
+        ),
+        (DECIMAL, number(100_000) + b"\x7f" * 100_000, "a decimal in it has 100000 bytes, 16 is the most"),
+        (NODE, b"\2\2", "ends too early"),
+        (NODE, b"\4", "no branch 2"),
+        (NODE, b"\xff" * 11, "more than ten bytes"),
+    ],
+)
+def test_data_that_comes_to_more_than_a_record_may_have_is_refused_before_it_is_decoded(
+    schema: str, body: bytes, said: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given data of which a few bytes say that there is a lot, or that it is deep
+    top = f'{{"type":"record","name":"top","fields":[{{"name":"v","type":{schema}}}]}}'
+    [id] = registered({}, top)
+
+    def decoded(*_: Any) -> None:
+        pytest.fail("it was handed to the decoder")
+
+    monkeypatch.setattr(fastavro, "schemaless_reader", decoded)
+    # When it is decoded, then it is the record's error
+    assert said in (run(record(b"\0" + id.to_bytes(4, "big") + body), decode({})).error or "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ('{"type":"array","items":"null"}', [None] * 100_000),
+        ('{"type":"array","items":{"type":"record","name":"e","fields":[]}}', [{}] * 1000),
+        (NODE, {"x": {"x": {"x": None}}}),
+        ('{"type":"map","values":"null"}', {"a": None, "b": None}),
+    ],
+)
+def test_what_a_record_may_have_is_decoded_also_of_such_schemas(schema: str, value: Any, home: Path) -> None:
+    top = f'{{"type":"record","name":"top","fields":[{{"name":"v","type":{schema}}}]}}'
+    [id] = registered({}, top)
+    stream = io.BytesIO()
+    stream.write(b"\0" + id.to_bytes(4, "big"))
+    fastavro.schemaless_writer(stream, json.loads(top), {"v": value})
+    assert one(record(stream.getvalue()), decode({})).after == {"v": value}
+
+
 def test_a_registry_that_is_away_stops_the_task_and_nacks_nothing(home: Path) -> None:
     with answering(lambda asked: (503, {})) as server:
         with pytest.raises(Unavailable, match="503"):
