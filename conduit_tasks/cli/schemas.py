@@ -31,7 +31,8 @@ def list_(
     if format is Format.json:
         print_json([{"subject": name, "version": version, "id": id} for name, version, id in found])
     else:
-        print_table(("SUBJECT", "VERSION", "ID"), found)
+        # An id is a name, as it stands in records.
+        print_table(("SUBJECT", "VERSION", "ID"), [(name, version, str(id)) for name, version, id in found])
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """Where Avro schemas are kept: the registry built in, or one that speaks Confluent's API.
 
 The one built in lives in the installation's Redis and is shared by its pipelines. A schema has an id, the same in every
-subject, and a version in each subject that it was registered for.
+subject, which comes from its text, and a version in each subject that it was registered for.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ OPTIONS = (
 T = TypeVar("T")
 _TAG = "{conduit-schemas}:"
 CONTENT = "application/vnd.schemaregistry.v1+json"
+_IDS = (1 << 31) - 1
+"""Ids are positive and have four bytes in Confluent's wire format, which others read with a sign."""
 _PATIENCE = 10.0
 """Seconds for one request."""
 
@@ -100,8 +102,11 @@ class RedisRegistry:
         from conduit_tasks.broker import scripts
 
         keys = {"ids": _TAG + "ids", "schemas": _TAG + "schemas", "versions": _versions(subject)}
-        digest = hashlib.sha256(schema.encode()).hexdigest()
-        id, version = scripts.SCHEMA_REGISTER(self._redis, keys, fingerprint=digest, schema=schema)
+        digest = hashlib.sha256(schema.encode())
+        wanted = int.from_bytes(digest.digest()[:4]) % _IDS + 1
+        id, version = scripts.SCHEMA_REGISTER(
+            self._redis, keys, fingerprint=digest.hexdigest(), schema=schema, wanted=wanted
+        )
         return int(id), int(version)
 
     def listed(self) -> list[tuple[str, int, int]]:

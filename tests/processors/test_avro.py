@@ -12,11 +12,14 @@ from urllib.parse import unquote
 import fastavro
 import pytest
 
-from conduit_tasks.errors import ConfigError, Unavailable
+from conduit_tasks.broker.connection import connect
+from conduit_tasks.errors import ConfigError, RecordError, Unavailable
+from conduit_tasks.processors import schema_registry
 from conduit_tasks.processors.avro_infer import infer
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.registry import build
 from conduit_tasks.processors.schema_registry import RedisRegistry, open_registry
+from conduit_tasks.settings import settings
 from tests.processors.answering import Asked, Reply, answering
 from tests.processors.conftest import one, record, run, step
 
@@ -145,12 +148,46 @@ def test_the_same_structure_is_registered_once(home: Path) -> None:
 
 def test_the_registry_built_in_gives_ids_and_versions_as_confluents_does(home: Path) -> None:
     registry = RedisRegistry()
-    assert registry.register_version("a", '"int"') == (1, 1)
-    assert registry.register_version("a", '"long"') == (2, 2)
-    assert registry.register_version("b", '"long"') == (2, 1)
-    assert registry.register_version("a", '"int"') == (1, 1)
-    assert registry.by_version("b", 1) == (2, '"long"')
-    assert registry.listed() == [("a", 1, 1), ("a", 2, 2), ("b", 1, 2)]
+    whole, version = registry.register_version("a", '"int"')
+    long, second = registry.register_version("a", '"long"')
+    assert (version, second) == (1, 2)
+    assert 0 < whole < 1 << 31
+    assert whole != long
+    assert registry.register_version("b", '"long"') == (long, 1)
+    assert registry.register_version("a", '"int"') == (whole, 1)
+    assert registry.by_version("b", 1) == (long, '"long"')
+    assert registry.listed() == [("a", 1, whole), ("a", 2, long), ("b", 1, long)]
+    registry.close()
+
+
+@pytest.mark.proves("T2")
+def test_a_schema_that_redis_forgot_gets_its_id_again_and_no_other_does(home: Path) -> None:
+    # Given a schema that something was encoded by, and a Redis that forgets it
+    registry = RedisRegistry()
+    id = registry.register("a", '"string"')
+    client = connect(settings())
+    client.delete(*client.keys("{conduit-schemas}:*"))
+    client.close()
+    # When another is registered first
+    other = registry.register("a", '"bytes"')
+    # Then it has an id of its own, and what was encoded is refused until its schema is there again
+    with pytest.raises(RecordError, match=f"no schema with the id {id}"):
+        registry.by_id(id)
+    assert registry.register("a", '"string"') == id != other
+    assert registry.by_id(id) == '"string"'
+    registry.close()
+
+
+def test_two_schemas_that_want_one_id_have_an_id_each(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given ids of which there are three, so that schemas share the wish for one
+    monkeypatch.setattr(schema_registry, "_IDS", 3)
+    registry = RedisRegistry()
+    schemas = [f'"made up {n}"' for n in range(6)]
+    # Then each has its own, and keeps it
+    ids = [registry.register("a", schema) for schema in schemas]
+    assert len(set(ids)) == len(schemas)
+    assert [registry.by_id(id) for id in ids] == schemas
+    assert [registry.register("a", schema) for schema in schemas] == ids
     registry.close()
 
 
