@@ -82,13 +82,16 @@ def _distribution(module: str) -> set[str]:
     return set(_distributions().get(module.partition(".")[0], [module]))
 
 
-def _third_party() -> dict[str, list[tuple[str, bool]]]:
+OURS = {*sys.stdlib_module_names, "conduit_tasks", "include", "tests", "benchmarks", "scripts"}
+
+
+def _third_party(folder: Path = PACKAGE) -> dict[str, list[tuple[str, bool]]]:
     """Imported module → (file, whether when it is loaded)."""
     found = defaultdict(list)
-    for file in sorted(PACKAGE.rglob("*.py")):
+    for file in sorted(folder.rglob("*.py")):
         for module, loaded in _imports(ast.parse(file.read_text(encoding="utf-8"))):
-            if module.partition(".")[0] not in {*sys.stdlib_module_names, "conduit_tasks", "include"}:
-                found[module].append((file.relative_to(PACKAGE).as_posix(), loaded))
+            if module.partition(".")[0] not in OURS:
+                found[module].append((file.relative_to(folder).as_posix(), loaded))
     return found
 
 
@@ -104,6 +107,18 @@ def test_every_package_that_is_imported_is_declared() -> None:
             for file, loaded in places
             if (loaded and file not in LATE) or not any(file.startswith(EXTRA_OF[extra]) for extra in extras)
         ]
+    assert not missing
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_every_package_that_tests_and_benchmarks_import_is_declared(folder: str) -> None:
+    declared = CORE.union(*EXTRAS.values())
+    beside = {path.stem for path in (ROOT / folder).rglob("*.py")}
+    missing = {
+        module: places[0][0]
+        for module, places in _third_party(ROOT / folder).items()
+        if module.partition(".")[0] not in beside and not _distribution(module) & declared
+    }
     assert not missing
 
 

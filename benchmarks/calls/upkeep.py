@@ -106,7 +106,7 @@ def cases() -> dict[str, Call]:
         ),
         "schema_register": Call(
             {"ids": K.prefix + "ids", "schemas": K.prefix + "schemas", "versions": K.prefix + "versions"},
-            {"fingerprint": "f", "schema": "{}"},
+            {"fingerprint": "f", "schema": "{}", "wanted": 1},
             {K.prefix + "versions": {str(n): str(n) for n in range(1, 5_001)}},
         ),
         "share": shared("share", {"busy": []}),
