@@ -55,6 +55,7 @@ KNOWN = {
     ("gateway/serve.py", "self._pool.shutdown()"): "calls of Redis and writes of files, which have their own",
     ("metrics/otlp.py", "self._sender.shutdown()"): "the exporter's own timeout",
     ("gateway/accept.py", "protocol.ended.wait()"): "the protocol ends who is silent",
+    ("gateway/accept.py", "super(…).shutdown(…)"): "uvicorn's own, which has `timeout_graceful_shutdown`",
     ("gateway/serve.py", "health.changed.wait()"): "until there is something to do",
     ("connectors/http_guard.py", "_ends.get()"): "a context variable",
     ("logs.py", "_about.get()"): "a context variable",

@@ -278,7 +278,7 @@ MUTANTS = [
     Mutant(
         "a spool file collected too early",
         "broker/acks.py",
-        {"limit, now = min([sealed, *cursors, *acked])": "limit, now = sealed"},
+        {"(collected + 1, min([sealed, *cursors, *acked]), sealed)": "(collected + 1, sealed, sealed)"},
         "collect",
         Mutant(
             "",
