@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +81,13 @@ class Most:
     redis: int = 0
     ahead: int = 0
     memory: int = 0
-    """Bytes this process occupies; `arrow` of them are held by Arrow."""
+    """Bytes this process occupies; `arrow`: bytes that Arrow holds beyond what it `had` before."""
     arrow: int = 0
+    had: int = field(default_factory=pa.total_allocated_bytes)
 
     def look(self, home: Path) -> None:
         self.memory = max(self.memory, resident())
-        self.arrow = max(self.arrow, pa.total_allocated_bytes())
+        self.arrow = max(self.arrow, pa.total_allocated_bytes() - self.had)
         broker = state("p")
         try:
             # The slower one is asked first: what is confirmed since only makes the difference smaller.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,31 @@ ROWS = 5_000
 TEXT = "x" * 20_000
 """Of every row: 100 MB together, in a file of some KB."""
 
-TEXTS = pa.array([TEXT] * ROWS)
-ENCODINGS: dict[str, tuple[pa.Array, dict[str, Any]]] = {
-    "dictionary": (TEXTS, {}),
-    "stored as a dictionary": (pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array([TEXT])), {}),
-    "bytes": (TEXTS.cast(pa.binary()), {}),
-    "large": (TEXTS.cast(pa.large_string()), {}),
-    "differences": (TEXTS, {"use_dictionary": False, "column_encoding": {"t": "DELTA_BYTE_ARRAY"}}),
-    "packed": (TEXTS, {"use_dictionary": False, "compression": "zstd", "write_batch_size": 16}),
-    "within a list": (pa.ListArray.from_arrays(pa.array(range(ROWS + 1), pa.int32()), TEXTS), {}),
-    "within a struct": (pa.StructArray.from_arrays([TEXTS], names=["s"]), {}),
-    "within a map": (
-        pa.MapArray.from_arrays(pa.array(range(ROWS + 1), pa.int32()), pa.array(["k"] * ROWS), TEXTS),
+
+def texts() -> pa.Array:
+    return pa.array([TEXT] * ROWS)
+
+
+def each(size: int) -> pa.Array:
+    """Where lists of so many values begin and end."""
+    return pa.array(range(0, size * (ROWS + 1), size), pa.int32())
+
+
+# Made where they are wanted: a module's arrays would be in memory for all tests of the process.
+ENCODINGS: dict[str, tuple[Callable[[], pa.Array], dict[str, Any]]] = {
+    "dictionary": (texts, {}),
+    "stored as a dictionary": (
+        lambda: pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array([TEXT])),
         {},
     ),
-    "numbers in lists": (
-        pa.ListArray.from_arrays(pa.array(range(0, 1000 * (ROWS + 1), 1000), pa.int32()), pa.array([7] * 1000 * ROWS)),
-        {},
-    ),
+    "bytes": (lambda: texts().cast(pa.binary()), {}),
+    "large": (lambda: texts().cast(pa.large_string()), {}),
+    "differences": (texts, {"use_dictionary": False, "column_encoding": {"t": "DELTA_BYTE_ARRAY"}}),
+    "packed": (texts, {"use_dictionary": False, "compression": "zstd", "write_batch_size": 16}),
+    "within a list": (lambda: pa.ListArray.from_arrays(each(1), texts()), {}),
+    "within a struct": (lambda: pa.StructArray.from_arrays([texts()], names=["s"]), {}),
+    "within a map": (lambda: pa.MapArray.from_arrays(each(1), pa.array(["k"] * ROWS), texts()), {}),
+    "numbers in lists": (lambda: pa.ListArray.from_arrays(each(1000), pa.array([7] * 1000 * ROWS)), {}),
 }
 
 
@@ -68,10 +75,11 @@ def held(path: Path) -> tuple[int, list[int]]:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_what_is_held_at_once_is_bounded_whatever_the_encoding(encoding: str, tmp_path: Path) -> None:
     # Given a file that is small because its texts repeat themselves
-    column, options = ENCODINGS[encoding]
-    path = written(tmp_path / "a.parquet", column, **options)
-    decoded = column.nbytes if encoding != "stored as a dictionary" else TEXTS.nbytes
+    make, options = ENCODINGS[encoding]
+    path = written(tmp_path / "a.parquet", column := make(), **options)
+    decoded = column.nbytes if encoding != "stored as a dictionary" else len(TEXT) * ROWS
     assert decoded > 8 * LIMIT
+    del column
     # When it is read
     most, numbers = held(path)
     # Then every row comes once, in order, and a few portions are in memory at a time
@@ -116,7 +124,8 @@ def test_rows_of_many_columns_are_fewer_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_values_are_those_that_were_written(encoding: str, tmp_path: Path) -> None:
-    column, options = ENCODINGS[encoding]
+    make, options = ENCODINGS[encoding]
+    column = make()
     path = written(tmp_path / "a.parquet", column.slice(0, 500), **options)
     read = [value for batch in batches(path) for value in batch.column("t").to_pylist()]
     assert read == column.slice(0, 500).to_pylist()
@@ -133,7 +142,7 @@ def test_nothing_and_empty_texts_are_kept_apart(tmp_path: Path) -> None:
 @pytest.mark.proves("C13")
 def test_a_small_file_of_large_rows_comes_in_batches_of_records_that_fit(home: Path) -> None:
     # Given a file source with a slice in the middle of a row group
-    written(home / "a.parquet", TEXTS)
+    written(home / "a.parquet", texts())
     source = FileSource({"path": "a.parquet", "format": "parquet", "settle": "0s"})
     with batch_bytes(LIMIT):
         [first] = source.plan({}, Limit(records=1_000))
