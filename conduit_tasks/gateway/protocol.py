@@ -70,6 +70,9 @@ class Bounded(HttpToolsProtocol):
         self.ended.set()
 
     def data_received(self, data: bytes) -> None:
+        if len(data) <= PIECE:
+            self._parse(data)
+            return
         for at in range(0, len(data), PIECE):
             if self.transport.is_closing():
                 return
@@ -101,14 +104,16 @@ class Bounded(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._tell(len(url))
+        self._told += len(url)
+        if self._told > self.limits.head_size:
+            self._end(*self._too_large())
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
-        if self._fields > FIELDS:
+        self._told += len(name) + len(value)
+        if self._fields > FIELDS or self._told > self.limits.head_size:
             self._end(*self._too_large())
-        self._tell(len(name) + len(value))
         if self._between:
             super().on_header(name, value)
         # Trailers come after the token was looked at, and are no part of the event.
@@ -129,11 +134,6 @@ class Bounded(HttpToolsProtocol):
         self._fields = self._told = 0
         self._stop_waiting()
         super().on_message_complete()
-
-    def _tell(self, size: int) -> None:
-        self._told += size
-        if self._told > self.limits.head_size:
-            self._end(*self._too_large())
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
