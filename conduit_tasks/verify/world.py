@@ -83,6 +83,15 @@ class Aim:
         return self.nth == 0
 
 
+class _Signal:
+    """Wakes the one thread that waits, or will wait, for it: a bare lock. A semaphore is Python code, and slower."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+        self._lock.acquire()
+
+
 @dataclass(eq=False)
 class Actor:
     """One process. `left`: Airflow has given it up, but it may go on: a zombie."""
@@ -95,7 +104,7 @@ class Actor:
     ended: bool = False
     answer: Any = None
     error: BaseException | None = None
-    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    turn: _Signal = field(default_factory=_Signal)
 
 
 class World:
@@ -128,7 +137,7 @@ class World:
         self.on_tick: Callable[[], None] | None = None
         self.on_mishap: Callable[[str], None] = lambda name: None
         self._here = threading.local()
-        self._scheduler = threading.Semaphore(0)
+        self._scheduler = _Signal()
         self._sweep = SWEEP
         self._ghost = Actor("a dead process", lambda: None, dead=True)
 
