@@ -102,6 +102,8 @@ def _share(seeds: Any, events: int, trace: bool, root: Path | None = None) -> It
             for seed in seeds:
                 yield live(seed, events, folder, url, trace=trace)
                 # What outlives a seed are modules: the next collection, which closes files of the dead, spares them.
+                # Collected first: garbage that is frozen stays for ever, two MB a seed.
+                gc.collect()
                 gc.freeze()
         finally:
             gc.unfreeze()
