@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -84,12 +85,14 @@ class Aim:
 
 
 class _Signal:
-    """Wakes the one thread that waits, or will wait, for it: a bare lock. A semaphore is Python code, and slower."""
+    """Wakes the one thread that waits, or will wait, for it; counts. A semaphore is Python code, and slower."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.acquire, self.release = self._lock.acquire, self._lock.release
-        self._lock.acquire()
+        self._told: SimpleQueue[None] = SimpleQueue()
+        self.acquire = self._told.get
+
+    def release(self) -> None:
+        self._told.put(None)
 
 
 @dataclass(eq=False)
