@@ -16,6 +16,7 @@ from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import StageManifest
 
 if TYPE_CHECKING:
+    from conduit_tasks.broker.state import MicroBatch
     from conduit_tasks.spool.spool import PartFile, Spool
 
 NODE = "processors"
@@ -33,14 +34,16 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
     number = micro_batch.number
     if NODE in micro_batch.stages:
         return seal_if_complete(context, number) or f"micro-batch {number} is already processed"
-    waiting = [s.node for s in pipeline.sources if micro_batch.slices.get(s.id) and s.node not in micro_batch.stages]
-    if waiting:
-        return f"micro-batch {number} is not read yet: {', '.join(waiting)}"
+    if unread := _unread(context, micro_batch):
+        return unread
     with broker.acquire(NODE, context.owner, wait=wait) as lease, holding(context):
         found = broker.find_micro_batch(number)
         # As in `read_source`: what was sealed meanwhile stands.
         if found is not None and found.state == "open" and NODE not in found.stages:
             context.same_version(found)
+            # A stop by force has dropped meanwhile what was staged.
+            if unread := _unread(context, found):
+                return unread
             manifests = staged(context, found, [s.node for s in pipeline.sources])
             origins = origins_of(pipeline.id, [entry for m in manifests for entry in m.slices])
             plan = with_careful(
@@ -63,6 +66,12 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
             )
             stage(context, lease, manifest, results)
     return seal_if_complete(context, number) or f"processed micro-batch {number}"
+
+
+def _unread(context: Context, found: MicroBatch) -> str:
+    """Which sources have not staged their part yet, in words."""
+    waiting = [s.node for s in context.pipeline.sources if found.slices.get(s.id) and s.node not in found.stages]
+    return f"micro-batch {found.number} is not read yet: {', '.join(waiting)}" if waiting else ""
 
 
 @dataclass(frozen=True)

@@ -57,3 +57,28 @@ def test_what_others_have_sealed_and_maybe_collected_meanwhile_stands(
 
 def never(*_: Any) -> list[Any]:
     raise AssertionError("it is not worked on again")
+
+
+@pytest.mark.proves("I3", "C16")
+def test_what_a_stop_has_dropped_meanwhile_is_not_processed_before_it_is_read_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a look at a micro-batch that its source has staged
+    write_pipeline(home, "p", TWO.replace("    connectors:", f"{PROCESSED}    connectors:"))
+    rows = events(home / "data", "a.jsonl", 0, 10)
+    plan_run("p", "one")
+    with opened("p", "one") as context:
+        read_source(context, "in", here, 5.0)
+    broker = state("p")
+    old = broker.unsealed()
+    # When an operator stops the pipeline by force, which drops what is not sealed, and starts it
+    broker.force_stop()
+    broker.start()
+    # Then the processors wait for the source
+    with opened("p", "one") as context:
+        monkeypatch.setattr(context.broker, "unsealed", lambda: old)
+        assert process(context, never, 5.0) == "micro-batch 1 is not read yet: sources.in"
+    # And everything is there once in the end
+    run_once("p", "two")
+    assert payloads(home / "out/all.jsonl") == rows
+    broker.close()
