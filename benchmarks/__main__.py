@@ -25,6 +25,7 @@ from benchmarks import (
     stream,
     submits,
     three,
+    topics,
     two,
     whole,
 )
@@ -63,6 +64,10 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "stream": (
         lambda place, n: stream.run(place, *n),
         {"full": (600,), "moderate": (120,), "quick": (2,)},
+    ),
+    "topics": (
+        lambda place, n: topics.run(place, *n),
+        {"full": (120,), "moderate": (120,), "quick": (2,)},
     ),
     "chain": (
         lambda place, n: chain.run(place, *n),
