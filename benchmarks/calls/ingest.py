@@ -11,9 +11,12 @@ from benchmarks.calls.parts import (
 )
 from conduit_tasks.gateway.pipe import LANES
 
+STREAMS = {"stream": K.ingest("a"), "sizes": K.ingest_sizes("a"), "state": K.ingested("a")}
 CHUNK = 800
 GATEWAY = 4_000
 """Entries of 64 KiB that a gateway source holds here."""
+LARGE = 64
+"""The same of 4 MiB."""
 
 
 def cases() -> dict[str, Call]:
@@ -23,7 +26,7 @@ def cases() -> dict[str, Call]:
         "ingest_add one by one": ingested(pipe=True),
         "ingest_add many lanes": ingested(lanes=LANES),
         "ingest_restore": Call(
-            {"stream": K.ingest("a"), "state": K.ingested("a")},
+            STREAMS,
             {
                 "journal": "",
                 "ids": [f"{n}-{n * CHUNK}" for n in range(1, 1 + b("ingest_restore", "chunks"))],
@@ -33,15 +36,23 @@ def cases() -> dict[str, Call]:
             {},
         ),
         "ingest_plan": Call(
-            {"stream": K.ingest("a"), "state": K.ingested("a")},
+            STREAMS,
             {
-                **{"after": -1, "records": 0, "size": 0, "slice_records": 2_000, "slice_size": 1 << 40},
+                **{"after": -1, "records": 0, "size": 0, "slice_records": 1_600, "slice_size": 1 << 40},
             },
             {K.ingested("a"): {"last": str(GATEWAY * 200)}},
             streamed,
         ),
+        "ingest_plan of what an earlier version stored": Call(
+            STREAMS,
+            {
+                **{"after": -1, "records": 0, "size": 0, "slice_records": 50_000, "slice_size": 32 << 20},
+            },
+            {K.ingested("a"): {"last": str(LARGE)}},
+            earlier,
+        ),
         "ingest_ack": Call(
-            {"stream": K.ingest("a"), "state": K.ingested("a")},
+            STREAMS,
             {"to": GATEWAY * 200},
             {K.ingested("a"): {"last": str(GATEWAY * 200)}},
             streamed,
@@ -49,11 +60,18 @@ def cases() -> dict[str, Call]:
     }
 
 
+def earlier(client: Any) -> None:
+    """Entries of one event and 4 MiB each, without their sizes."""
+    for n in range(1, LARGE + 1):
+        client.xadd(K.ingest("a"), {"n": 1, "e": b"x" * (4 << 20)}, id=f"{n}-{n * (4 << 20)}")
+
+
 def streamed(client: Any) -> None:
     """Entries of 200 events and 64 KiB each."""
     batch = client.pipeline(transaction=False)
     for n in range(1, GATEWAY + 1):
         batch.xadd(K.ingest("a"), {"n": 200, "e": b"x" * 65_536}, id=f"{n * 200}-{n * 65_536}")
+        batch.xadd(K.ingest_sizes("a"), {"n": 200, "b": 65_536}, id=f"{n * 200}-{n * 65_536}")
         if n % 200 == 0:
             batch.execute()
 
@@ -67,7 +85,7 @@ def ingested(*, pipe: bool = False, lanes: int = 0) -> Call:
         moves = [[[f"lane-{n}", "", "state"] for n in range(lanes)]]
     return Call(
         {
-            **{"stream": K.ingest("a"), "state": K.ingested("a"), "group": K.ingest_group("a", "g")},
+            **{**STREAMS, "group": K.ingest_group("a", "g")},
             **{"index": K.ingest_index("a"), "lanes": K.ingest_lanes("a")},
         },
         {

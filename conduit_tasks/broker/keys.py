@@ -154,6 +154,11 @@ class Keys:
         """stream: chunks of events a gateway source took in, in order. Each until acked."""
         return f"{self._tag}ingest:{source}"
 
+    def ingest_sizes(self, source: str) -> str:
+        """stream: the same ids with how many events and bytes each has, so that none is read to be planned. Each until
+        acked; what earlier versions stored is not in it."""
+        return f"{self._tag}ingest-sizes:{source}"
+
     def ingested(self, source: str) -> str:
         """hash: base, last, bytes, acked, acked_bytes, journal, holes of a gateway source. Pipeline."""
         return f"{self._tag}ingested:{source}"

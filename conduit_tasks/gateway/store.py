@@ -94,8 +94,7 @@ class IngestStore(BrokerBase):
         Raises BrokerUnavailable: whether it was stored is then not known.
         """
         keys = {
-            "stream": self.keys.ingest(self.source),
-            "state": self.keys.ingested(self.source),
+            **self._streams(),
             "group": self.keys.ingest_group(self.source, gateway),
             "index": self.keys.ingest_index(self.source),
             "lanes": self.keys.ingest_lanes(self.source),
@@ -139,10 +138,19 @@ class IngestStore(BrokerBase):
 
     def restore(self, journal: str, chunks: Sequence[Chunk]) -> int:
         """Puts chunks of a journal back, ascending; what is there stays. The last call gives the journal's name."""
-        keys = {"stream": self.keys.ingest(self.source), "state": self.keys.ingested(self.source)}
         ids, counts = [c.id for c in chunks], [c.count for c in chunks]
         data = [c.data for c in chunks]
-        return int(self.run(scripts.INGEST_RESTORE, keys, journal=journal, ids=ids, counts=counts, chunks=data)[0])
+        return int(
+            self.run(scripts.INGEST_RESTORE, self._streams(), journal=journal, ids=ids, counts=counts, chunks=data)[0]
+        )
+
+    def _streams(self) -> dict[str, str]:
+        """The keys that every script of a gateway source has."""
+        return {
+            "stream": self.keys.ingest(self.source),
+            "sizes": self.keys.ingest_sizes(self.source),
+            "state": self.keys.ingested(self.source),
+        }
 
     def state(self) -> dict[str, str]:
         """What Redis knows of the source, as it is stored."""
@@ -158,7 +166,7 @@ class IngestStore(BrokerBase):
         """Slices past number `after` within `limit`; one event is planned even where it is larger than the bytes."""
         holes, first, *pairs = self.run(
             scripts.INGEST_PLAN,
-            {"stream": self.keys.ingest(self.source), "state": self.keys.ingested(self.source)},
+            self._streams(),
             after=-1 if after is None else after,
             records=limit.records or 0,
             size=limit.bytes or 0,
@@ -206,6 +214,5 @@ class IngestStore(BrokerBase):
 
     def ack(self, to: int) -> None:
         """Removes the events up to number `to`; nothing where they are gone already."""
-        keys = {"stream": self.keys.ingest(self.source), "state": self.keys.ingested(self.source)}
-        while self.run(scripts.INGEST_ACK, keys, to=to)[0]:
+        while self.run(scripts.INGEST_ACK, self._streams(), to=to)[0]:
             pass

@@ -17,6 +17,8 @@ from benchmarks.calls import cases
 from conduit_tasks.broker.base import PORTION
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.scripts import load
+from conduit_tasks.connectors.base import Limit
+from conduit_tasks.gateway.store import Budget, IngestStore
 from tests.broker.conftest import Feed, letter
 
 FOLDER = files("conduit_tasks.broker") / "scripts"
@@ -111,6 +113,26 @@ def test_nothing_is_taken_as_a_whole_whose_size_is_not_known() -> None:
         if re.search(rf"\b{command}", body(name)) and not (command == "XRANGE" and "'COUNT', 1" in body(name))
     }
     assert found == set(WHOLE), "bound it, or go by portions; else say here why it is bounded"
+
+
+def test_what_a_gateway_took_in_is_planned_by_its_number_not_by_its_size(broker: Broker) -> None:
+    """Given 16 chunks of 4 MiB and as many of 400 bytes, then Redis is at a plan of either about as long."""
+    took = {}
+    for size in (400, 4 << 20):
+        store = IngestStore("p", f"of-{size}", broker.redis)
+        for group in range(1, 17):
+            store.add("g", group, [1_000], [b"x" * size], Budget(10**6, 1 << 30))
+        took[size] = min(spent(broker, store) for _ in range(9))
+    # Where it copies the chunks that it looks at, it is hundreds of times as long.
+    assert took[4 << 20] < 20 * took[400]
+
+
+def spent(broker: Broker, store: IngestStore) -> int:
+    """Microseconds of Redis in one plan."""
+    assert store.plan(None, Limit())
+    broker.redis.config_resetstat()
+    store.plan(None, Limit())
+    return int(broker.redis.info("commandstats")["cmdstat_evalsha"]["usec"])
 
 
 def calls(broker: Broker) -> int:

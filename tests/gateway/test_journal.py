@@ -111,10 +111,14 @@ def test_a_redis_that_lost_all_gets_everything_back_under_the_same_positions(
 
 
 @pytest.mark.proves("X7")
-def test_a_redis_that_went_back_gets_what_it_forgot(store: IngestStore, raw_client: Client, opened: Opened) -> None:
+@pytest.mark.parametrize("sizes", [True, False])
+def test_a_redis_that_went_back_gets_what_it_forgot(
+    store: IngestStore, raw_client: Client, opened: Opened, sizes: bool
+) -> None:
+    """`sizes`: whether they went back, too; a backup of single keys may be of a version that had none."""
     journaled = JournaledStore(store, opened())
     put(journaled, 1, b"a", b"b")
-    keys = [store.keys.ingested("web"), store.keys.ingest("web")]
+    keys = [store.keys.ingested("web"), store.keys.ingest("web"), *([store.keys.ingest_sizes("web")] if sizes else [])]
     backup = {key: raw_client.dump(key) for key in keys}
     put(journaled, 2, b"c")
     before = held(store, raw_client)

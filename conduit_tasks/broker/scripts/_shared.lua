@@ -1,4 +1,4 @@
--- Prepended to every script: time, numbers, the lease and status guard, range sets.
+-- Prepended to every script: time, numbers, the lease and status guard, what a gateway source holds, range sets.
 --
 -- An answer is a list whose first element is its kind: "ok" (what follows is the script's own), "fenced"
 -- (newest token, owner), "stopped" (status, first error, the destination's key if only it is), "held" (owner, until, wait) or "broken" (a sentence).
@@ -102,6 +102,17 @@ local function first_error(key, status, err)
   end
   redis.call('HSET', key, 'status', status)
   return redis.call('HGET', key, 'error') == err and 1 or 0
+end
+
+-- One more entry of a gateway source, and beside it how much it is. Where the latter are ahead (the stream alone was put
+-- back to an older one), they are of entries that are not there, and begin anew.
+local function take_in(stream, sizes, id, events, chunk)
+  redis.call('XADD', stream, id, 'n', events, 'e', chunk)
+  local noted = redis.pcall('XADD', sizes, id, 'n', events, 'b', #chunk)
+  if type(noted) == 'table' and noted.err then
+    redis.call('UNLINK', sizes)
+    redis.call('XADD', sizes, id, 'n', events, 'b', #chunk)
+  end
 end
 
 -- Range sets: text "0-4,7-7" (inclusive, sorted, never touching). One may be large and what a script says of it small, so

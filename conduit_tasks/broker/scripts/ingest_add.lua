@@ -8,6 +8,7 @@
 --
 -- @grows
 -- @key stream   stream  entries with n: events in it, e: the events; each until its source's ack
+-- @key sizes    stream  the same ids with n: events, b: bytes of each, for as long as they are in the stream
 -- @key state    hash    base: number before the first event; last, bytes: number and bytes of all ever stored; acked,
 --                       acked_bytes: removed; journal: what the gateway keeps beside it; pipeline's life
 -- @key group    string  number and answer of the last group of this gateway process; expires
@@ -77,7 +78,7 @@ for i, count in ipairs(cjson.decode(A.counts)) do
   elseif count == 0 or (last + count <= most and bytes + #chunk <= most_bytes) then
     if count > 0 then
       last, bytes = last + count, bytes + #chunk
-      redis.call('XADD', K.stream, text(last) .. '-' .. text(bytes), 'n', count, 'e', chunk)
+      take_in(K.stream, K.sizes, text(last) .. '-' .. text(bytes), count, chunk)
     end
     for _, m in ipairs(moves[i] or {}) do
       redis.call('HSET', K.index, m[1], m[3])

@@ -5,6 +5,7 @@
 --
 -- @grows
 -- @key stream   stream  ids <number of its last event>-<bytes up to and with it>, n: events in it, e: the events
+-- @key sizes    stream  the same ids with n: events, b: bytes of each
 -- @key state    hash    holes: there are numbers without an event; base: number before the first event; last, bytes, acked, acked_bytes; journal: see ingest_add
 -- @arg journal  text    the journal's name, given with the last call; empty before
 -- @arg ids      json<2000  ids of the chunks, ascending
@@ -27,12 +28,12 @@ for i, id in ipairs(ids) do
   if last >= 0 and n - counts[i] > last then
     -- A chunk that was stored and never answered is missing: an entry without events keeps the numbers without a gap.
     local size = b - #A.chunks[i]
-    redis.call('XADD', K.stream, text(n - counts[i]) .. '-' .. text(size), 'n', text(n - counts[i] - last), 'e', '')
+    take_in(K.stream, K.sizes, text(n - counts[i]) .. '-' .. text(size), text(n - counts[i] - last), '')
     redis.call('HSET', K.state, 'holes', '1')
     last = n - counts[i]
   end
   if n > last then
-    redis.call('XADD', K.stream, text(n) .. '-' .. text(b), 'n', counts[i], 'e', A.chunks[i])
+    take_in(K.stream, K.sizes, text(n) .. '-' .. text(b), counts[i], A.chunks[i])
     last, bytes, back = n, b, back + 1
   end
 end
