@@ -18,7 +18,7 @@ REMEMBERED = 3600
 """Seconds for which a group that is sent again is known; a gateway gives up within seconds."""
 SLICE_RECORDS, SLICE_BYTES = 50_000, 32 << 20
 """What one task reads."""
-PAGE_ENTRIES, PAGE_BYTES = 5_000, 4 << 20
+PAGE_ENTRIES, PAGE_BYTES = 2_000, 4 << 20
 """What one answer of Redis holds while a slice is read."""
 MOVED = "moved"
 """In place of an id: a lane was not in the state that the caller saw."""
@@ -185,18 +185,17 @@ class IngestStore(BrokerBase):
         Raises SourceError where one is missing.
         """
         stream = self.keys.ingest(self.source)
-        at, end, count = int(slice.start) + 1, int(slice.end), 16
+        at, end = int(slice.start) + 1, int(slice.end)
         while at <= end:
             with reaching(self.redis):
-                found: Any = self.redis.xrange(stream, str(at), "+", count=count)
+                found: Any = self.redis.xrange(stream, str(at), "+", count=self._page(at, end))
             page: list[tuple[bytes, bytes]] = []
-            begin, size = at, 0
+            begin = at
             for id, fields in found:
                 last, chunk = int(id.partition(b"-")[0]), fields[b"e"]
                 first = last - int(fields[b"n"]) + 1
                 if first > at:
                     break
-                size += len(chunk)
                 events = split(chunk)[at - first : end - first + 1]
                 tail = id[id.index(b"-") :]
                 page += zip((b"%d%b" % (n, tail) for n in range(at, end + 1)), events)
@@ -210,7 +209,24 @@ class IngestStore(BrokerBase):
                 )
             if page:
                 yield page
-            count = max(1, min(PAGE_ENTRIES, PAGE_BYTES * len(found) // max(1, size)))
+
+    def _page(self, at: int, end: int) -> int:
+        """How many entries from event `at` on are one page: PAGE_BYTES, but one entry, and nothing behind `end`. Redis
+        copies all of them in one command. One, where no sizes say how large they are."""
+        with reaching(self.redis):
+            sizes: Any = self.redis.xrange(self.keys.ingest_sizes(self.source), str(at), "+", count=PAGE_ENTRIES)
+        count, size = 0, 0
+        for id, fields in sizes:
+            last = int(id.partition(b"-")[0])
+            if count == 0 and last - int(fields[b"n"]) >= at:
+                break
+            size += int(fields[b"b"])
+            if count and size > PAGE_BYTES:
+                break
+            count += 1
+            if last >= end:
+                break
+        return max(1, count)
 
     def ack(self, to: int) -> None:
         """Removes the events up to number `to`; nothing where they are gone already."""

@@ -27,6 +27,13 @@ def client(redis_server: RedisServer) -> Iterator[Client]:
 
 
 @pytest.fixture
+def raw_client(redis_server: RedisServer) -> Iterator[Client]:
+    client = connect(Settings(redis_url=redis_server.url), raw=True)
+    yield client
+    client.close()
+
+
+@pytest.fixture
 def store(client: Client) -> IngestStore:
     return IngestStore("p", "web", client)
 
@@ -208,3 +215,32 @@ def test_a_plan_that_has_looked_at_much_ends_and_the_next_one_goes_on(
         plans += 1
     assert 2 <= plans <= 6
     assert sum(s.records or 0 for s in slices) == 40
+
+
+@pytest.mark.proves("C13")
+@pytest.mark.parametrize("known", [True, False])
+def test_no_answer_of_redis_is_larger_than_a_page_but_for_one_event(
+    store: IngestStore, raw_client: Client, stream: str, sizes: str, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Given small entries with large ones behind and among them, then they are read in pages of so many bytes."""
+    monkeypatch.setattr(module, "PAGE_BYTES", 1_000)
+    for group, size in enumerate([10, 900, 10, 2_000]):
+        put(store, group, *[3] * 40, size=size // 3)
+    if not known:
+        raw_client.delete(sizes)
+    answers: list[tuple[int, int]] = []
+    xrange = raw_client.xrange
+
+    def spy(key: str, *args: object, **options: object) -> object:
+        found = xrange(key, *args, **options)  # type: ignore[arg-type]
+        if key == stream:
+            answers.append((len(found), sum(len(of[b"e"]) for _, of in found)))  # type: ignore[arg-type,union-attr,misc]
+        return found
+
+    reader = IngestStore("p", "web", raw_client)
+    monkeypatch.setattr(raw_client, "xrange", spy)
+    for slice in store.plan(None, Limit(None, None)):
+        assert sum(map(len, reader.entries(slice))) == int(slice.end) - int(slice.start)
+    assert all(count == 1 or size <= 1_000 for count, size in answers)
+    # And of small ones there are many in each, where it is known that they are
+    assert max(count for count, _ in answers) == (40 if known else 1)
