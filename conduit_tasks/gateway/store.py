@@ -18,7 +18,7 @@ REMEMBERED = 3600
 """Seconds for which a group that is sent again is known; a gateway gives up within seconds."""
 SLICE_RECORDS, SLICE_BYTES = 50_000, 32 << 20
 """What one task reads."""
-PAGE_ENTRIES, PAGE_BYTES = 2_000, 4 << 20
+PAGE_ENTRIES, PAGE_BYTES = 5_000, 4 << 20
 """What one answer of Redis holds while a slice is read."""
 MOVED = "moved"
 """In place of an id: a lane was not in the state that the caller saw."""
@@ -185,20 +185,21 @@ class IngestStore(BrokerBase):
         Raises SourceError where one is missing.
         """
         stream = self.keys.ingest(self.source)
-        at, end = int(slice.start) + 1, int(slice.end)
+        at, end, before, wide = int(slice.start) + 1, int(slice.end), -1, 16
         while at <= end:
+            # Redis copies what one command reads: so much of it that this is known to be a page, else one entry.
+            until = self._within_a_page(at, min(end, at + wide - 1), before)
             with reaching(self.redis):
-                found: Any = self.redis.xrange(stream, str(at), "+", count=self._page(at, end))
+                found: Any = self.redis.xrange(stream, str(at), until or "+", count=PAGE_ENTRIES if until else 1)
             page: list[tuple[bytes, bytes]] = []
             begin = at
             for id, fields in found:
-                last, chunk = int(id.partition(b"-")[0]), fields[b"e"]
+                last, before = map(int, id.split(b"-"))
                 first = last - int(fields[b"n"]) + 1
                 if first > at:
                     break
-                events = split(chunk)[at - first : end - first + 1]
-                tail = id[id.index(b"-") :]
-                page += zip((b"%d%b" % (n, tail) for n in range(at, end + 1)), events)
+                events = split(fields[b"e"])[at - first : end - first + 1]
+                page += zip((b"%d-%d" % (n, before) for n in range(at, end + 1)), events)
                 at = last + 1
                 if at > end:
                     break
@@ -209,24 +210,31 @@ class IngestStore(BrokerBase):
                 )
             if page:
                 yield page
+            wide = 2 * (at - begin)
 
-    def _page(self, at: int, end: int) -> int:
-        """How many entries from event `at` on are one page: PAGE_BYTES, but one entry, and nothing behind `end`. Redis
-        copies all of them in one command. One, where no sizes say how large they are."""
+    def _within_a_page(self, at: int, to: int, before: int) -> bytes | None:
+        """The id of an entry, at event `to` or earlier: those from event `at` up to it are one, or PAGE_BYTES together.
+        `before`: bytes of all before them; -1: not known. None where the sizes do not say it."""
+        while (holding := self._holding(at if before < 0 else to)) is not None:
+            id, first, size, own = holding
+            if before < 0:
+                before = size - own
+            elif size - before <= PAGE_BYTES or first <= at:
+                return id
+            else:
+                to = (at + to) // 2
+        return None
+
+    def _holding(self, event: int) -> tuple[bytes, int, int, int] | None:
+        """Of the entry that holds an event: its id and first event, bytes up to and with it, and its own."""
         with reaching(self.redis):
-            sizes: Any = self.redis.xrange(self.keys.ingest_sizes(self.source), str(at), "+", count=PAGE_ENTRIES)
-        count, size = 0, 0
-        for id, fields in sizes:
-            last = int(id.partition(b"-")[0])
-            if count == 0 and last - int(fields[b"n"]) >= at:
-                break
-            size += int(fields[b"b"])
-            if count and size > PAGE_BYTES:
-                break
-            count += 1
-            if last >= end:
-                break
-        return max(1, count)
+            found: Any = self.redis.xrange(self.keys.ingest_sizes(self.source), str(event), "+", count=1)
+        for id, fields in found:
+            last, size = map(int, id.split(b"-"))
+            first = last - int(fields[b"n"]) + 1
+            if first <= event:
+                return id, first, size, int(fields[b"b"])
+        return None
 
     def ack(self, to: int) -> None:
         """Removes the events up to number `to`; nothing where they are gone already."""
