@@ -191,10 +191,15 @@ def _target(file: Path, pipeline: Pipeline) -> Path:
     target = _place(file, pipeline, load_folder(settings().path(settings().pipelines)).declared)
     if target.resolve() == file.resolve() or not target.exists():
         return target
-    here, there = ({p.id for p in load_file(path).pipelines} for path in (file, target))
-    if lost := sorted(there - here):
+    here, there = load_file(file), load_file(target)
+    if lost := sorted({d.id for d in there.declared} - {p.id for p in here.pipelines}):
         raise ConfigError(
             f"{file} would take the place of {target}, which also holds {', '.join(lost)}: put them into {file}, too"
+        )
+    if unread := next((f for f in there.errors if f.code in ("E001", "E002")), None):
+        raise ConfigError(
+            f"{file} would take the place of {target}, and what that holds beside {pipeline.id} is unknown ({unread}): "
+            "mend it, or remove it"
         )
     return target
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -19,7 +19,7 @@ from conduit_tasks.pipeline.findings import Finding, Path, Report, nearest
 from conduit_tasks.pipeline.lookup import Wanted, can_hold
 from conduit_tasks.pipeline.mend import keep_sure, mended
 from conduit_tasks.pipeline.topology import Pipeline
-from conduit_tasks.pipeline.yaml import Document, read
+from conduit_tasks.pipeline.yaml import Document, Named, named, read
 
 VERSIONS = ("2.0", "2.1", "2.2")
 LATEST = VERSIONS[-1]
@@ -70,6 +70,7 @@ def load_file(
     by itself. Never raises for what is in the file, nor for a file that cannot be read (E001).
     """
     result = LoadResult()
+    variables = os.environ if env is None else env
     try:
         text = FilePath(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -77,8 +78,10 @@ def load_file(
         result.findings.append(
             Finding(str(path), 0, 0, "E001", "error", f"cannot be read: {reason}", "check the path and its permissions")
         )
+        if isinstance(error, UnicodeDecodeError):
+            _declare(named(error.object.decode("utf-8-sig", "replace"), variables), str(path), result)
         return result
-    for document in read(text, str(path), os.environ if env is None else env):
+    for document in read(text, str(path), variables):
         _load_document(document, result, plugins, records)
     return _checked_ids(result, plugins) if check_ids else result
 
@@ -149,6 +152,7 @@ def get_pipeline(id: str) -> Pipeline:
 def _load_document(document: Document, result: LoadResult, plugins: bool, records: bool) -> None:
     report, root = document.report, document.value
     ids: dict[int, str] = {}
+    _declare(document.named, report.file, result)
     if root is None:
         if not report.found:
             report.add("W106", (), "the document is empty", "remove it, or add version and pipelines")
@@ -159,7 +163,7 @@ def _load_document(document: Document, result: LoadResult, plugins: bool, record
         if version:
             pipelines = _pipelines(root, report)
             ids = {n: str(p["id"]) for n, p in enumerate(pipelines) if isinstance(p, dict) and p.get("id")}
-            result.declared += [Declared(id, report.file, report.locate(("pipelines", n))[0]) for n, id in ids.items()]
+            _declare([Named(id, report.locate(("pipelines", n))[0]) for n, id in ids.items()], report.file, result)
             for index, keys in enumerate(pipelines):
                 pipeline = _load_pipeline(keys, ("pipelines", index), report, version, plugins)
                 if pipeline and records:
@@ -169,6 +173,10 @@ def _load_document(document: Document, result: LoadResult, plugins: bool, record
                 if pipeline:
                     result.pipelines.append(pipeline)
     result.findings += report.findings(ids)
+
+
+def _declare(ids: Iterable[Named], file: str, result: LoadResult) -> None:
+    result.declared += [Declared(id, file, line) for id, line in ids]
 
 
 def _version(root: dict[str, Any], report: Report) -> str | None:

@@ -19,17 +19,17 @@ from typing import Any
 
 import yaml
 from ruamel.yaml import YAML
+from ruamel.yaml.docinfo import DocInfo
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
+from conduit_tasks.pipeline.broken import DEPTH, LONGEST, Named, ids_before_break
 from conduit_tasks.pipeline.findings import Mark, Path, Report
 
 Node = Any
 """A node of either library: `id`, `tag`, `value`, `style`, `start_mark`."""
 _VARIABLE = re.compile(r"\$(?:(\$)|\{([^}]*+)(\})?|([A-Za-z_][A-Za-z0-9_]*))")
 _BARE = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*))")
-DEPTH, LONGEST = 64, 4 << 20
-"""Lists and maps inside each other, and characters, of a file."""
 _BEGINNING = re.compile(r"^[ \t?:-]+", re.MULTILINE)
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 MAX_NODES = 100_000
@@ -38,10 +38,12 @@ MAX_NODES = 100_000
 
 @dataclass
 class Document:
-    """One YAML document. `value`: dict, list, str (every scalar), None (null)."""
+    """One YAML document. `value`: dict, list, str (every scalar), None (null). `named`: of a broken one, the ids of
+    pipelines that are named before the break, or behind it where that is no matter of YAML (nested too deep)."""
 
     value: Any
     report: Report
+    named: list[Named] = field(default_factory=list)
 
 
 @dataclass
@@ -181,7 +183,17 @@ def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
         mark, message = _problem(error)
         hint = "mend the YAML: indent with spaces, quote templates, and ${NAME} inside braces"
         documents[-1].report.add("E002", (), message, hint, mark=mark)
+        documents[-1].named = named(text, env, len(documents) - 1)
     return documents
+
+
+def named(text: str, env: Mapping[str, str], whole: int = 0) -> list[Named]:
+    """The ids of pipelines that a broken file names, behind the `whole` documents at its beginning that were read."""
+    reader, out = _Reader(Report(""), env), []
+    for id, line in ids_before_break(text, whole):
+        mark = yaml.Mark("", 0, line - 1, 0, None, None)
+        out.append(Named(str(reader.scalar(yaml.ScalarNode("", id, mark), ())), line))
+    return out
 
 
 def _nodes(text: str) -> Iterator[Node]:
@@ -213,7 +225,9 @@ def _check_depth(text: str) -> None:
 
 
 def _slowly(text: str) -> Iterator[Node]:
-    constructor, parser = YAML(typ="safe", pure=True).get_constructor_parser(io.StringIO(text))
+    library = YAML(typ="safe", pure=True)
+    library.doc_infos.append(DocInfo())  # where directives are noted
+    constructor, parser = library.get_constructor_parser(io.StringIO(text))
     try:
         with warnings.catch_warnings():
             # Of anchors given twice, which YAML allows.

@@ -265,6 +265,19 @@ def test_a_mended_file_takes_the_place_of_the_broken_one(home: Path, changed: Pa
     assert [p.name for p in live.parent.iterdir()] == [live.name]
 
 
+def test_a_file_does_not_take_what_a_broken_one_holds_with_it(home: Path, changed: Path) -> None:
+    # Given a file that names p and breaks behind q
+    both = file_of(SOURCE, A) + file_of(SOURCE, B, id="q").partition("pipelines:\n")[2]
+    live = write(home, f"{both}  bad: [unclosed\n", "other")
+    # When p is put into another file, then nothing is changed, whether or not q goes with it
+    for text, said in ((file_of(SOURCE, A), "also holds q"), (both, "what that holds beside p is unknown")):
+        changed.write_text(text)
+        result = conduit("apply", changed, "--deadline", "0")
+        assert said in str(result.exception)
+    assert live.read_text() == f"{both}  bad: [unclosed\n"
+    assert [p.name for p in live.parent.iterdir()] == [live.name]
+
+
 def killed_after(steps: int, work: Callable[[Callable[[str], None]], Any]) -> bool:
     """Runs `work` in a child that is killed with SIGKILL after so many steps; False where it ended before."""
     child = os.fork()

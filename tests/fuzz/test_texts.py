@@ -48,6 +48,8 @@ YAML = [
         ">\n",
         "---\n",
         "...\n",
+        "\n%YAML 1.2\n---\n",
+        "\n%TAG ! x\n---\n",
         "? ",
         ": ",
         "- ",
@@ -148,6 +150,7 @@ def loaded(path: Path, text: bytes) -> None:
 @given(text=near(YAML).map(lambda text: text.encode(errors="surrogatepass")) | damaged(st.just(GOOD)))
 @example(text=b"a: &a [" + b"*a," * 9 + b"]")
 @example(text=b"\xff\xfe" + "version: 2.2".encode("utf-16-le"))
+@example(text=b"%YAML 1.2\n---\npipelines: [")
 def test_a_pipeline_file_that_is_none_has_findings(tmp_path: Path, text: bytes) -> None:
     loaded(tmp_path / "p.yaml", text)
 

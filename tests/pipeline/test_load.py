@@ -266,12 +266,91 @@ def test_an_id_used_twice_is_refused_in_both_copies_also_where_one_is_broken(
     assert clashes == [("a.yaml", 3), ("b.yaml", 3)]
 
 
-def test_a_document_that_is_no_yaml_has_no_ids_that_another_file_could_use_too(project: Files) -> None:
+BREAKS = {
+    "left open": "{whole}  bad: [unclosed\n",
+    "indented wrongly": "{whole}   bad: x\n",
+    "a tab": "{whole}\tbad: x\n",
+    "a template that is not quoted": "{whole}    description: {{{{ .Key }}}}\n",
+    "an alias of nothing": "{whole}    description: *none\n",
+    "an alias of itself": "{whole}    description: &a [*a]\n",
+    "a character that no text has": "{whole}    description: \x00\n",
+    "nested too deep": "{whole}    description: " + "[" * 100 + "]" * 100 + "\n",
+    "too long": "{whole}#" + "x" * (4 << 20) + "\n",
+    "not UTF-8": "{whole}    description: \udcff\n",
+    "an id by an alias": "x: &n p\npipelines:\n  - id: *n # id: p\n    x: [\n",
+    "an id of a variable": "{of_variable}  bad: [unclosed\n",
+    "a map that is open": "version: '2.2'\npipelines: [{{name: x, id: p, connectors: [",
+    "behind a whole document": "a: b\n--- # good\n{whole}  bad: [unclosed\n",
+    "in what YAML 1.2 alone knows": "%YAML 1.2\n---\n{whole}  bad: [unclosed\n",
+}
+
+
+@pytest.mark.parametrize("case", BREAKS)
+def test_an_id_that_a_file_names_before_it_breaks_is_used(project: Files, case: str) -> None:
+    # Given a sound pipeline, and a file with another one of that id which is no YAML to its end
     project.write(project.with_pipeline(), "a.yaml")
-    project.write(project.with_pipeline() + "  bad: [unclosed\n", "b.yaml")
+    project.write(project.with_pipeline().replace("id: p", "id: q"), "c.yaml")
+    other = BREAKS[case].format(
+        whole=project.with_pipeline(), of_variable=project.with_pipeline().replace("id: p", "id: ${ID}")
+    )
+    (project.folder / "b.yaml").write_bytes(other.encode(errors="surrogateescape"))
+    # When all are loaded
+    result = load_folder(project.folder, env={"ID": "p"})
+    # Then neither is there, both are named, and what has nothing to do with it stays
+    assert [p.id for p in result.pipelines] == ["q"]
+    clashes = {os.path.basename(f.file): f for f in result.errors if f.code == "E105"}
+    assert sorted(clashes) == ["a.yaml", "b.yaml"]
+    assert f"b.yaml:{clashes['b.yaml'].line}" in clashes["a.yaml"].message
+    assert "a.yaml:3" in clashes["b.yaml"].message
+    line = other.splitlines()[clashes["b.yaml"].line - 1]
+    assert "id: p" in line or "id: ${ID}" in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: [unclosed\npipelines:\n  - id: p\n",  # behind the break
+        "pipelines:\n  - id: q\n    connectors:\n      - id: p\n    x: [\n",
+        "pipelines:\n  - id: q\n    settings: {id: p}\n    x: [\n",
+        "pipelines:\n  p:\n    id: p\n    x: [\n",
+        "other:\n  - id: p\n    x: [\n",
+        "pipelines:\n  - ? {id: p}\n    : p\n    x: [\n",
+        "pipelines:\n  - - id: p\n    - [\n",
+        "pipelines:\n  - id: [p]\n    x: [\n",
+        "pipelines:\n  - id: *p\n    x: [\n",
+        "pipelines:\n  - id:\n    x: [\n",
+        "x: \x00pipelines",
+        "",
+    ],
+)
+def test_what_is_no_id_of_a_pipeline_in_a_broken_file_keeps_nobody_out(project: Files, text: str) -> None:
+    project.write(project.with_pipeline(), "a.yaml")
+    project.write(text, "b.yaml")
     result = load_folder(project.folder, env={})
-    assert [(p.id, os.path.basename(p.file)) for p in result.pipelines] == [("p", "a.yaml")]
-    assert [(os.path.basename(f.file), f.code) for f in result.errors] == [("b.yaml", "E002")]
+    assert [p.id for p in result.pipelines] == ["p"]
+    assert "E105" not in {f.code for f in result.errors}
+
+
+def test_what_stands_before_a_break_is_declared_once(project: Files) -> None:
+    # Given a file with a whole document, and one that breaks behind two pipelines
+    text = project.with_pipeline() + "---\n" + project.with_pipeline().replace("id: p", "id: q")
+    text += "  - id: r\n    x: [\n"
+    result = load_file(project.write(text), env={})
+    assert [(d.id, d.line) for d in result.declared] == [("p", 3), ("q", 16), ("r", 26)]
+    assert [f.code for f in result.errors] == ["E002"]
+    assert [p.id for p in result.pipelines] == ["p"]
+
+
+def test_a_sound_file_is_parsed_once(project: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given that nobody may look for what stands before a break
+    def looked(*_: object) -> None:
+        raise AssertionError("a sound file was looked at twice")
+
+    monkeypatch.setattr("conduit_tasks.pipeline.yaml.ids_before_break", looked)
+    # Then sound files are loaded, broken pipelines among them
+    project.write(project.with_pipeline(), "a.yaml")
+    project.write(project.with_pipeline().replace("type: source", "type: sauce"), "b.yaml")
+    assert len(load_folder(project.folder, env={}).declared) == 2
 
 
 def test_the_end_of_a_files_name_is_read_in_any_case(project: Files) -> None:

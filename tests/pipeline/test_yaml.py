@@ -84,6 +84,16 @@ def test_broken_yaml_is_an_error_with_a_place(text: str) -> None:
     assert all(f.line == 1 and f.column >= 1 for f in findings)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["%YAML 1.2\n---\na: [", "%YAML 9.9\n---\na: 1", "%YAML 1.x\n---\na: 1", "%TAG ! x\n---\na: [", "%X\n---\na: ["],
+)
+def test_broken_yaml_with_directives_is_an_error_with_a_place(text: str) -> None:
+    (finding,) = [f for d in read(text, "f", {}) for f in d.report.findings({})]
+    assert finding.code == "E002"
+    assert finding.line >= 1
+
+
 def test_documents_before_broken_yaml_are_there() -> None:
     documents = read("a: 1\n---\nb: [\n", "f", {})
     assert documents[0].value == {"a": "1"}
