@@ -5,16 +5,13 @@ from __future__ import annotations
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Path, Report
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys
+from conduit_tasks.pipeline.pipe_names import ONE_UNCONFIRMED, check_name
 from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import INDEX_PIPES, LEAST_BULK_TIMEOUT, Delivery
 from conduit_tasks.pipeline.units import parse_duration
 
 STRICT_PIPES = INDEX_PIPES | {"sequential"}
 """Pipes whose promise is an order (SEMANTICS O4–O6r)."""
-RESENDING = frozenset({"resend", "resend-multi"})
-"""Pipes whose promise is that what is not confirmed in time is sent again (SEMANTICS O1, O2)."""
-ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
-"""Pipes that have one record on its way in all."""
 KEY_LANES = 64
 """As `order-by: key` has them (`delivery.lanes`, which loads more than parsing DAGs may)."""
 _DERIVING = frozenset({"split", "clone"})
@@ -29,7 +26,7 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Repo
     delivery, path = connector.delivery.effective(), (*base, "delivery")
     written = {str(DeliveryKeys.model_fields[name].alias or name) for name in connector.delivery.model_fields_set}
     _check_pipe(delivery, report, path)
-    _check_name(delivery, report, path)
+    check_name(delivery, report, path)
     _check_unconfirmed(delivery, report, path)
     if delivery.guarantee == "at-most-once":
         _check_at_most_once(delivery, written, report, path)
@@ -85,35 +82,6 @@ def _check_pipe(delivery: DeliveryKeys, report: Report, path: Path) -> None:
             (*path, "order-by"),
             f"the pipe {delivery.pipe} promises an order, order-by: none gives it up",
             "write order-by: partition or key, or a pipe without an order (resend-multi, stream)",
-        )
-
-
-def _check_name(delivery: DeliveryKeys, report: Report, path: Path) -> None:
-    """What makes the name of a pipe untrue without contradicting anything else."""
-    if delivery.pipe in RESENDING and not delivery.retry:
-        written = (*path, "retry")
-        report.add(
-            "W205",
-            written if written in report.keys else (*path, "pipe"),
-            f"the pipe {delivery.pipe} sends again what was not confirmed, and here nothing is sent again within a run",
-            "write pipe: stream" if delivery.guarantee == "at-most-once" else "remove retry, or write pipe: stream",
-        )
-    if delivery.pipe != "resend-multi":
-        return
-    if delivery.max_unconfirmed == 1:
-        report.add(
-            "W205",
-            (*path, "max-unconfirmed"),
-            "the pipe resend-multi has several records on their way, not one",
-            "remove max-unconfirmed, or write pipe: resend",
-        )
-    elif delivery.order_by == "partition":
-        report.add(
-            "W205",
-            (*path, "order-by"),
-            "the pipe resend-multi has several records on their way, and with order-by: partition there is one per "
-            "source partition",
-            "write order-by: key for 64 lanes, or none; or pipe: resend",
         )
 
 

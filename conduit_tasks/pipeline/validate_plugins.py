@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Path, Report, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.pipe_names import check_batch_wise
 from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import INDEX_PIPES, Processor
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
-from conduit_tasks.pipeline.validate_delivery import ONE_UNCONFIRMED
 from conduit_tasks.pipeline.validate_settings import check_settings
 
 
@@ -169,13 +169,8 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: P
             "forget what was sent in its last second, which is then sent twice",
             "set appendfsync always (`conduit broker check` says what it is), or write guarantee: at-least-once",
         )
-    if delivery.pipe in ONE_UNCONFIRMED and batch_wise:
-        report.add(
-            "W205",
-            (*path, "delivery", "pipe"),
-            f"the pipe {delivery.pipe} has one record on its way, and '{connector.plugin}' writes many at a time",
-            "write pipe: stream",
-        )
+    if batch_wise:
+        check_batch_wise(delivery, connector.plugin, report, (*path, "delivery"))
     if delivery.pipe in INDEX_PIPES and batch_wise and not cls.keeps_index:
         report.add(
             "W202",

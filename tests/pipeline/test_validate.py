@@ -9,6 +9,7 @@ import pytest
 
 from conduit_tasks.pipeline.findings import CODES
 from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.pipes import PIPES
 from tests.pipeline.conftest import Files
 
 Only = Callable[..., tuple[int, int, str, str, str]]
@@ -102,12 +103,6 @@ def test_a_wrong_key_of_the_pipeline_is_found_at_its_place(
             "E209",
             "plugin: log keeps none",
         ),
-        ("delivery: {pipe: resend, retry: 0}", "W205", "nothing is sent again within a run"),
-        ("delivery: {pipe: resend, guarantee: at-most-once}", "W205", "write pipe: stream"),
-        ("delivery: {pipe: resend-multi, retry: 0}", "W205", "nothing is sent again within a run"),
-        ("delivery: {pipe: resend-multi, max-unconfirmed: 1}", "W205", "not one"),
-        ("delivery: {pipe: resend-multi, order-by: partition}", "W205", "one per source partition"),
-        ("delivery: {pipe: resend-multi, order-by: partition, max-unconfirmed: 8}", "W205", "one per source partition"),
         ("delivery: {pipe: resend-multi, order-by: key, max-unconfirmed: 65}", "W202", "64 lanes"),
         ("delivery: {retry: -1}", "E103", "write 0 or more"),
         ("delivery: {timeout: 10}", "E103", "is not a duration"),
@@ -122,6 +117,55 @@ def test_contradictory_delivery_options_are_found(only: Only, files: Files, keys
     line, _, found, message, hint = only(files.with_pipeline(destination=keys))
     assert (found, line) == (code, DESTINATION_LINE)
     assert says in f"{message} {hint}"
+
+
+UNTRUE = {
+    "retry: 0": ("retry", {"resend", "resend-multi", "sequential", "continuous", "continuous-relaxed"}),
+    "guarantee: at-most-once": (
+        "guarantee",
+        {"resend", "resend-multi", "sequential", "continuous", "continuous-relaxed"},
+    ),
+    "guarantee: at-most-once, retry: 0": (
+        "guarantee",
+        {"resend", "resend-multi", "sequential", "continuous", "continuous-relaxed"},
+    ),
+    "guarantee: at-most-once, on-unavailable: dead-letter": (
+        "guarantee",
+        {"resend", "resend-multi", "sequential", "continuous", "continuous-relaxed"},
+    ),
+    "on-unavailable: dead-letter": ("on-unavailable", {"sequential", "continuous", "continuous-relaxed"}),
+    "max-unconfirmed: 1": ("max-unconfirmed", {"resend-multi"}),
+    "order-by: partition": ("order-by", {"resend-multi"}),
+    "order-by: partition, max-unconfirmed: 1": ("max-unconfirmed", {"resend-multi"}),
+    "order-by: key": ("", set()),
+    "retry: 3": ("", set()),
+    "on-unavailable: wait": ("", set()),
+    "guarantee: effectively-once": ("", set()),
+    "refused: complete": ("", set()),
+    "rate-limit: 5/s": ("", set()),
+}
+"""Options → which of them makes a pipe's name untrue, and whose."""
+
+
+@pytest.mark.parametrize("pipe", PIPES)
+@pytest.mark.parametrize("options", UNTRUE)
+def test_what_makes_the_name_of_a_pipe_untrue_is_warned_of_at_its_place(files: Files, options: str, pipe: str) -> None:
+    # Given each pipe with each option
+    key, pipes = UNTRUE[options]
+    text = f"delivery: {{pipe: {pipe}, {options}}}"
+    # When it is looked at
+    found = [f for f in files.load(files.with_pipeline(destination=text)).findings if f.code != "W202"]
+    # Then there is one warning, at the option, for the pipes whose name is untrue, and none for the others
+    line = f"        {text}"
+    assert [(f.code, f.line, line[f.column - 1 :].split(":", maxsplit=1)[0]) for f in found] == (
+        [("W205", DESTINATION_LINE, key)] if pipe in pipes else []
+    )
+    assert all(f"the pipe {pipe} " in f.message and f.hint for f in found)
+
+
+@pytest.mark.parametrize("pipe", PIPES)
+def test_a_pipe_without_more_is_what_its_name_says(files: Files, pipe: str) -> None:
+    assert files.load(files.with_pipeline(destination=f"delivery: {{pipe: {pipe}}}")).findings == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""What makes the name of a pipe untrue without contradicting another option (W205): a table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.model import DeliveryKeys
+
+ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
+"""Pipes that have one record on its way in all (SEMANTICS O1, O4)."""
+SEVERAL = frozenset({"resend-multi"})
+"""Pipes that have several on their way (O2)."""
+RESENDING = frozenset({"resend", "resend-multi"})
+"""Pipes whose promise is that what is not confirmed in time is sent again (O1, O2)."""
+CONTINUOUS = frozenset({"sequential", "continuous", "continuous-relaxed"})
+"""Pipes with which nothing overtakes what was not confirmed; they need a route below that re-sends (O4, O6, O6r)."""
+AT_MOST_ONCE = "at-most-once"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`key`: the option at fault, where the finding is if it is written (else at the pipe's name). `when`: whether its
+    value makes the name untrue, of what holds; `written`: only where the option is written."""
+
+    pipes: frozenset[str]
+    key: str
+    when: Callable[[DeliveryKeys], bool]
+    says: str
+    hint: str
+    written: bool = False
+
+
+RULES = (
+    Rule(
+        RESENDING,
+        "retry",
+        lambda d: not d.retry and d.guarantee != AT_MOST_ONCE,
+        "sends again what was not confirmed, and here nothing is sent again within a run",
+        "remove retry, or write pipe: stream",
+    ),
+    Rule(
+        CONTINUOUS,
+        "retry",
+        lambda d: not d.retry and d.guarantee != AT_MOST_ONCE,
+        "has nothing overtake what was not confirmed, and with retry: 0 a record that fails once may be given up for "
+        "the next one: nothing is sent again within a run",
+        "write retry: 5, or pipe: stream",
+        written=True,
+    ),
+    Rule(
+        RESENDING | CONTINUOUS,
+        "guarantee",
+        lambda d: d.guarantee == AT_MOST_ONCE,
+        "loses nothing, and guarantee: at-most-once gives up what may have been sent: nothing is sent again",
+        "write pipe: stream, or guarantee: at-least-once",
+    ),
+    Rule(
+        CONTINUOUS,
+        "on-unavailable",
+        lambda d: d.on_unavailable == "dead-letter" and d.guarantee != AT_MOST_ONCE,
+        "has nothing overtake what was not confirmed, and with on-unavailable: dead-letter what comes after an outage "
+        "overtakes what came in it",
+        "remove on-unavailable (it is waited for), or write pipe: stream",
+        written=True,
+    ),
+    Rule(
+        SEVERAL,
+        "max-unconfirmed",
+        lambda d: d.max_unconfirmed == 1,
+        "has several records on their way, not one",
+        "remove max-unconfirmed, or write pipe: resend",
+    ),
+    Rule(
+        SEVERAL,
+        "order-by",
+        lambda d: d.order_by == "partition" and d.max_unconfirmed > 1,
+        "has several records on their way, and with order-by: partition there is one per source partition",
+        "write order-by: key for 64 lanes, or none; or pipe: resend",
+    ),
+)
+"""Of `stream`, `monotonic` and `monotonic-relaxed` no option makes the name untrue: the first says nothing of a record
+on its way, and with the others what is given up leaves a gap (O3, O5, O5r)."""
+
+
+def check_name(delivery: DeliveryKeys, report: Report, path: Path) -> None:
+    """`delivery`: what holds, defaults of the pipe included; `path`: where it is written."""
+    for rule in RULES:
+        place = (*path, rule.key)
+        there = place in report.keys
+        if delivery.pipe in rule.pipes and rule.when(delivery) and (there or not rule.written):
+            report.add("W205", place if there else (*path, "pipe"), f"the pipe {delivery.pipe} {rule.says}", rule.hint)
+
+
+def check_batch_wise(delivery: DeliveryKeys, plugin: str, report: Report, path: Path) -> None:
+    """The same of a destination that writes many records at a time."""
+    if delivery.pipe in ONE_UNCONFIRMED:
+        report.add(
+            "W205",
+            (*path, "pipe"),
+            f"the pipe {delivery.pipe} has one record on its way, and '{plugin}' writes many at a time",
+            "write pipe: stream",
+        )
