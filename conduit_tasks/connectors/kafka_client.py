@@ -9,21 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import Option
+from conduit_tasks.connectors.base import Option, Spec
+from conduit_tasks.connectors.kafka_options import PASSED_ON, check_passed_on, passed_on
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.settings import settings as installation
 
 log = logging.getLogger(__name__)
-
-PASSED_ON = "librdkafka."
-OURS = frozenset(
-    {
-        *("bootstrap.servers", "group.id", "client.id", "enable.auto.commit", "enable.auto.offset.store"),
-        *("auto.offset.reset", "isolation.level", "enable.partition.eof", "enable.idempotence", "acks"),
-        *("transactional.id", "message.timeout.ms", "enable.gapless.guarantee"),
-    }
-)
-"""Settings of librdkafka on which the guarantees rest."""
 
 
 def transactional_id(pipeline: str, destination: str) -> str:
@@ -47,8 +38,8 @@ CONNECTION = (
 )
 
 
-def check_connection(settings: Mapping[str, str]) -> None:
-    """Raises ConfigError naming the option."""
+def check_connection(settings: Mapping[str, str], spec: Spec) -> None:
+    """Raises ConfigError naming the option. `spec`: of the connector."""
     options.duration(settings, "timeout")
     options.boolean(settings, "insecureSkipVerify")
     if not options.words(settings, "servers"):
@@ -61,9 +52,7 @@ def check_connection(settings: Mapping[str, str]) -> None:
         raise ConfigError("kafka: options 'clientCert' and 'clientKey' need each other")
     if settings.get("saslMechanism") and not (settings.get("saslUsername") and settings.get("saslPassword")):
         raise ConfigError("kafka: option 'saslMechanism' needs 'saslUsername' and 'saslPassword'")
-    for name in settings:
-        if name.removeprefix(PASSED_ON) in OURS and name.startswith(PASSED_ON):
-            raise ConfigError(f"kafka: option '{name}' is decided by this connector; leave it out")
+    check_passed_on(settings, spec)
 
 
 def library() -> Any:
@@ -100,8 +89,7 @@ def configuration(settings: Mapping[str, str]) -> dict[str, Any]:
             if value := settings.get(name):
                 config[f"{key}.pem" if "-----BEGIN" in value else f"{key}.location"] = _pem(value)
         config["enable.ssl.certificate.verification"] = not options.boolean(settings, "insecureSkipVerify")
-    config |= {n.removeprefix(PASSED_ON): v for n, v in settings.items() if n.startswith(PASSED_ON)}
-    return config
+    return config | passed_on(settings)
 
 
 def made(make: Callable[[], Any]) -> Any:

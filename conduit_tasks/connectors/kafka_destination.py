@@ -72,7 +72,7 @@ class KafkaDestination(BatchDestination):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         s = self.settings
-        client.check_connection(s)
+        client.check_connection(s, self.spec)
         asked = s.get(_SDK_FORMAT, "opencdc/json")
         if asked != "opencdc/json":
             raise ConfigError(
@@ -193,6 +193,7 @@ class KafkaDestination(BatchDestination):
         """A producer."""
         kafka = client.library()
         whole = {
+            "linger.ms": 5,
             **client.configuration(self.settings),
             "enable.idempotence": True,
             "acks": "all",
@@ -200,7 +201,6 @@ class KafkaDestination(BatchDestination):
             "message.max.bytes": self._bytes,
             "batch.size": self._bytes,
             "message.timeout.ms": int(self._delivery * 1000),
-            "linger.ms": 5,
             "queue.buffering.max.messages": max(2 * self.chunk, 100_000),
             **config,
         }

@@ -83,7 +83,7 @@ class KafkaSource(Source):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
-        client.check_connection(self.settings)
+        client.check_connection(self.settings, self.spec)
         self._timeout = options.duration(self.settings, "timeout")
         self._lease = options.duration(self.settings, "partition-lease")
         self._from_beginning = options.boolean(self.settings, "readFromBeginning")

@@ -64,9 +64,7 @@ def _named(message: str, settings: Iterable[str]) -> list[str]:
 
 
 def _place(names: Iterable[str], report: Report, path: Path) -> Path:
-    """Where a setting is written, nested or dotted."""
-    for name in names:
-        for written in ((*path, "settings", name), (*path, "settings", *name.split("."))):
-            if written in report.keys:
-                return written
-    return (*path, "settings")
+    """Where a setting is written: nested, dotted, or both."""
+    base = (*path, "settings")
+    below = {".".join(map(str, p[len(base) :])): p for p in report.keys if p[: len(base)] == base}
+    return next((below[name] for name in names if name in below), base)
