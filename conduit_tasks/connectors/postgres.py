@@ -260,7 +260,7 @@ class _Found:
             if self._n < self._skip:
                 self._n += 1
                 return True
-            records = truncated(bytes(head)) if kind == TRUNCATE else 1
+            records = truncated(bytes(head), size) if kind == TRUNCATE else 1
             if self.count and (self.count + records > self._records or self.bytes + size > self._size):
                 self._left = self._n
                 return False

@@ -17,6 +17,8 @@ POSTGRES_EPOCH_US = 946_684_800_000_000
 
 BEGIN, COMMIT, RELATION, INSERT, UPDATE, DELETE, TRUNCATE = b"BCRIUDT"
 _CHANGES = frozenset((INSERT, UPDATE, DELETE))
+_OLD, _NEW = b"KO", b"N"[0]
+"""In front of an old row (its key, or the whole of it) and of a new one."""
 IGNORED = frozenset(b"YOM")
 """Types, origins, logical messages: they change no row."""
 
@@ -89,66 +91,96 @@ class Decoder:
         self._relations: dict[int, Relation] = {}
 
     def decode(self, data: bytes) -> Message | None:
-        """What the message says, None where it changes nothing. Raises SourceError on one that is not known."""
+        """What the message says, None where it changes nothing. Raises SourceError on one that is not known, or that is
+        none: cut, longer than it says, of a table that was not told."""
+        try:
+            message, end = self._read(data)
+        except (struct.error, LookupError, ValueError):
+            raise _none(data) from None
+        if end != len(data):  # Also where a text is shorter than it says.
+            raise _none(data)
+        if isinstance(message, Relation):
+            self._relations[message.oid] = message
+        return message
+
+    def _read(self, data: bytes) -> tuple[Message | None, int]:
+        """The message, and where it ends. Raises what reading beyond the end raises."""
         kind = data[0]
         if kind in _CHANGES:
             return self._change(kind, data)
         if kind == BEGIN:
             lsn, committed, xid = struct.unpack_from(">QqI", data, 1)
-            return Begin(lsn, committed + POSTGRES_EPOCH_US, xid)
+            return Begin(lsn, committed + POSTGRES_EPOCH_US, xid), 21
         if kind == COMMIT:
             lsn, end = struct.unpack_from(">QQ", data, 2)
-            return Commit(lsn, end)
+            return Commit(lsn, end), 26
         if kind == RELATION:
-            return self._relation(data)
+            return _relation(data)
         if kind == TRUNCATE:
-            _, _, *oids = struct.unpack_from(f">IB{truncated(data)}I", data, 1)
-            return Truncate(tuple(self._relations[oid] for oid in oids))
+            count = truncated(data, len(data))
+            oids = struct.unpack_from(f">{count}I", data, 6)
+            return Truncate(tuple(self._relations[oid] for oid in oids)), len(data)
         if kind in IGNORED:
-            return None
+            return None, len(data)
         raise SourceError(f"postgres: a message of type {chr(kind)!r} is none of pgoutput's version 1; report it")
 
-    def _relation(self, data: bytes) -> Relation:
-        (oid,) = struct.unpack_from(">I", data, 1)
-        schema, at = _text(data, 5)
-        name, at = _text(data, at)
-        identity = chr(data[at])
-        (count,) = struct.unpack_from(">H", data, at + 1)
-        at += 3
-        columns = []
-        for _ in range(count):
-            key = bool(data[at] & 1)
-            column, at = _text(data, at + 1)
-            (type_,) = struct.unpack_from(">I", data, at)
-            at += 8
-            columns.append(Attribute(column, type_, key))
-        # An empty schema name is pg_catalog (manual, "Relation").
-        relation = Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
-        self._relations[oid] = relation
-        return relation
-
-    def _change(self, kind: int, data: bytes) -> Change:
+    def _change(self, kind: int, data: bytes) -> tuple[Change, int]:
         (oid,) = struct.unpack_from(">I", data, 1)
         relation = self._relations[oid]
         at, old, whole = 5, None, False
-        if data[at : at + 1] in (b"K", b"O"):
-            whole = data[at : at + 1] == b"O"
+        if kind != INSERT and data[at] in _OLD:
+            whole = data[at] == _OLD[1]
             old, _, at = _tuple(data, at + 1, relation)
             if not whole:
                 old = {c.name: old.get(c.name) for c in relation.columns if c.key}
         if kind == DELETE:
-            return Change("delete", relation, old, None, whole)
-        new, unchanged, _ = _tuple(data, at + 1, relation)
+            if old is None:
+                raise _none(data)
+            return Change("delete", relation, old, None, whole), at
+        if data[at] != _NEW:
+            raise _none(data)
+        new, unchanged, at = _tuple(data, at + 1, relation)
         if whole and old is not None:
             # A large value that did not change is in the old row.
             new.update({name: old[name] for name in unchanged if name in old})
             unchanged = [name for name in unchanged if name not in new]
-        return Change("insert" if kind == INSERT else "update", relation, old, new, whole, tuple(unchanged))
+        return Change("insert" if kind == INSERT else "update", relation, old, new, whole, tuple(unchanged)), at
 
 
-def truncated(data: bytes) -> int:
-    """How many tables a truncate message names."""
-    return int(struct.unpack_from(">I", data, 1)[0])
+def truncated(head: bytes, size: int) -> int:
+    """How many tables a truncate message of this size names. Raises SourceError where it has no room for them."""
+    count = int.from_bytes(head[1:5], "big")
+    if len(head) < 5 or 6 + 4 * count != size:
+        raise _none(head)
+    return count
+
+
+def _none(data: bytes) -> SourceError:
+    kind = repr(chr(data[0])) if data else "none"
+    return SourceError(
+        f"postgres: a message of type {kind} is cut, or is none of pgoutput's version 1; it is read again. If it stays "
+        "so, something between here and the server changes it: report it"
+    )
+
+
+def _relation(data: bytes) -> tuple[Relation, int]:
+    (oid,) = struct.unpack_from(">I", data, 1)
+    schema, at = _text(data, 5)
+    name, at = _text(data, at)
+    identity = chr(data[at])
+    (count,) = struct.unpack_from(">H", data, at + 1)
+    at += 3
+    columns = []
+    for _ in range(count):
+        key = bool(data[at] & 1)
+        column, at = _text(data, at + 1)
+        (type_, _modifier) = struct.unpack_from(">Ii", data, at)
+        at += 8
+        columns.append(Attribute(column, type_, key))
+    if identity not in "dfin" or len({column.name for column in columns}) != count:
+        raise _none(data)
+    # An empty schema name is pg_catalog (manual, "Relation").
+    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns)), at
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
@@ -157,21 +189,25 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def _tuple(data: bytes, at: int, relation: Relation) -> tuple[Values, list[str], int]:
-    """(values, names of those that are not told, where it ends)."""
+    """(values, names of those that are not told, where it ends). It has every column of its table."""
     (count,) = struct.unpack_from(">H", data, at)
+    if count != len(relation.columns):
+        raise _none(data)
     at += 2
     values: Values = {}
     unchanged: list[str] = []
-    for column in relation.columns[:count]:
+    for column in relation.columns:
         mark = data[at]
         at += 1
-        if mark == 0x6E:  # n
-            values[column.name] = None
-        elif mark == 0x75:  # u
-            unchanged.append(column.name)
-        else:
+        if mark == 0x74:  # t
             (size,) = struct.unpack_from(">I", data, at)
             at += 4
             values[column.name] = data[at : at + size].decode()
             at += size
+        elif mark == 0x6E:  # n
+            values[column.name] = None
+        elif mark == 0x75:  # u
+            unchanged.append(column.name)
+        else:
+            raise _none(data)
     return values, unchanged, at
