@@ -118,6 +118,33 @@ def test_what_may_be_right_is_not_warned_of(tried: Tried, parts: dict[str, str])
     assert tried(**parts) == []
 
 
+@pytest.mark.parametrize(
+    ("plugin", "settings"),
+    [
+        ("field.convert", "field: .Payload.After.amuont, type: float"),
+        ("field.exclude", "fields: .Payload.After.amuont"),
+        ("field.rename", "mapping: '.Payload.After.amuont:total'"),
+        ("mask", "fields: .Payload.After.amuont"),
+        ("json.encode", "field: .Payload.After.amuont"),
+        ("json.decode", "field: .Payload.After.amuont"),
+        ("base64.encode", "field: .Payload.After.amuont"),
+        ("base64.decode", "field: .Payload.After.amuont"),
+    ],
+)
+def test_what_reads_converts_or_removes_a_field_does_not_make_it_there(
+    tried: Tried, plugin: str, settings: str
+) -> None:
+    # Given a processor that names the misspelt field, in front of a condition that does, too
+    [finding] = tried(
+        source=f"processors:\n  - {{id: a, plugin: {plugin}, settings: {{{settings}}}}}\n"
+        "  - {id: b, plugin: filter, condition: '{{ ge .Payload.After.amuont 50 }}'}"
+    )
+    # Then the condition is warned of
+    line = Path(finding.file).read_text().splitlines()[finding.line - 1]
+    assert line[finding.column - 1 :].startswith("condition:")
+    assert "amount" in finding.hint
+
+
 def test_made_up_records_are_looked_at_too(tried: Tried, files: Files) -> None:
     text = files.with_pipeline(source=processor("filter", "", "ge .Payload.After.amuont 5"))
     text = text.replace("plugin: file", "plugin: generator", 1).replace(
