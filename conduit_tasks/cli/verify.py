@@ -14,7 +14,7 @@ from conduit_tasks.cli.output import note, print_json
 if TYPE_CHECKING:
     from conduit_tasks.verify.result import Result
 
-COLUMNS = ("events", "runs", "points", "faults", "loss", "inversions", "duplicates", "bound", "unacked")
+COLUMNS = ("events", "runs", "points", "faults", "loss", "inversions", "duplicates", "bound", "unacked", "handovers")
 LINES = 50
 """Lines of progress, about; every tenth seed at the most."""
 MANY = 500

@@ -119,11 +119,14 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
 
     execute, run = redis.Redis.execute_command, Pipeline.execute
     names: dict[str, str] = {}
+    rings: set[str] = set()
     patches: list[Patch] = []
     for name, script in list(vars(scripts).items()):
         if isinstance(script, scripts.Script):
             patches.append((scripts, name, moved := _on_our_clock(script)))
             names[moved.sha] = moved.name
+            if "K.bell" in script.source:
+                rings.add(moved.name)
 
     def on_our_clock(client: Any, *args: Any) -> Any:
         """The script and the time it reads, in one round trip."""
@@ -146,7 +149,8 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
         while not (found := world.call("XREAD", lambda: execute(self, *words, **options), changes=False)):
             if world.now >= until:
                 return found
-            world.sleep(min(BLOCKED, until - world.now))
+            left = until - world.now
+            world.blocks(left) if world.beats else world.sleep(min(BLOCKED, left))
         return found
 
     def execute_command(self: Any, *args: Any, **options: Any) -> Any:
@@ -166,7 +170,10 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
             return waited(self, *args, **options)
         what = names.get(str(args[1]), "a script") if script else " ".join(map(str, args[:2]))
         # The client sends a command again whose answer was lost (invariant 5).
-        return orders.fields(world.call(what, operation, changes=script or word not in _READS, repeatable=script))
+        answer = world.call(what, operation, changes=script or word not in _READS, repeatable=script)
+        if what in rings:
+            world.rings()
+        return orders.fields(answer)
 
     def execute_pipeline(self: Any, *args: Any, **options: Any) -> Any:
         if world.actor is None:
@@ -257,6 +264,7 @@ def _processes(world: World) -> list[Patch]:
     from conduit_tasks.connectors import sqs, sqs_hidden
     from conduit_tasks.delivery.keeper import Keeper
     from conduit_tasks.delivery.watchdog import Watchdog
+    from conduit_tasks.errors import ConduitError
     from conduit_tasks.micro_batch import beside
     from conduit_tasks.micro_batch.isolated import ChildDied, in_child
     from conduit_tasks.verify.deadly import Killed
@@ -280,17 +288,41 @@ def _processes(world: World) -> list[Patch]:
         world.sleep(seconds)
         self.check()
 
-    return [
+    def keeps(self: Keeper) -> Keeper:
+        def renew() -> bool:
+            try:
+                self._port.renew()
+            except ConduitError as error:
+                self.error = error
+                self._ended.set()
+                if self._lost is not None:
+                    self._lost(error)
+                return False
+            return True
+
+        kept[self] = world.beside_it("lease-keeper", self._interval, renew)
+        kept[self].__enter__()
+        return self
+
+    def let_go(self: Keeper, *_: Any) -> None:
+        kept.pop(self).__exit__(None, None, None)
+
+    kept: dict[Keeper, Any] = {}
+    goes_on: list[Patch] = [(module, name, world.beside_it) for module, name in everywhere(beside.beside)]
+    stops: list[Patch] = [
         *((module, name, keeping) for module, name in everywhere(beside.keeping)),
         *((module, name, nothing) for module, name in everywhere(beside.beside)),
+    ]
+    return [
+        *(goes_on if world.beats else stops),
         *((module, name, child) for module, name in everywhere(in_child)),
         (sqs, "ThreadPoolExecutor", Inline),
         (sqs_hidden, "ThreadPoolExecutor", Inline),
         (sqs_hidden, "threading", _Threading),
         (Watchdog, "__enter__", lambda self: self),
         (Watchdog, "__exit__", lambda self, *_: None),
-        (Keeper, "__enter__", lambda self: self),
-        (Keeper, "__exit__", lambda self, *_: None),
+        (Keeper, "__enter__", keeps if world.beats else lambda self: self),
+        (Keeper, "__exit__", let_go if world.beats else lambda self, *_: None),
         (Keeper, "pause", pause),
     ]
 

@@ -32,6 +32,7 @@ from conduit_tasks.verify.checks import Outside, account
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.executors import Executors
 from conduit_tasks.verify.faults import everywhere, faulty, load_scripts
+from conduit_tasks.verify.lasting import Lasting
 from conduit_tasks.verify.machine import PATIENCE
 from conduit_tasks.verify.operator import Operator
 from conduit_tasks.verify.queues import Queues
@@ -43,6 +44,8 @@ from conduit_tasks.verify.world import Actor, Crash, World
 
 ROUNDS = 9
 """Runs under faults, at most."""
+HAND_OVERS = 6
+"""The same where they last, and take over from each other."""
 CALM = 30
 """Runs in which everything must be drained once nothing breaks any more."""
 
@@ -88,6 +91,7 @@ def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False)
         points=world.points,
         faults=world.faults,
         found=history.found,
+        handovers=history.lasting.count if history.lasting else 0,
         seconds=round(time.perf_counter() - began, 2),
         odd=history.odd,
         history=list(world.history) if trace or history.found.violations else [],
@@ -109,11 +113,13 @@ class History:
         self.interrupted = 0
         self.stopped = 0
         """Of the deliveries to `web`: those that a stop ended. What had been delivered is confirmed then."""
-        self._under_way: list[Run] = []
-        self._tasks: list[tuple[Run | None, str, Actor]] = []
+        self.under_way: list[Run] = []
+        self.tasks: list[tuple[Run | None, str, Actor]] = []
         self.queues = Queues(Random(f"queues {scenario.seed}"), lambda: self.world.now, self._queue_point)
         self.outside = Outside(scenario, home, self.queues)
         self.executors = Executors(self)
+        self.lasting = Lasting(self) if scenario.lasts else None
+        self.world.beats = self.lasting is not None
 
     @contextmanager
     def set_up(self) -> Iterator[None]:
@@ -163,12 +169,14 @@ class History:
             stack.enter_context(
                 Watch(world, scenario, self.outside, self.found, self.client, self.operator.raw).looking()
             )
+            if self.lasting is not None:
+                stack.enter_context(self.lasting.looking())
             stack.enter_context(world.tidy())
             try:
                 yield
             finally:
                 world.end()
-                self._tasks.clear()
+                self.tasks.clear()
 
     def _connected(self, stack: ExitStack) -> None:
         """One connection for all, as one moves at a time: to open one takes longer than most of what it is for."""
@@ -199,31 +207,38 @@ class History:
     def trouble(self) -> None:
         """Runs, two at a time, while things break."""
         random, began = self.random, self.world.now
-        while self.runs < ROUNDS and (self.world.budget > 0 or self._left()) and not self.found.plenty:
-            if self._too_long(began):
+        most = ROUNDS if self.lasting is None else HAND_OVERS
+        while self.runs < most and (self.world.budget > 0 or self.left()) and not self.found.plenty:
+            if self.too_long(began):
                 break
+            if self.lasting is not None:
+                self.lasting.goes_on()
+                self.advance()
+                continue
             if random.random() < 0.02:
-                self._grow()
+                self.grow()
             if random.random() < 0.01 and not self.scenario.unattended:
                 self.operator.operate(random)
-            if not self._under_way or (len(self._under_way) < 2 and random.random() < 0.02):
-                self._begin()
-            self._advance()
+            if not self.under_way or (len(self.under_way) < 2 and random.random() < 0.02):
+                self.begin()
+            self.advance()
         self.operator.mend()
 
     def peace(self) -> None:
         """Nothing breaks any more: everything must be drained, in a bounded number of runs."""
         self.world.calm = True
         began = self.world.now
-        self._grow(everything=True)
+        if self.lasting is not None and not self.lasting.in_peace():
+            return
+        self.grow(everything=True)
         if not self._ended_by(began):
             return
         if self.world.redis_full:
             self._drain_full(began)
         for _ in range(CALM):
             self.operator.mend()
-            self._begin()
-            run = self._under_way[-1]
+            self.begin()
+            run = self.under_way[-1]
             if not self._ended_by(began) or self.found.plenty:
                 return
             if run.idle:
@@ -237,7 +252,7 @@ class History:
         """What was opened is delivered and acked while Redis is full, which is what frees memory (C13)."""
         for _ in range(FULL):
             self.operator.mend()
-            self._begin()
+            self.begin()
             if not self._ended_by(began) or not (left := self.operator.drained()):
                 break
         else:
@@ -246,13 +261,13 @@ class History:
 
     def _ended_by(self, began: float) -> bool:
         """Has what is under way end; whether it did in good time."""
-        while self._under_way or self._tasks:
-            if self._too_long(began):
+        while self.under_way or self.tasks:
+            if self.too_long(began):
                 return False
-            self._advance()
+            self.advance()
         return True
 
-    def _too_long(self, began: float) -> bool:
+    def too_long(self, began: float) -> bool:
         """Whether somebody waits for what nobody will do any more."""
         if self.world.now - began <= LONGEST:
             return False
@@ -288,58 +303,60 @@ class History:
 
     # -- Airflow ------------------------------------------------------------------------------------------------
 
-    def _left(self) -> bool:
+    def left(self) -> bool:
         return any(self.scenario.written[s] < len(self.scenario.events[s]) for s in self.scenario.sources)
 
-    def _grow(self, *, everything: bool = False) -> None:
+    def grow(self, *, everything: bool = False) -> None:
         self.scenario.grow(self.home, self.random, self.queues.send, everything=everything)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self.runs += 1
         limit = self.random.choice([0.05, 60.0])
-        self._under_way.append(Run(self.pipeline, f"run-{self.runs}", limit))
+        self.under_way.append(Run(self.pipeline, f"run-{self.runs}", limit, by_hand=self.lasting is not None))
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Starts what is due, lets one process move, and sees what has ended."""
-        for run in self._under_way:
+        for run in self.under_way:
             for task in run.due():
                 self._start(run, task)
         if not self.world.step():
             self.world.now += 1.0
-        for entry in list(self._tasks):
+        for entry in list(self.tasks):
             owner, task, actor = entry
             if actor.ended:
-                self._tasks.remove(entry)
+                self.tasks.remove(entry)
                 self._ended(task, actor)
+                if self.lasting is not None and owner is not None:
+                    self.lasting.ended(owner, task, actor)
             if owner is None or not (actor.ended or actor.left):
                 continue
             if not actor.ended:
                 self.interrupted += task == "destinations.web"
                 # Its heartbeat stopped, so Airflow takes it for dead; it may still move.
-                self._tasks[self._tasks.index(entry)] = (None, task, actor)
+                self.tasks[self.tasks.index(entry)] = (None, task, actor)
             error = actor.error if actor.ended else Crash(task)
             if owner.ended(task, error, actor.answer):
                 self._start(owner, task)
-        for run in self._under_way:
+        for run in self.under_way:
             if run.over:
                 self.world.now += 1.0
-                if run.idle and not self.world.calm:
-                    self._grow()
-        self._under_way = [run for run in self._under_way if not run.over]
+                if run.idle and not self.world.calm and self.lasting is None:
+                    self.grow()
+        self.under_way = [run for run in self.under_way if not run.over]
 
     def _start(self, run: Run, task: str) -> None:
         run.tries[task] = run.tries.get(task, 0) + 1
         name = f"{run.id}/{task}" + (f"#{run.tries[task]}" if run.tries[task] > 1 else "")
-        self._tasks.append((run, task, self.world.start(name, run.function(task))))
+        self.tasks.append((run, task, self.world.start(name, run.function(task))))
         if not self.world.calm and self.random.random() < 0.02:
             self.world.faults.append(f"{'':8}  {name} is started twice")
             twin = self.world.start(f"{name} (twin)", run.function(task), left=True)
-            self._tasks.append((None, task, twin))
+            self.tasks.append((None, task, twin))
 
     def attempt(self, name: str, function: Callable[[], Any]) -> Actor:
         """A task of a driver, as a process of its own."""
         actor = self.world.start(name, function, left=True)
-        self._tasks.append((None, name.partition("/")[2], actor))
+        self.tasks.append((None, name.partition("/")[2], actor))
         return actor
 
     def _ended(self, task: str, actor: Actor) -> None:

@@ -49,6 +49,8 @@ class Result:
     history: list[str] = field(default_factory=list)
     digest: str = ""
     processes: bool = False
+    handovers: int = 0
+    """Nodes that ended because the same of the next run had taken over."""
     befell: int = 0
     """How many faults there were, where they are not listed."""
 
@@ -84,6 +86,7 @@ class Result:
                 "points": self.points,
                 "faults": self.befell or len(self.faults),
                 **found,
+                "handovers": self.handovers,
             },
             "violations": violations,
             "seconds": self.seconds,

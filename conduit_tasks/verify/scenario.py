@@ -83,6 +83,8 @@ class Scenario:
     """The file of `lost` is gone: so many of its events, at least and at most, had been read."""
     unread: bool = False
     """Something of it was planned and not read, and nobody has acted since."""
+    lasts: float = 0.0
+    """Seconds that its runs last, each taken over from by the next; 0: a run ends where nothing is left."""
     theme: str = ""
     """What the seed is about (`themes`); empty: everything as it is drawn."""
     text: str = ""
@@ -134,14 +136,21 @@ class Scenario:
 
     # -- the sources --------------------------------------------------------------------------------------------
 
-    def grow(self, home: Path, random: Random, send: Callable[[str, str, str], None], everything: bool = False) -> None:
-        """Some of what is not there yet comes to the sources; `send`: to a queue."""
+    def grow(
+        self,
+        home: Path,
+        random: Random,
+        send: Callable[[str, str, str], None],
+        everything: bool = False,
+        most: int | None = None,
+    ) -> None:
+        """Some of what is not there yet comes to the sources: `most` to each, or a micro-batch; `send`: to a queue."""
         for source in self.sources:
             if source == LOST and self.gone is not None:
                 continue
             first = self.written[source]
             more = len(self.events[source]) - first
-            count = more if everything else min(more, random.randint(0, self.batch))
+            count = more if everything else min(more, random.randint(0, most or self.batch))
             path = home / "data" / f"{source}.jsonl"
             lines = [line(event) for event in self.events[source][first : first + count]]
             if self.queued:
@@ -256,6 +265,8 @@ def text_of(s: Scenario) -> str:
         f"    isolate: {str(s.isolate).lower()}",
         f"    spool: {{retention: {s.retention}}}",
     ]
+    if s.lasts:
+        lines.append('    schedule: "@continuous"')
     if s.lag is not None:
         lines.append(f"    lag-budget: {{records: {s.lag}}}")
     if not s.strict:

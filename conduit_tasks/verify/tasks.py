@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,15 +23,18 @@ run_all: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]] = here
 """Where a driver's tasks run; a world puts its own here."""
 
 
-def plan_task(pipeline: str, run: str) -> bool:
+def plan_task(pipeline: str, run: str, by_hand: bool = False) -> bool:
     """`plan`; whether there is work."""
     from conduit_tasks.micro_batch.plan import plan_run
 
-    return plan_run(pipeline, run).work
+    return plan_run(pipeline, run, by_hand=by_hand).work
 
 
-def node_task(pipeline: str, node: str, run: str, drain_limit: float, cleared: bool = False) -> str:
-    """The operator's wait for work, then the application of a node, which works through what the run brings."""
+def node_task(  # noqa: PLR0917 - what a command line holds
+    pipeline: str, node: str, run: str, drain_limit: float, cleared: bool = False, starts: float = 0.0
+) -> str:
+    """The operator's wait for work, then the application of a node, which works through what the run brings; it takes
+    so many seconds to start."""
     from conduit_tasks.micro_batch.at_work import at_work
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.node import work_through
@@ -44,7 +48,9 @@ def node_task(pipeline: str, node: str, run: str, drain_limit: float, cleared: b
             if not work.submit:
                 return work.reason
             with opened(pipeline, run) as context:
-                ended = work_through(context, node, run, run_all, limit=drain_limit, cleared=cleared)
+                ended = work_through(
+                    context, node, run, run_all, limit=drain_limit, cleared=cleared, warm=lambda: time.sleep(starts)
+                )
             ends.well = ends.worked = True
             ends.again = ended.reason if ended.again else ""
             return ended.reason
@@ -57,8 +63,8 @@ def ack_task(pipeline: str, source: str, run: str) -> str:
     """`acks.<source>`."""
     from conduit_tasks.micro_batch.acks import ack_along
 
-    ack_along(pipeline, source, run, lambda: None)
-    return "acked"
+    done = ack_along(pipeline, source, run, lambda: None)
+    return f"acked; a run follows: {done['again']}" if done["again"] else "acked"
 
 
 def outcome(error: BaseException | None, answer: Any) -> str:
@@ -77,6 +83,11 @@ class Run:
     drain_limit: float
     states: dict[str, str] = field(default_factory=dict)
     tries: dict[str, int] = field(default_factory=dict)
+    by_hand: bool = False
+    starts: float = 0.0
+    """Seconds that an application takes to start."""
+    began: float = 0.0
+    errors: int = 0
     idle: bool = False
     """`plan` found nothing to do."""
 
@@ -109,10 +120,10 @@ class Run:
         """What the task does."""
         p = self.pipeline.id
         if task == "plan":
-            return lambda: plan_task(p, self.id)
+            return lambda: plan_task(p, self.id, self.by_hand)
         if task.startswith("acks."):
             return lambda: ack_task(p, task.removeprefix("acks."), self.id)
-        return lambda: node_task(p, task, self.id, self.drain_limit)
+        return lambda: node_task(p, task, self.id, self.drain_limit, starts=self.starts)
 
     def ended(self, task: str, error: BaseException | None, answer: Any) -> bool:
         """A task's attempt has ended; whether it is tried again."""

@@ -120,7 +120,7 @@ def _clocks(s: Scenario, random: Random) -> None:
     """Clocks jump by an hour; in most seeds Redis' goes back, and whoever holds a lease by the former time dies."""
     s.strict = False
     holders = [*_HOLDERS, ""]
-    kind = holders[s.seed // (2 * len(THEMES)) % len(holders)]
+    kind = holders[s.seed // (2 * len(_ODD)) % len(holders)]
     if kind:
         what, who, most = _HOLDERS[kind]
         # A stop by force ends every lease.
@@ -178,6 +178,32 @@ def _vanish(s: Scenario, random: Random) -> None:
     s.aims += [Aim("stage", "sources.", random.randint(1, 3), "before")]
 
 
+def _handover(s: Scenario, random: Random) -> None:
+    """Runs last and take over from each other, while those who hand over and those who take over die or stand still."""
+    s.lasts = random.choice([4.0, 6.0, 10.0])
+    s.strict, s.more, s.lag = False, 2, random.choice([None, 50])
+    s.classes = [c for c in s.classes if c != DEADLY]
+    s.batch, s.budget = random.choice([3, 8, 1000]), min(s.budget, 8)
+    s.rates = replace(s.rates, switch=0.02)
+    both, first = random.randint(1, 3), s.sources[0]
+    s.aims = random.sample(
+        [
+            Aim("begin_run", "plan", both, random.choice(["before", "after"])),
+            Aim("ready", "", random.randint(2, 9), random.choice(["before", "after", "long pause"])),
+            Aim("ready", "destinations.", random.randint(2, 6), random.choice(["before", "after", "long pause"])),
+            Aim("at_work", "", random.randint(3, 20), random.choice(["before", "after", "long pause"])),
+            Aim("renew", "destinations.", both, random.choice(["after", "long pause"])),
+            Aim("confirm", f"run-{both}/destinations.", 2, random.choice(["before", "long pause"])),
+            Aim("acquire", f"run-{both + 1}/destinations.", 1, random.choice(["after", "long pause"])),
+            Aim("release", "destinations.", both, random.choice(["before", "long pause"])),
+            Aim("XREAD", "destinations.", random.randint(5, 60), "long pause"),
+            Aim("XREAD", f"sources.{first}", random.randint(5, 60), "long pause"),
+            Aim("stage", f"run-{both}/sources.", 2, random.choice(["before", "long pause"])),
+        ],
+        4,
+    )
+
+
 THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "restage": _restage,
     "collect": _collect,
@@ -192,13 +218,19 @@ THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "sizes": _sizes,
     "silence": _silence,
     "vanish": _vanish,
+    "handover": _handover,
 }
 """Name → how it changes what was drawn."""
+_EVEN = {6: "handover"}
+"""Themes that came later: they have some of the even seeds, so that every other seed is what it was. Which: by the turn
+of the odd seed behind it."""
+_ODD = [name for name in THEMES if name not in _EVEN.values()]
 
 
 def theme_of(seed: int) -> str:
     """The theme of a seed; empty: none."""
-    return list(THEMES)[seed // 2 % len(THEMES)] if seed % 2 else ""
+    turn = seed // 2 % len(_ODD)
+    return _ODD[turn] if seed % 2 else _EVEN.get(turn, "")
 
 
 def seeds_of(theme: str, first: int = 1) -> Iterator[int]:

@@ -96,8 +96,17 @@ class _Signal:
 
 
 @dataclass(eq=False)
+class Beat:
+    """What a process does every so many seconds beside its work, as long as it answers True; `due`: the next time."""
+
+    due: float
+    every: float
+    call: Callable[[], bool]
+
+
+@dataclass(eq=False)
 class Actor:
-    """One process. `left`: Airflow has given it up, but it may go on: a zombie."""
+    """One process. `left`: Airflow has given it up, but it may go on: a zombie; `beats`: what it does beside."""
 
     name: str
     function: Callable[[], Any]
@@ -108,6 +117,10 @@ class Actor:
     answer: Any = None
     error: BaseException | None = None
     turn: _Signal = field(default_factory=_Signal)
+    beats: list[Beat] = field(default_factory=list)
+    beating: bool = False
+    blocked: bool = False
+    """It waits for Redis, which answers once something is there."""
 
 
 class World:
@@ -139,6 +152,8 @@ class World:
         self.on_forget: Callable[[], None] = lambda: None
         self.on_tick: Callable[[], None] | None = None
         self.on_mishap: Callable[[str], None] = lambda name: None
+        self.beats = False
+        """Whether threads that keep something beside the work are lived, too."""
         self._here = threading.local()
         self._scheduler = _Signal()
         self._sweep = SWEEP
@@ -196,6 +211,7 @@ class World:
         if actor is None:
             return operation()
         self.check()
+        self._beat(actor)
         self.points += 1
         if self.points > POINTS:
             raise Stuck(f"{what} is point {POINTS:,}: this history does not end")
@@ -240,7 +256,58 @@ class World:
         if actor is None:
             self.now += seconds
         else:
-            self._wait(actor, seconds)
+            self._pass(actor, seconds)
+
+    def _pass(self, actor: Actor, seconds: float) -> None:
+        until = self.now + seconds
+        while not actor.beating and actor.beats and (due := min(beat.due for beat in actor.beats)) < until:
+            self._wait(actor, max(due - self.now, 0.0))
+            self._beat(actor)
+            seconds = max(until - self.now, 0.0)
+        self._wait(actor, seconds)
+
+    @contextmanager
+    def beside_it(self, name: str, seconds: float, call: Callable[[], bool]) -> Iterator[None]:
+        """In place of a thread of this name that calls it every so many seconds: between two operations of its process,
+        and while that waits; not while that stands still."""
+        actor = self.actor
+        if actor is None:
+            yield
+            return
+        actor.beats.append(beat := Beat(self.now + seconds, seconds, call))
+        try:
+            yield
+        finally:
+            if beat in actor.beats:
+                actor.beats.remove(beat)
+
+    def rings(self) -> None:
+        """Wakes who is blocked."""
+        for actor in self.actors:
+            if actor.blocked:
+                actor.wake = min(actor.wake, self.now)
+
+    def blocks(self, seconds: float) -> None:
+        """Waits until it rings, or the next beat is due; so many seconds at most."""
+        actor = self._here.actor
+        actor.blocked = True
+        try:
+            self._wait(actor, max(min([seconds, *(beat.due - self.now for beat in actor.beats)]), 1e-5))
+        finally:
+            actor.blocked = False
+        self._beat(actor)
+
+    def _beat(self, actor: Actor) -> None:
+        if not actor.beats or actor.beating:
+            return
+        actor.beating = True
+        try:
+            for beat in [beat for beat in actor.beats if beat.due <= self.now]:
+                beat.due = self.now + beat.every
+                if not beat.call():
+                    actor.beats.remove(beat)
+        finally:
+            actor.beating = False
 
     def die(self, why: str) -> None:
         """Ends the process that calls it."""

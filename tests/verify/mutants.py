@@ -106,6 +106,8 @@ NO_GUARD = "local no = guard_done(K.lease, A.token)\nif no then return no end\n"
 ACK_GUARD = "local no = fenced(K.lease, A.token)\n  if no then return no end\n  renew(K.lease, A.token)"
 
 ASKED = "            # The server's clock went back: only `acquire` can count from now on, so it has to be asked.\n            return 0.0"
+TAKEN_OVER = "after.takes_over(node) or course.now - after.since > TAKES_OVER"
+KEPT = "  if found[2] == '1' and A.lasts == '1' then redis.call('RENAME', K.under_way, K.before) end"
 ENDLESS = "            async with asyncio.timeout(CLOSING):\n                await self._destination.close()"
 WRITE = "        first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])\n        work = self._work\n"
 HURRIED = """        if work.chain is None and not work.culprits and len(chunk.seqs) == work.matched:
@@ -355,6 +357,32 @@ MUTANTS = [
         "connectors/file_destination.py",
         {"self._size = self._confirmed(path, size, state)": "self._confirmed(path, size, state); self._size = size"},
         "torn",
+    ),
+    # Runs that last
+    Mutant(
+        "taken over from before the next is ready",
+        "broker/under_way.py",
+        {"return node in self.ready and self.at_work(node)": "return self.at_work(node)"},
+        "handover",
+    ),
+    Mutant(
+        "a run that does not hand over",
+        "micro_batch/draining.py",
+        {f"if after is not None and ({TAKEN_OVER}):": "if False:"},
+        "handover",
+    ),
+    Mutant(
+        "a node that never says it is ready",
+        "micro_batch/node.py",
+        {"            self.draining.ready(self.node)\n": ""},
+        "handover",
+    ),
+    lua("the run before is not kept", "begin_run", KEPT, "", "handover"),
+    Mutant(
+        "who takes over waits for the lease before it is ready",
+        "micro_batch/work.py",
+        {"if work.submit and not ready else 0.0": "if work.submit else 0.0"},
+        "handover",
     ),
 ]
 """Every one is found by `conduit verify`."""

@@ -22,7 +22,7 @@ from conduit_tasks.record.record import Record
 from conduit_tasks.verify import receiver
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faults import faulty
-from conduit_tasks.verify.world import Crash, Rates, World
+from conduit_tasks.verify.world import Aim, Crash, Rates, World
 from tests.conftest import RedisServer
 
 NOTHING = Rates(0, 0, 0, 0, 0, 0)
@@ -82,6 +82,30 @@ def test_what_a_dead_process_left_is_not_written_by_those_that_live(
     # And the one that went on ended well
     assert isinstance(actors[0].error, Crash)
     assert actors[1].error is None
+
+
+def test_what_a_process_does_beside_its_work_goes_on_while_it_waits_and_not_while_it_stands_still() -> None:
+    world, at = World(1, NOTHING, 0, [Aim("it stands still", "", 1, "long pause")]), list[float]()
+
+    def beat() -> bool:
+        at.append(world.now)
+        return len(at) < 5
+
+    def works() -> None:
+        with world.beside_it("a lease", 1.0, beat):
+            world.sleep(3.5)
+            world.call("it stands still", lambda: None)
+            world.sleep(9.0)
+
+    began = world.now
+    actor = world.start("works", works)
+    while world.step():
+        pass
+    # Then it was done every second while that waited, and once more behind the standstill, until it said no
+    assert actor.error is None
+    assert at[:3] == pytest.approx([began + 1.0, began + 2.0, began + 3.0])
+    assert at[3] - at[2] > 8.0
+    assert len(at) == 5
 
 
 def test_names_and_orders_come_from_the_seed_alone(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Runs that last (theme `handover`): begun as Airflow does, and what must hold where one takes over from another.
+
+The next one begins while the one before is at work, by time (`airflow/schedule.py`): after half of the time that a run
+lasts, where that is short. Two are active at most (`max_active_runs`); where none is, one begins at once, as it is
+asked for by the acks or by the trigger that sees that nobody is at work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from conduit_tasks.micro_batch import draining
+from conduit_tasks.verify.tasks import Run
+
+if TYPE_CHECKING:
+    from conduit_tasks.verify.history import History
+    from conduit_tasks.verify.world import Actor
+
+TAKES_OVER = re.compile(r"run (\S+) takes over")
+EVERY = 0.3
+"""Seconds between two looks at what comes to the sources, in which something comes in every second."""
+STARTS = 1.5
+"""Seconds that a node takes to be ready, at most."""
+PATIENCE = 15.0
+"""Seconds after the beginning of the next run in which a run has ended, where nothing breaks: it is twice what the
+slowest delivery takes."""
+GONE = 20.0
+"""Seconds after which somebody who was killed is at work for nobody any more."""
+
+
+class Lasting:
+    """Plays the schedule of one history, and looks at its hand-overs. `count`: nodes that were taken over from."""
+
+    def __init__(self, history: History) -> None:
+        self.history, self.world, self.found = history, history.world, history.found
+        self.seconds = history.scenario.lasts
+        self.random = Random(f"lasting {history.scenario.seed}")
+        self.count = 0
+        self._next = self._grows = 0.0
+        self._ready: set[tuple[str, str]] = set()
+        self._runs: dict[str, Run] = {}
+        self._over: dict[tuple[str, str], tuple[float, str]] = {}
+        """Of each node of each run, that ended in good order at its first try: when, and why."""
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """At what nodes say of themselves."""
+        from conduit_tasks.broker.broker import Broker
+
+        ready = Broker.tell_ready
+
+        def tell_ready(broker: Any, run: str, node: str) -> None:
+            # Before the call: the answer may come when another has acted on it.
+            self._ready.add((run, node))
+            ready(broker, run, node)
+
+        with patch.object(Broker, "tell_ready", tell_ready):
+            yield
+
+    def goes_on(self) -> None:
+        """What nobody in the pipeline does: events come, an operator acts, and the next run begins in its time."""
+        history, now = self.history, self.world.now
+        if now >= self._grows:
+            self._grows = now + EVERY
+            if self.random.random() < EVERY:
+                history.scenario.grow(history.home, self.random, history.queues.send, most=2)
+            if not self.world.calm and self.random.random() < 0.02:
+                history.operator.operate(self.random)
+        if not history.under_way or (len(history.under_way) < 2 and now >= self._next):
+            if self.world.calm or self.random.random() < 0.5:
+                history.operator.mend()
+            self._begin()
+
+    def _begin(self) -> Run:
+        history, now = self.history, self.world.now
+        history.runs += 1
+        starts = self.random.uniform(0.0, STARTS)
+        run = Run(history.pipeline, f"run-{history.runs}", self.seconds, starts=starts, began=now)
+        self._next = now + self.seconds / 2
+        self._runs[run.id] = run
+        history.under_way.append(run)
+        return run
+
+    def ended(self, run: Run, task: str, actor: Actor) -> None:
+        """A task has."""
+        said = str(actor.answer)
+        if actor.error is None and run.tries[task] == 1:
+            self._over[run.id, task] = (self.world.now, said)
+        if actor.error is None and (found := TAKES_OVER.search(said)):
+            self.count += 1
+            after = found[1]
+            late = self.world.now - self._runs[after].began > draining.TAKES_OVER
+            if not late and (after, task) not in self._ready:
+                self.found.broken(f"{actor.name} hands over to {after} before that is ready")
+
+    def in_peace(self) -> bool:
+        """Two runs without faults, one after the other: the first one is taken over from while events come, the second
+        one is not and lasts as long as it may. Whether they ended."""
+        history, began, runs = self.history, self.world.now, list[Run]()
+        troubled = True
+        while troubled or len(runs) < 2 or history.under_way:
+            if history.too_long(began):
+                return False
+            before = history.runs
+            if troubled and not history.under_way and not history.tasks:
+                # Those of the trouble have ended. Who was killed may be at work still, for all that is known.
+                troubled = False
+                self.world.now += GONE
+            if not troubled and len(runs) < 2:
+                self.goes_on()
+            if history.runs > before:
+                runs.append(history.under_way[-1])
+            history.advance()
+        self._handed_over(*runs)
+        return True
+
+    def _handed_over(self, one: Run, two: Run) -> None:
+        if not all((run.id, task) in self._over for run in (one, two) for task in one.nodes()):
+            return  # one of them failed, which ends the run
+        for task in one.nodes():
+            at, said = self._over[one.id, task]
+            if at - two.began > PATIENCE:
+                self.found.broken(f"{one.id}/{task} goes on for {at - two.began:.1f} s after {two.id} has begun")
+            if not task.startswith("acks.") and two.id not in said:
+                self.found.broken(f"{one.id}/{task} ends though it is not taken over from: {said}")
+            elif task.startswith("acks.") and said != "acked":
+                self.found.broken(f"{one.id}/{task}: {said}, though {two.id} has taken over")
+            at, said = self._over[two.id, task]
+            if at - two.began < self.seconds:
+                self.found.broken(f"{two.id}/{task} ends after {at - two.began:.1f} s of {self.seconds:g} s: {said}")
