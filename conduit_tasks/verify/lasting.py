@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from conduit_tasks.micro_batch import draining
-from conduit_tasks.verify.tasks import Run
+from conduit_tasks.verify.tasks import Run, gives_way
 
 if TYPE_CHECKING:
     from conduit_tasks.verify.history import History
@@ -126,7 +126,7 @@ class Lasting:
             at, said = self._over[one.id, task]
             if at - two.began > PATIENCE:
                 self.found.broken(f"{one.id}/{task} goes on for {at - two.began:.1f} s after {two.id} has begun")
-            if not task.startswith("acks.") and two.id not in said:
+            if not task.startswith("acks.") and not gives_way(said):
                 self.found.broken(f"{one.id}/{task} ends though it is not taken over from: {said}")
             elif task.startswith("acks.") and said != "acked":
                 self.found.broken(f"{one.id}/{task}: {said}, though {two.id} has taken over")

@@ -67,6 +67,11 @@ def ack_task(pipeline: str, source: str, run: str) -> str:
     return f"acked; a run follows: {done['again']}" if done["again"] else "acked"
 
 
+def gives_way(said: str) -> bool:
+    """Whether a node that says so ends because the same of the next run goes on."""
+    return "takes over" in said or said.endswith("left to the next run")
+
+
 def outcome(error: BaseException | None, answer: Any) -> str:
     """success, skipped or failed, as Airflow has it."""
     if error is None:

@@ -16,6 +16,7 @@ from conduit_tasks.verify.checks import Event, Outside
 from conduit_tasks.verify.guards import Guards, Hook
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
+from conduit_tasks.verify.tasks import gives_way
 from conduit_tasks.verify.world import World
 
 
@@ -226,7 +227,7 @@ class Watch:
         name, sealed = drain.destination.id, self._numbers("pipeline", "sealed")[0]
         cursor = self._numbers(f"destination:{name}", "cursor")[0]
         ours = self._numbers(f"lease:{drain.destination.node}", "token")[0] == drain.lease.token
-        over = said.again or (self.scenario.lasts and "takes over" in said.reason)
+        over = said.again or (self.scenario.lasts and gives_way(said.reason))
         if ours and cursor < sealed and not over and not self.scenario.forgetful:
             self.found.broken(f"{name} gave its lease up at {cursor}, and left micro-batch {sealed} behind")
 
