@@ -25,7 +25,19 @@ from conduit_tasks.connectors import sqs as _sqs  # noqa: F401
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError, InvariantBroken, Missing, PipelineStopped
 
 # What is imported only while the product is in the world would keep the world's parts for ever: so it is imported here.
-from conduit_tasks.micro_batch import acks, context, deliver, plan, process, progress, read, work  # noqa: F401
+from conduit_tasks.micro_batch import (  # noqa: F401
+    acks,
+    at_work,
+    context,
+    deliver,
+    node,
+    plan,
+    process,
+    progress,
+    read,
+    wake,
+    work,
+)
 from conduit_tasks.settings import Settings, forget, settings
 from conduit_tasks.verify import deadly, receiver, tasks
 from conduit_tasks.verify.checks import Outside, account
