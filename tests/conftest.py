@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 from conduit_tasks.settings import forget
 from conduit_tasks.stack.layout import socket_in
 from tests.connect_server import ConnectServer
+from tests.jvm import quick_options
 
 DATA = Path(__file__).parent / "data"
 SHARED = {"CONDUIT_CLASS_DATA": str(Path(__file__).parents[1] / ".conduit" / "cds")}
@@ -124,15 +126,20 @@ def spark() -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
+    options, ours = quick_options()
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("tests")
+        .config("spark.driver.extraJavaOptions", shlex.join(options))
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in ours.items():
+            patched.setenv(name, value)
+        session = builder.getOrCreate()
     yield session
     session.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import conduit_tasks
 from conduit_tasks.spark import cds
 from tests.faults.parts import until
+from tests.jvm import quick_options
 from tests.ports import free_port
 from tests.s3 import bucket, s3_server  # noqa: F401
 
@@ -37,8 +39,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A master and two workers with a core each, as the compose stack has them."""
     port, processes = free_port(), []
     home = cds.spark_home()
+    options, ours = quick_options()
     environment = {
         **os.environ,
+        **ours,
+        "SPARK_DAEMON_JAVA_OPTS": shlex.join(options),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,

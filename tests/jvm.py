@@ -1,0 +1,21 @@
+"""JVMs of tests live for seconds: they get the class-data archive, and are compiled no further than that pays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from conduit_tasks.spark import cds
+
+HOME = Path(os.devnull)
+"""No home: `CONDUIT_CLASS_DATA` is where the archive of the tests is."""
+
+
+def quick_options() -> tuple[list[str], dict[str, str]]:
+    """Options for a JVM that some script of Spark's starts, and the environment in which the archive fits; without the
+    archive where nobody has built it yet."""
+    archive = cds.find(HOME)
+    if archive is None:
+        return list(cds.JVM_OPTIONS), {}
+    options = [*cds.JVM_OPTIONS, f"-XX:SharedArchiveFile={archive.path}", *cds.QUIET]
+    return options, {"SPARK_CONF_DIR": str(archive.conf_dir)}
