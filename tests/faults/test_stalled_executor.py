@@ -6,6 +6,7 @@ The relative of `test_two_attempts` with everything around it: master, two worke
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -18,10 +19,11 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.spark.submit import APPLICATION, launch
 from tests.faults.parts import Receiver, account, drive, events, until
+from tests.jvm import quick_options
 from tests.micro_batch.harness import here, write_pipeline
 from tests.spark.conftest import Cluster, cluster  # noqa: F401
 
-EVENTS, FIRST, UNCONFIRMED = 6_000, 60, 8
+EVENTS, FIRST, UNCONFIRMED = 600, 60, 8
 """Of them, those that the first attempt sends at least, and those that may be on their way."""
 PIPELINE = """
 version: "2.2"
@@ -48,7 +50,8 @@ SILENCE = {
 
 def driver(home: Path, master: str) -> subprocess.Popen[str]:
     """The destination's application, as the operator starts it; its output is in `driver.log`."""
-    start = launch(home, master, "client", SILENCE)
+    executors = {"spark.executor.extraJavaOptions": shlex.join(quick_options()[0])}
+    start = launch(home, master, "client", {**SILENCE, **executors})
     options = [word for key, value in start.conf.items() for word in ("--conf", f"{key}={value}")]
     ids = ["--pipeline", "p", "--node", "destinations.to", "--run", "run"]
     command = [*(start.command or ["spark-submit"]), "--master", master, *options, str(APPLICATION), *ids]
