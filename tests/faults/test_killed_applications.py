@@ -19,13 +19,13 @@ from tests.faults.functions import hold
 from tests.faults.parts import Application, Receiver, account, drive, events, table, until
 from tests.micro_batch.harness import here, lines, payloads, state, write_pipeline
 
-COUNT, IN_FLIGHT = 3_000, 16
+COUNT, IN_FLIGHT = 1_500, 16
 PIPELINE = """
 version: "2.2"
 pipelines:
   - id: p
-    micro-batch: {max-records: 1500}
-    lag-budget: {records: 3000}
+    micro-batch: {max-records: 750}
+    lag-budget: {records: 1500}
     connectors:
       - id: in
         type: source
@@ -55,7 +55,7 @@ def pipeline(url: str, slow: str) -> str:
     """The pipeline; the destination that is to be killed in the middle would need 15 s for its micro-batch."""
     text = PIPELINE.replace("URL", url)
     for name in ("file", "web", "table"):
-        text = text.replace(f"RATE_{name.upper()}", "100" if slow == f"destinations.{name}" else "100000")
+        text = text.replace(f"RATE_{name.upper()}", "50" if slow == f"destinations.{name}" else "100000")
     return text
 
 
