@@ -36,6 +36,8 @@ class Stack:
 
     home: Path
     environment: dict[str, str]
+    clients: dict[str, Api] = field(default_factory=dict)
+    """By address: to make one and to log in costs more than most questions."""
 
     def conduit(self, *arguments: str, code: int | None = 0) -> str:
         """Runs the command; returns all it said."""
@@ -50,8 +52,12 @@ class Stack:
     def state(self) -> State:
         return State.load(Layout(self.home))
 
-    def api(self) -> Api:
-        return Api(self.state.api_url, password=load_secrets(Layout(self.home))["password"])
+    @contextmanager
+    def api(self) -> Iterator[Api]:
+        url = self.state.api_url
+        if url not in self.clients:
+            self.clients[url] = Api(url, password=load_secrets(Layout(self.home))["password"])
+        yield self.clients[url]
 
     def pipeline(self, id: str, destination: str, more: str = "") -> None:
         """Adds a pipeline from `in/<id>/*.jsonl` to one destination (YAML, no id, no type), with `more`, a key of the
@@ -129,6 +135,8 @@ def only_stack() -> Iterator[Stack]:
         ended.set()
         if looking.ident:
             looking.join()
+        for client in own.clients.values():
+            client.__exit__(None, None, None)
         own.conduit("stack", "down", "--deadline", "1", code=None)
         shutil.rmtree(home, ignore_errors=True)
 
@@ -215,4 +223,4 @@ def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.1)
+        time.sleep(0.2)
