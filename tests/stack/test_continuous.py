@@ -46,12 +46,12 @@ def test_runs_hand_over_to_each_other_while_events_come(stack: Stack, receiver: 
     n, began = 0, time.monotonic()
     with stack.api() as api:
         until(lambda: api.dag(stream))
-    while len([run for run in runs(stack, stream) if run["state"] == "success"]) < 3:
+    while len([run for run in runs(stack, stream) if run["state"] == "success"]) < 2:
         assert time.monotonic() - began < 900, runs(stack, stream)
-        for _ in range(10):
+        for _ in range(4):
             n += 1
             stack.write(stream, f"{n:05d}", n, n)
-            time.sleep(0.1)
+            time.sleep(0.5)
     until(lambda: len(receiver.got) >= n)
     # Then all are there, in order, none twice
     assert receiver.got == list(range(1, n + 1))
