@@ -37,7 +37,7 @@ Sizes = tuple[int, ...]
 RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
     "three": (
         lambda place, n: three.run(place, *n),
-        {"full": (1_000_000,), "moderate": (500_000,), "quick": (1_000,)},
+        {"full": (1_000_000,), "moderate": (500_000,), "quick": (1_000, 2)},
     ),
     "two": (lambda place, n: two.run(place, *n), {"full": (1_000_000,), "moderate": (1_000_000,), "quick": (1_000,)}),
     "submit": (lambda place, n: submits.run(place, *n), {"full": (5,), "moderate": (3,), "quick": (1,)}),
