@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import psutil
 
 from conduit_tasks.spark.remote import TOKEN, Address
 from conduit_tasks.spark.server import CLASS
+from tests.jvm import shallow
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +45,7 @@ class ConnectServer:
     def start(self, *options: str) -> None:
         self.port = self.port or free_port()
         environment = {**os.environ, TOKEN: self.token, "CONDUIT_HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
+        shallow(self.folder)
         command = [sys.executable, "-m", "conduit_tasks.spark.server", "--port", str(self.port), "--master", "local[2]"]
         command += options
         with self.log.open("ab") as log:
@@ -64,7 +67,12 @@ class ConnectServer:
 
     def workers(self) -> list[psutil.Process]:
         """Python daemons and workers of all sessions."""
-        return [p for p in self.jvm().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+        found = []
+        for process in self.jvm().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # idle ones end at any time
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
 
     def kill(self) -> None:
         """SIGKILL to the server itself; what watches it starts another one."""

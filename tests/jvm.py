@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from conduit_tasks.spark import cds
+from conduit_tasks.spark.submit import DEFAULTS_FILE
 
 HOME = Path(os.devnull)
 """No home: `CONDUIT_CLASS_DATA` is where the archive of the tests is."""
@@ -19,3 +20,10 @@ def quick_options() -> tuple[list[str], dict[str, str]]:
         return list(cds.JVM_OPTIONS), {}
     options = [*cds.JVM_OPTIONS, f"-XX:SharedArchiveFile={archive.path}", *cds.QUIET]
     return options, {"SPARK_CONF_DIR": str(archive.conf_dir)}
+
+
+def shallow(home: Path) -> None:
+    """Has the Connect server of this home compiled by C1 only, too: one that lives for months is by C2."""
+    file = home / DEFAULTS_FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1\n")
