@@ -24,6 +24,7 @@ from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
 from tests.conftest import SHARED
+from tests.jvm import shallow
 
 CONDUIT = str(Path(sys.executable).parent / "conduit")
 PATIENCE = 300.0
@@ -120,6 +121,7 @@ def stack(only_stack: Stack) -> Stack:
 def only_stack() -> Iterator[Stack]:
     home = Path(tempfile.mkdtemp(prefix="conduit-stack-"))
     (home / "include" / "pipelines").mkdir(parents=True)
+    shallow(home)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
     environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_API_PORT": "0", "CONDUIT_LEASE_TTL": "5"}
     # Airflow reads its DAG files when it is asked to: every few seconds, that is half of what an idle one costs.
