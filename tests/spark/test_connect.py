@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from conduit_tasks.errors import SparkLost
-from conduit_tasks.spark.connect import first_open
+from conduit_tasks.spark.connect import RETRIES, first_open
 from tests.faults.parts import until
 
 
@@ -28,6 +29,16 @@ def test_the_first_session_that_is_not_closed_is_found_in_few_steps(closed: int)
 def test_a_server_that_closes_every_session_is_no_endless_search() -> None:
     with pytest.raises(SparkLost, match="takes no session"):
         first_open(lambda number: None)
+
+
+@pytest.mark.proves("C9", "C10")
+def test_a_server_that_does_not_answer_is_given_up_within_ten_seconds() -> None:
+    # By the client's own account: what a loaded machine takes beside it is not its promise
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    asked = DefaultPolicy(**RETRIES).to_state()  # type: ignore[arg-type]
+    waits = list(islice(iter(asked.next_attempt, None), 1_000))
+    assert 3_000 < sum(waits) < 10_000
 
 
 def test_a_session_is_found_again_by_the_next_process_and_another_one_taken_once_it_is_closed(connected: Any) -> None:
