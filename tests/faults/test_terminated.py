@@ -27,7 +27,7 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     rows = events(home / "data", COUNT)
     fast = pipeline(receiver.url, slow="")
     # Slow enough that what it is in the middle of does not end before it is stopped
-    write_pipeline(home, "p", fast.replace("rate-limit: 100000, timeout: 5s, max", "rate-limit: 60, timeout: 5s, max"))
+    write_pipeline(home, "p", fast.replace("rate-limit: 100000, timeout: 5s, max", "rate-limit: 30, timeout: 5s, max"))
     assert plan_run("p", "before").micro_batch == 1
     if node == "destinations.web":
         until_sealed()
