@@ -18,9 +18,10 @@ from conduit_tasks.verify.history import History
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.result import Result as Outcome
 from conduit_tasks.verify.run import verify as many
-from conduit_tasks.verify.themes import theme_of
+from conduit_tasks.verify.themes import THEMES, theme_of
 
-SEEDS = 40
+SEEDS = 2 * len(THEMES)
+"""Each theme once, and as many seeds without one."""
 
 
 def verify(*arguments: str) -> Result:
@@ -33,6 +34,7 @@ def test_seeds_of_crashes_power_cuts_zombies_and_doubled_tasks_break_no_promise(
     found = json.loads(said.stdout)
     broken = {seed["again"]: seed["violations"] for seed in found["seeds"] if not seed["ok"]}
     assert not broken, json.dumps(broken, indent=1)
+    assert {theme_of(seed["seed"]) for seed in found["seeds"]} == {"", *THEMES}
     assert said.exit_code == 0
     # And they were histories of trouble, in which something was repeated where that is allowed, and only there
     totals = found["totals"]
@@ -55,7 +57,7 @@ def test_the_same_seed_gives_the_same_history_in_any_process_whatever_was_lived_
 
     # Given two seeds, one after the other, in a process that clears its garbage away all the time
     often = gc.get_threshold()
-    gc.set_threshold(20, 2, 2)
+    gc.set_threshold(200, 2, 2)
     try:
         here = lived("--jobs", "1")
     finally:
