@@ -7,6 +7,7 @@ asked for by the acks or by the trigger that sees that nobody is at work.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ class Lasting:
         self.random = Random(f"lasting {history.scenario.seed}")
         self.count = 0
         self._next = self._grows = 0.0
-        self._ready: set[tuple[str, str]] = set()
+        self._ready: dict[tuple[str, str], float] = {}
         self._runs: dict[str, Run] = {}
         self._over: dict[tuple[str, str], tuple[float, str]] = {}
         """Of each node of each run, that ended in good order at its first try: when, and why."""
@@ -56,7 +57,7 @@ class Lasting:
 
         def tell_ready(broker: Any, run: str, node: str) -> None:
             # Before the call: the answer may come when another has acted on it.
-            self._ready.add((run, node))
+            self._ready.setdefault((run, node), self.world.now)
             ready(broker, run, node)
 
         with patch.object(Broker, "tell_ready", tell_ready):
@@ -126,7 +127,10 @@ class Lasting:
             at, said = self._over[one.id, task]
             if at - two.began > PATIENCE:
                 self.found.broken(f"{one.id}/{task} goes on for {at - two.began:.1f} s after {two.id} has begun")
-            if not task.startswith("acks.") and not gives_way(said):
+            # One that began late, behind its successor or for less than that took, has nothing to hand over.
+            ready = [self._ready.get((run.id, task), math.inf) for run in (one, two)]
+            met = ready[0] < ready[1] < at
+            if met and not task.startswith("acks.") and not gives_way(said):
                 self.found.broken(f"{one.id}/{task} ends though it is not taken over from: {said}")
             elif task.startswith("acks.") and said != "acked":
                 self.found.broken(f"{one.id}/{task}: {said}, though {two.id} has taken over")

@@ -386,12 +386,6 @@ MUTANTS = [
         "handover",
     ),
     lua("the run before is not kept", "begin_run", KEPT, "", "handover"),
-    Mutant(
-        "who takes over waits for the lease before it is ready",
-        "micro_batch/work.py",
-        {"if work.submit and not ready else 0.0": "if work.submit else 0.0"},
-        "handover",
-    ),
 ]
 """Every one is found by `conduit verify`."""
 
