@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conduit_tasks.broker.connection import Client, connect
+from conduit_tasks.broker.connection import Client
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.gateway import store as module
 from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.store import Budget, Chunk, Held, IngestStore
-from conduit_tasks.settings import Settings
 from tests.conftest import RedisServer
 
 AMPLE = Budget(1_000_000, 1 << 30)
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[Client]:
-    client = connect(Settings(redis_url=redis_server.url))
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def raw_client(redis_server: RedisServer) -> Iterator[Client]:
-    client = connect(Settings(redis_url=redis_server.url), raw=True)
-    yield client
-    client.close()
 
 
 @pytest.fixture
