@@ -39,6 +39,8 @@ class Stack:
     environment: dict[str, str]
     clients: dict[str, Api] = field(default_factory=dict)
     """By address: to make one and to log in costs more than most questions."""
+    making: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a client is looked for: of two that threads made at once, one would never be closed."""
 
     def conduit(self, *arguments: str, code: int | None = 0) -> str:
         """Runs the command; returns all it said."""
@@ -56,9 +58,11 @@ class Stack:
     @contextmanager
     def api(self) -> Iterator[Api]:
         url = self.state.api_url
-        if url not in self.clients:
-            self.clients[url] = Api(url, password=load_secrets(Layout(self.home))["password"])
-        yield self.clients[url]
+        with self.making:
+            if url not in self.clients:
+                self.clients[url] = Api(url, password=load_secrets(Layout(self.home))["password"])
+            client = self.clients[url]
+        yield client
 
     def pipeline(self, id: str, destination: str, more: str = "") -> None:
         """Adds a pipeline from `in/<id>/*.jsonl` to one destination (YAML, no id, no type), with `more`, a key of the
