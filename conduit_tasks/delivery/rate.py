@@ -13,13 +13,11 @@ class TokenBucket:
     tokens that it begins with; None: it begins full.
     """
 
-    def __init__(
-        self, rate: float, *, rested: float | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._rate, self._clock = rate, clock
+    def __init__(self, rate: float, *, rested: float | None = None, clock: Callable[[], float] | None = None) -> None:
+        self._rate, self._clock = rate, clock or time.monotonic
         self._burst = max(1.0, rate / 10)
         self._tokens = self._burst if rested is None else min(self._burst, rested * rate)
-        self._at = clock()
+        self._at = self._clock()
 
     def reserve(self, tokens: int = 1) -> float:
         """Seconds to wait; the tokens are taken whether or not the caller waits."""

@@ -61,7 +61,7 @@ class Attempt:
     config: str
     open: RangeSet
     epoch: int = 0
-    began: float = field(default_factory=time.time)
+    began: float = field(default_factory=lambda: time.time())  # noqa: PLW0108 - whatever the clock is by then
 
 
 @dataclass

@@ -75,10 +75,10 @@ class Draining:
     _asked: float = -WHOLE
     _watch: Watch | None = None
     _file: PipelineFile = field(init=False)
-    _busy: float = field(default_factory=time.monotonic)
+    _busy: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._file = PipelineFile(self.context)
+        self._file, self._busy = PipelineFile(self.context), time.monotonic()
 
     def close(self) -> None:
         """Closes what it looks at the sources with."""

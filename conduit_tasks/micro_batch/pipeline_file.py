@@ -18,8 +18,11 @@ class PipelineFile:
     """The file on this machine, looked at now and then from its making on."""
 
     context: Context
-    _looked: float = field(default_factory=time.monotonic)
+    _looked: float = field(init=False)
     _stat: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self._looked = time.monotonic()
 
     def changed(self) -> bool:
         """Whether it is another version than what this run works with."""

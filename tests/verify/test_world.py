@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import redis
 
+import conduit_tasks
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.record.record import Record
 from conduit_tasks.verify import receiver
@@ -25,6 +27,7 @@ from conduit_tasks.verify.faults import faulty
 from conduit_tasks.verify.world import Aim, Crash, Rates, World
 from tests.conftest import RedisServer
 
+CLOCKS = ("time.monotonic", "time.time", "time.time_ns", "time.sleep", "uuid.uuid4")
 NOTHING = Rates(0, 0, 0, 0, 0, 0)
 
 
@@ -170,3 +173,28 @@ def test_who_is_no_process_has_the_worlds_clock_too(redis_server: RedisServer, t
         second = broker.acquire("destinations.a", "two")
     client.close()
     assert (first.token, second.token) == (1_700_001_000_000_000, 1_700_004_600_000_000)
+
+
+def test_every_clock_that_a_history_reads_is_the_worlds() -> None:
+    """A clock that is kept as a value, as in `default_factory=time.monotonic`, is the machine's own in every seed: what
+    is lived would depend on how long the machine has been up."""
+    kept = []
+    root = Path(conduit_tasks.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if not path.is_relative_to(root / "verify"):
+            kept += [f"{path.relative_to(root)}:{found}" for found in kept_clocks(ast.parse(path.read_text()))]
+    assert kept == []
+
+
+def kept_clocks(tree: ast.Module) -> list[str]:
+    """Where a clock is taken as a value when the module is imported, or imported by its own name: line and source."""
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    # What a function does is done when it is called; its defaults are taken before.
+    later = {id(n) for f in functions for line in f.body for n in ast.walk(line)}
+    later |= {id(n) for f in ast.walk(tree) if isinstance(f, ast.Lambda) for n in ast.walk(f.body)}
+    found: list[ast.expr | ast.stmt] = [
+        n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n) in CLOCKS and id(n) not in later
+    ]
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    found += [n for n in imports if any(f"{n.module}.{alias.name}" in CLOCKS for alias in n.names)]
+    return [f"{n.lineno} {ast.unparse(n)}" for n in found]
