@@ -76,7 +76,12 @@ class Lifecycle(MicroBatches, Recovering):
 
     def registered(self) -> tuple[list[str], list[str]]:
         """Ids of the registered sources and destinations."""
-        return self.members(self.keys.sources), self.members(self.keys.destinations)
+        sources, destinations = self.read(("SMEMBERS", self.keys.sources), ("SMEMBERS", self.keys.destinations))
+        return sorted(sources), sorted(destinations)
+
+    def stored_status(self) -> Status:
+        """The status as it is stored: "running" also where nodes fail and are tried again, which `status` looks up."""
+        return cast(Status, self.field(self.keys.pipeline, "status") or "running")
 
     def status(self) -> PipelineStatus:
         """What the pipeline does, with the first error if it stopped by one."""

@@ -125,7 +125,7 @@ def apply(
 def _stand_still(broker: Broker, pipeline: Pipeline, deadline: float, wake: Callable[[str], bool] | None) -> None:
     """A micro-batch that is under way is finished under the version that it began with, as far as it can be."""
     until = time.monotonic() + deadline
-    moves = broker.status().status not in ("stopped", "degraded")
+    moves = broker.stored_status() not in ("stopped", "degraded")
     if moves and _live(pipeline.id) is not None:
         control.stop(pipeline.id, deadline=deadline, wake=wake)
     while held := broker.at_work():

@@ -213,7 +213,9 @@ def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
     try:
         sink = store.create(path)
         try:
-            pq.write_table(table, sink, compression="zstd")
+            # In one piece: Parquet writes some twenty of a few bytes each.
+            pq.write_table(table, written := pa.BufferOutputStream(), compression="zstd")
+            sink.write(written.getvalue())
             sink.commit()
         except BaseException:
             sink.abort()

@@ -99,7 +99,7 @@ def _ack(context: Context, source_id: str, ledger: _Ledger) -> dict[str, Any]:
     collected = collect(context)
     if context.in_force():
         ledger.collect(context)
-    if context.broker.status().status == "stopping":
+    if context.broker.stored_status() == "stopping":
         in_flight(context)
     return {"acked": acked, "collected": collected}
 

@@ -277,7 +277,7 @@ class Draining:
 
     def _over(self, course: UnderWay) -> Ended | None:
         """Why nothing more is opened in this run, where that is so."""
-        if self.context.broker.status().status == "stopping":
+        if self.context.broker.stored_status() == "stopping":
             return Ended("the pipeline is stopping: nothing new is read")
         if may_read(self.context, course) == 0:
             return Ended(f"{course.records:,} records are read, as many as this run may")
@@ -362,7 +362,7 @@ class Draining:
         """Whether a graceful stop has come to its end: all is delivered and acked, and who still waits ends in good
         order. Raises PipelineStopped where the pipeline was stopped by force."""
         broker = self.context.broker
-        if (status := broker.status().status) not in ("stopped", "degraded"):
+        if (status := broker.stored_status()) not in ("stopped", "degraded"):
             return False
         if status == "degraded" or broker.field(broker.keys.pipeline, "forced") is not None:
             raise PipelineStopped(f"pipeline {self.context.pipeline.id} is {status}")

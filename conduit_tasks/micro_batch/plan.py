@@ -278,7 +278,7 @@ def in_flight(context: Context) -> str:
     """What is unsealed, undelivered or unacked, in words; a graceful stop with nothing left ends here (C3, C15)."""
     unsealed = context.broker.unsealed()
     left = f"micro-batch {unsealed.number} is not sealed" if unsealed else outstanding(context)
-    if not left and context.broker.status().status == "stopping":
+    if not left and context.broker.stored_status() == "stopping":
         context.broker.stopped()
     return left
 

@@ -49,7 +49,7 @@ def place(
                 )
         after = {part: token for part, token in {**before, **tokens}.items() if part not in forget}
         if not dry_run:
-            if broker.status().status in ("stopped", "degraded"):
+            if broker.stored_status() in ("stopped", "degraded"):
                 # What a forceful stop, or a slice that cannot be read any more, left open is planned again.
                 broker.undo_unsealed()
             broker.place(source, before, after)

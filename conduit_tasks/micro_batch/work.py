@@ -38,17 +38,16 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
     read is told to start: it waits itself, ready."""
     done = False
     while True:
-        try:
-            work = needed(pipeline_id, node, run_id, cleared=cleared, ready=_lasts(pipeline_id, run_id, limit))
-        except Outdated as error:
-            with opened(pipeline_id, run_id) as context:
-                ended = Draining(context, run_id, limit).outdated(error)
-            return WorkNeeded(False, ended.reason, done=done, again=ended.again)
-        done = done or work.done
-        if work.submit:
-            return work
         with opened(pipeline_id, run_id) as context:
             draining = Draining(context, run_id, limit)
+            try:
+                work = _look(context, node, run_id, cleared=cleared, ready=draining.lasts())
+            except Outdated as error:
+                ended = draining.outdated(error)
+                return WorkNeeded(False, ended.reason, done=done, again=ended.again)
+            done = done or work.done
+            if work.submit:
+                return work
             if work.recovering or work.over:
                 if draining.lingers():
                     continue
@@ -84,11 +83,6 @@ def _wait(draining: Draining, context: Context, node: str) -> str | Ended:
     return "" if context.broker.latest_sealed() > cursor else "a micro-batch is being read"
 
 
-def _lasts(pipeline_id: str, run_id: str, limit: float) -> bool:
-    with opened(pipeline_id, run_id) as context:
-        return Draining(context, run_id, limit).lasts()
-
-
 def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False, ready: bool = False) -> WorkNeeded:
     """Looks at the broker for `sources.<id>`, `processors` or `destinations.<id>`.
 
@@ -98,21 +92,25 @@ def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False, r
     the holder goes on until it is.
     """
     with opened(pipeline_id, run_id) as context:
-        # A Redis that was started again since the plan may have forgotten what this run did.
-        remember(context)
-        look = _destination if node.startswith("destinations.") else _before_fan_out
-        first = context.broker.held_for(node)
-        give_up = time.monotonic() + first
-        while True:
-            work = look(context, node, run_id, cleared)
-            if work.submit and not cleared and (failing := left_alone(context, node)):
-                return WorkNeeded(False, f"recovering: {failing}", recovering=True)
-            left = context.broker.held_for(node) if work.submit and not ready else 0.0
-            if not left:
-                return work
-            if time.monotonic() >= give_up:
-                return WorkNeeded(False, f"another run works on {node}, and goes on with what is there")
-            time.sleep(min(POLL, left))
+        return _look(context, node, run_id, cleared=cleared, ready=ready)
+
+
+def _look(context: Context, node: str, run_id: str, *, cleared: bool, ready: bool) -> WorkNeeded:
+    # A Redis that was started again since the plan may have forgotten what this run did.
+    remember(context)
+    look = _destination if node.startswith("destinations.") else _before_fan_out
+    first = context.broker.held_for(node)
+    give_up = time.monotonic() + first
+    while True:
+        work = look(context, node, run_id, cleared)
+        if work.submit and not cleared and (failing := left_alone(context, node)):
+            return WorkNeeded(False, f"recovering: {failing}", recovering=True)
+        left = context.broker.held_for(node) if work.submit and not ready else 0.0
+        if not left:
+            return work
+        if time.monotonic() >= give_up:
+            return WorkNeeded(False, f"another run works on {node}, and goes on with what is there")
+        time.sleep(min(POLL, left))
 
 
 def _before_fan_out(context: Context, node: str, run_id: str, cleared: bool) -> WorkNeeded:
@@ -132,7 +130,7 @@ def _before_fan_out(context: Context, node: str, run_id: str, cleared: bool) -> 
 
 def _destination(context: Context, node: str, run_id: str, cleared: bool) -> WorkNeeded:
     broker, destination = context.broker, node.partition(".")[2]
-    status = broker.status().status
+    status = broker.stored_status()
     if status in ("stopped", "degraded"):
         return WorkNeeded(False, f"the pipeline is {status}")
     if broker.delivery(destination).status == "stopped":

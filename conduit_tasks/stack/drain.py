@@ -59,7 +59,7 @@ def resume(ids: list[str], say: Say) -> None:
     for id in ids:
         broker = open_broker(id)
         try:
-            if broker.status().status in ("stopping", "stopped"):
+            if broker.stored_status() in ("stopping", "stopped"):
                 broker.start(destinations=False)
                 say(f"{id}: running again")
         finally:
@@ -75,7 +75,7 @@ def _stop(id: str, deadline: float) -> bool:
     """True where it was running and is stopping now."""
     broker = open_broker(id)
     try:
-        if broker.status().status not in ("running", "recovering"):
+        if broker.stored_status() not in ("running", "recovering"):
             return False
         broker.stop(deadline)
         return True

@@ -47,8 +47,6 @@ _READS = frozenset(
         "XREVRANGE",
     ]
 )
-BLOCKED = 0.1
-"""Seconds after which a command that blocks is answered, where there is something."""
 _HARMLESS = frozenset({"INFO", "CONFIG", "PING", "CLIENT"})
 
 
@@ -149,8 +147,7 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
         while not (found := world.call("XREAD", lambda: execute(self, *words, **options), changes=False)):
             if world.now >= until:
                 return found
-            left = until - world.now
-            world.blocks(left) if world.beats else world.sleep(min(BLOCKED, left))
+            world.blocks(until - world.now)
         return found
 
     def execute_command(self: Any, *args: Any, **options: Any) -> Any:
