@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import shutil
-import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -151,10 +149,6 @@ class History:
                 raise deadly.Killed("deadly")
 
         with ExitStack() as stack:
-            # Coroutines and writers of dead processes complain when they are collected.
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")
-            stack.enter_context(patch.object(sys, "unraisablehook", lambda _: None))
             stack.enter_context(patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}))
             stack.enter_context(patch.object(deadly, "killer", kill))
             stack.enter_context(patch.object(deadly, "stubborn", True))

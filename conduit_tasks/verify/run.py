@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty
 from typing import Any
+from unittest.mock import patch
 
 from conduit_tasks.verify.history import live
 from conduit_tasks.verify.result import Result
@@ -95,15 +99,26 @@ def _work(todo: Any, done: Any, events: int, trace: bool, root: Path) -> None:
         done.put(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Nothing is said of what is left of dead processes: their coroutines and writers complain when they are collected,
+    many of them with the history that held them."""
+    with warnings.catch_warnings(), patch.object(sys, "unraisablehook", lambda _: None):
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _share(seeds: Any, events: int, trace: bool, root: Path | None = None) -> Iterator[Result]:
     with scratch_folder(root) as folder, own_redis(folder) as url:
         try:
             gc.freeze()
             for seed in seeds:
-                yield live(seed, events, folder, url, trace=trace)
+                with _unheard():
+                    result = live(seed, events, folder, url, trace=trace)
+                    # Garbage that is frozen would stay for ever, two MB a seed.
+                    gc.collect()
                 # What outlives a seed are modules: the next collection, which closes files of the dead, spares them.
-                # Collected first: garbage that is frozen stays for ever, two MB a seed.
-                gc.collect()
                 gc.freeze()
+                yield result
         finally:
             gc.unfreeze()

@@ -130,6 +130,26 @@ def test_an_error_of_the_simulation_itself_is_told_with_its_seed(monkeypatch: py
     assert violation.startswith("verify: ValueError: not to be explained (test_seeds.py:")
 
 
+def test_nobody_hears_what_is_left_of_dead_processes_complain(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left:
+        def __del__(self) -> None:
+            raise RuntimeError("Event loop is closed")
+
+    def lived(seed: int, *_: object, **__: object) -> Outcome:
+        # One of them is freed at once, one only by a collection.
+        left: list[object] = [Left()]
+        cycle: list[object] = [Left()]
+        cycle.append(cycle)
+        return Outcome(seed, len(left), 16, 1, 1, [], Found(), 0.1)
+
+    monkeypatch.setattr("conduit_tasks.verify.run.live", lived)
+    heard: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", heard.append)
+    assert [result.seed for result in many([1, 2], 16, 1)] == [1, 2]
+    gc.collect()
+    assert heard == []
+
+
 def test_a_worker_that_is_killed_ends_the_run_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conduit_tasks.verify.run.LOOK", 0.1)
     results = many(range(1, 200), 16, 2)
