@@ -208,6 +208,9 @@ class Guards:
             return False
         if holder and not self._holds(*holder):
             return False
+        # While the state is rebuilt, whoever calls hears of that first.
+        if self.redis.hexists(f"{{conduit:{PIPELINE}}}:pipeline", "rebuilding"):
+            return False
         self._tried.add(what)
         return True
 
