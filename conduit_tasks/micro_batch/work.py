@@ -41,7 +41,7 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
         with opened(pipeline_id, run_id) as context:
             draining = Draining(context, run_id, limit)
             try:
-                work = _look(context, node, run_id, cleared=cleared, ready=draining.lasts())
+                work = look_at(context, node, run_id, cleared=cleared, ready=draining.lasts())
             except Outdated as error:
                 ended = draining.outdated(error)
                 return WorkNeeded(False, ended.reason, done=done, again=ended.again)
@@ -92,10 +92,11 @@ def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False, r
     the holder goes on until it is.
     """
     with opened(pipeline_id, run_id) as context:
-        return _look(context, node, run_id, cleared=cleared, ready=ready)
+        return look_at(context, node, run_id, cleared=cleared, ready=ready)
 
 
-def _look(context: Context, node: str, run_id: str, *, cleared: bool, ready: bool) -> WorkNeeded:
+def look_at(context: Context, node: str, run_id: str, *, cleared: bool, ready: bool) -> WorkNeeded:
+    """See `needed`."""
     # A Redis that was started again since the plan may have forgotten what this run did.
     remember(context)
     look = _destination if node.startswith("destinations.") else _before_fan_out

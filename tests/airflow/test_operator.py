@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from conduit_tasks.airflow.hook import describe_event, parse_event
 from conduit_tasks.airflow.operator import ConduitSubmitOperator, was_cleared
+from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.work import WorkNeeded
 from tests.airflow.conftest import write_pipeline
 
@@ -37,11 +38,11 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """There is always work to do; what was asked is kept."""
     asked: list[tuple[Any, ...]] = []
 
-    def needed(*arguments: Any, cleared: bool = False, ready: bool = False) -> WorkNeeded:
-        asked.append((*arguments, cleared))
+    def look_at(context: Context, node: str, run: str, *, cleared: bool, ready: bool) -> WorkNeeded:
+        asked.append((context.pipeline.id, node, run, cleared))
         return WorkNeeded(True, "micro-batch 1")
 
-    monkeypatch.setattr("conduit_tasks.micro_batch.work.needed", needed)
+    monkeypatch.setattr("conduit_tasks.micro_batch.work.look_at", look_at)
     return asked
 
 
