@@ -10,11 +10,14 @@ from typing import Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option, Spec
-from conduit_tasks.connectors.kafka_options import PASSED_ON, check_passed_on, passed_on
+from conduit_tasks.connectors.kafka_options import PASSED_ON, canonical, check_passed_on, passed_on
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.settings import settings as installation
 
 log = logging.getLogger(__name__)
+
+NO_OPTION = "conduit.no.option"
+"""A name that librdkafka does not know."""
 
 
 def transactional_id(pipeline: str, destination: str) -> str:
@@ -53,6 +56,25 @@ def check_connection(settings: Mapping[str, str], spec: Spec) -> None:
     if settings.get("saslMechanism") and not (settings.get("saslUsername") and settings.get("saslPassword")):
         raise ConfigError("kafka: option 'saslMechanism' needs 'saslUsername' and 'saslPassword'")
     check_passed_on(settings, spec)
+    check_known(settings)
+
+
+def check_known(settings: Mapping[str, str]) -> None:
+    """Raises ConfigError naming an option that librdkafka does not know, or whose value it does not take. Says nothing
+    where the client library is not installed. No client is made: each is refused for NO_OPTION at the latest."""
+    given = [name for name in settings if name.startswith(PASSED_ON)]
+    if not given:
+        return
+    try:
+        from confluent_kafka import KafkaException, Producer
+    except ImportError:
+        return
+    for name in given:
+        try:
+            Producer({canonical(name): settings[name], NO_OPTION: ""})
+        except (KafkaException, ValueError, TypeError) as error:
+            if NO_OPTION not in (text := said(error)):
+                raise ConfigError(f"kafka: option '{name}': librdkafka says: {without_value(text)}") from None
 
 
 def library() -> Any:

@@ -20,6 +20,8 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.load import load_file
 
 SERVER = {"servers": "127.0.0.1:1"}
+VALUES = {"security.protocol": "sasl_plaintext", "enable.ssl.certificate.verification": "false"}
+"""Of options that do not take any."""
 SIDES: dict[str, tuple[Callable[[dict[str, str]], Any], set[str]]] = {
     "source": (lambda s: KafkaSource({**SERVER, "topics": "t", **s}), {o.name for o in KafkaSource.spec.options}),
     "destination": (lambda s: KafkaDestination({**SERVER, **s}), {o.name for o in KafkaDestination.spec.options}),
@@ -57,7 +59,7 @@ def test_an_option_that_is_ours_is_refused_by_each_name_with_the_name_of_our_set
     make, known = SIDES[side]
     ours = OURS[ALIASES.get(option, option)]
     if not ours.everywhere and ours.setting not in known:
-        make({f"{PASSED_ON}{option}": "1"})
+        make({f"{PASSED_ON}{option}": "1000"})
         return
     with pytest.raises(ConfigError, match=f"'{PASSED_ON}{option}' is decided by this connector") as raised:
         make({f"{PASSED_ON}{option}": "1"})
@@ -73,8 +75,9 @@ def test_what_a_setting_of_ours_says_is_not_said_twice(option: str, side: str) -
     with pytest.raises(ConfigError, match=rf"'{PASSED_ON}{option}' says what '\w+' says"):
         make({**tls, **sasl, f"{PASSED_ON}{option}": "x"})
     # Without ours it takes effect, by either name
-    passed = kafka_client.configuration(make({f"{PASSED_ON}{option}": "x"}).settings)
-    assert passed[ALIASES.get(option, option)] == "x"
+    value = VALUES.get(option, "x")
+    passed = kafka_client.configuration(make({f"{PASSED_ON}{option}": value}).settings)
+    assert passed[ALIASES.get(option, option)] == value
     assert not passed.keys() & ALIASES.keys()
 
 
@@ -109,6 +112,31 @@ pipelines:
           plugin: kafka
           settings: {servers: "h:1", topic: d, librdkafka.message.send.max.retries: "0"}
 """
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("Acks", "0", 'No such configuration property: "Acks"'),
+        ("socket.nagle.disabled", "true", 'No such configuration property: "socket.nagle.disabled"'),
+        ("socket.nagle.disable", "hush-hush", 'Expected bool value for "socket.nagle.disable": true or false'),
+        ("security.protocol", "hush-hush", 'Invalid value  for configuration property "security.protocol"'),
+        ("fetch.wait.max.ms", "", "fetch.wait.max.ms"),
+    ],
+)
+def test_an_option_or_value_that_librdkafka_does_not_know_is_named_before_anything_runs(
+    option: str, value: str, why: str, side: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make, _ = SIDES[side]
+    with pytest.raises(ConfigError) as refused:
+        make({f"{PASSED_ON}{option}": value})
+    assert f"option '{PASSED_ON}{option}'" in str(refused.value)
+    assert why in str(refused.value)
+    assert "hush" not in str(refused.value)
+    # And what it knows is taken, without a client that says it has no servers
+    make({f"{PASSED_ON}socket.nagle.disable": "true", f"{PASSED_ON}fetch.wait.max.ms": "5"})
+    assert capfd.readouterr().err == ""
 
 
 def test_it_is_found_at_its_place_in_source_destination_and_dead_letter_queue(tmp_path: Path) -> None:
