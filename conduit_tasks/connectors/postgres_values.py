@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from conduit_tasks.errors import SourceError
 from conduit_tasks.record import jsons
 
 SETTINGS = (
@@ -40,8 +41,28 @@ def json_value(text: str | None, oid: int) -> Any:
 
 
 def json_row(values: Mapping[str, str | None], oids: Mapping[str, int]) -> dict[str, Any]:
-    """A row's values by name."""
-    return {name: json_value(text, oids[name]) for name, text in values.items()}
+    """A row's values by name. Raises SourceError where a text is none of its type: PostgreSQL never sends one, another
+    server or a session with other settings may."""
+    name, out = "", dict[str, Any]()
+    try:
+        for name, text in values.items():
+            out[name] = json_value(text, oids[name])
+    except (ValueError, KeyError) as error:
+        raise SourceError(
+            f"postgres: column {name}: a text of {len(values[name] or '')} characters is no value of type oid "
+            f"{oids.get(name)} as PostgreSQL writes it ({type(error).__name__}); look at the server's settings"
+        ) from None
+    return out
+
+
+def _bool(text: str) -> bool:
+    return {"t": True, "f": False}[text]
+
+
+def _bytes(text: str) -> str:
+    if not text.startswith("\\x"):
+        raise ValueError("not in hex")
+    return base64.b64encode(bytes.fromhex(text[2:])).decode()
 
 
 def _float(text: str) -> float | str:
@@ -74,10 +95,16 @@ def _whole(digits: str) -> int | str:
 
 
 def _array(text: str) -> Any:
+    from psycopg2 import DataError
     from psycopg2.extensions import UNICODEARRAY
 
-    # Bounds other than 1 are written in front.
-    return UNICODEARRAY(text[text.index("{") :], None)
+    if not text.endswith("}"):
+        raise ValueError("cut")  # psycopg2 would take what is there
+    try:
+        # Bounds other than 1 are written in front.
+        return UNICODEARRAY(text[text.index("{") :], None)
+    except DataError:
+        raise ValueError("no array") from None
 
 
 def _elements(values: Any, oid: int) -> Any:
@@ -85,8 +112,8 @@ def _elements(values: Any, oid: int) -> Any:
 
 
 _PLAIN: dict[int, Callable[[str], Any]] = {
-    16: lambda text: text == "t",
-    17: lambda text: base64.b64encode(bytes.fromhex(text[2:])).decode(),
+    16: _bool,
+    17: _bytes,
     **dict.fromkeys((20, 21, 23, 26), int),
     **dict.fromkeys((700, 701), _float),
     **dict.fromkeys((114, 3802), _json),
