@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from conduit_tasks.verify.world import Aim
+from conduit_tasks.verify.actor import Aim
 
 AIMS = (
     ("confirm", "destinations.", "before"),

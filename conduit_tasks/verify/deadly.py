@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from conduit_tasks.verify.actor import Crash
 from conduit_tasks.verify.classes import STUBBORN
-from conduit_tasks.verify.world import Crash
 
 
 class Killed(Crash):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import ConduitError, Fenced, InvariantBroken
-from conduit_tasks.verify.world import Actor, Crash
+from conduit_tasks.verify.actor import Actor, Crash
 
 if TYPE_CHECKING:
     from conduit_tasks.verify.history import History

@@ -21,10 +21,11 @@ from unittest.mock import patch
 
 import redis
 
+from conduit_tasks.verify.actor import Stuck
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faulty_files import Patch, files
 from conduit_tasks.verify.machine import Orders, machine
-from conduit_tasks.verify.world import Stuck, World
+from conduit_tasks.verify.world import World
 
 CLOCK = "conduit-verify:clock"
 """Redis hash with the world's seconds and microseconds, which scripts read instead of TIME."""

@@ -38,6 +38,7 @@ from conduit_tasks.micro_batch import (  # noqa: F401
 )
 from conduit_tasks.settings import Settings, forget, settings
 from conduit_tasks.verify import deadly, receiver, tasks
+from conduit_tasks.verify.actor import Actor, Crash
 from conduit_tasks.verify.checks import Outside, account
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.executors import Executors
@@ -50,7 +51,7 @@ from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
 from conduit_tasks.verify.tasks import Run
 from conduit_tasks.verify.watch import Watch
-from conduit_tasks.verify.world import Actor, Crash, World
+from conduit_tasks.verify.world import World
 
 ROUNDS = 9
 """Runs under faults, at most."""

@@ -19,8 +19,8 @@ from conduit_tasks.micro_batch import draining
 from conduit_tasks.verify.tasks import Run, gives_way
 
 if TYPE_CHECKING:
+    from conduit_tasks.verify.actor import Actor
     from conduit_tasks.verify.history import History
-    from conduit_tasks.verify.world import Actor
 
 TAKES_OVER = re.compile(r"run (\S+) takes over")
 EVERY = 0.3

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from conduit_tasks.verify.actor import Aim, Rates
 from conduit_tasks.verify.aims import drawn_aims
 from conduit_tasks.verify.classes import (
     BROKEN,
@@ -28,7 +29,6 @@ from conduit_tasks.verify.classes import (
 )
 from conduit_tasks.verify.receiver import PLUGIN, TIMEOUT, Memory
 from conduit_tasks.verify.themes import THEMES, theme_of
-from conduit_tasks.verify.world import Aim, Rates
 
 PIPELINE = "verified"
 LOST = "lost"

@@ -11,8 +11,8 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from conduit_tasks.verify.actor import Aim, Rates
 from conduit_tasks.verify.classes import CLONED, DEADLY, FAILED, REFUSED, STUBBORN
-from conduit_tasks.verify.world import Aim, Rates
 
 if TYPE_CHECKING:
     from conduit_tasks.verify.scenario import Scenario

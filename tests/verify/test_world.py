@@ -22,9 +22,10 @@ import conduit_tasks
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.record.record import Record
 from conduit_tasks.verify import receiver
+from conduit_tasks.verify.actor import Aim, Crash, Rates
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.faults import faulty
-from conduit_tasks.verify.world import Aim, Crash, Rates, World
+from conduit_tasks.verify.world import World
 from tests.conftest import RedisServer
 
 CLOCKS = ("time.monotonic", "time.time", "time.time_ns", "time.sleep", "uuid.uuid4")
