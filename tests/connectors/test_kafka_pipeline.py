@@ -52,7 +52,7 @@ DEADLY = '{id: deadly, plugin: python, settings: {call: "tests.faults.functions:
 @pytest.fixture
 def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`home` with leases that a successor need not wait for long."""
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.3")
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "1.5")
     monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
     forget()
     return home
