@@ -185,11 +185,6 @@ def test_settings_that_cannot_be_are_named(kafka: Kafka, settings: dict[str, str
         kafka.source(**{"topics": "t", **settings})
 
 
-def test_a_setting_that_librdkafka_refuses_is_an_error_of_the_file(kafka: Kafka) -> None:
-    with pytest.raises(ConfigError, match=r"librdkafka refuses"):
-        kafka.source("t", **{"librdkafka.no.such.thing": "1"}).plan({}, Limit())
-
-
 # --- holes
 
 
