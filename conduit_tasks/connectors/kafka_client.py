@@ -66,15 +66,18 @@ def check_known(settings: Mapping[str, str]) -> None:
     if not given:
         return
     try:
-        from confluent_kafka import KafkaException, Producer
-    except ImportError:
+        kafka = library()
+    except ConfigError:
         return
     for name in given:
         try:
-            Producer({canonical(name): settings[name], NO_OPTION: ""})
-        except (KafkaException, ValueError, TypeError) as error:
+            kafka.Producer({canonical(name): settings[name], NO_OPTION: ""})
+        except (kafka.KafkaException, ValueError, TypeError) as error:
             if NO_OPTION not in (text := said(error)):
-                raise ConfigError(f"kafka: option '{name}': librdkafka says: {without_value(text)}") from None
+                raise ConfigError(
+                    f"kafka: option '{name}': librdkafka says: {without_value(text)}; its CONFIGURATION.md lists names "
+                    "and values"
+                ) from None
 
 
 def library() -> Any:
@@ -129,7 +132,7 @@ def made(make: Callable[[], Any]) -> Any:
 def without_value(text: str) -> str:
     """What librdkafka says of a value, without the value: that may hold quotes and line ends itself."""
     begin, end = text.find('"'), text.rfind('" for configuration property')
-    return text[:begin] + text[end + 1 :] if 0 <= begin < end else text
+    return text[:begin].rstrip() + text[end + 1 :] if 0 <= begin < end else text
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from conduit_tasks.delivery.dead_letter_marks import FOLDER
 from conduit_tasks.delivery.dead_letter_store import PARKED
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.spool.store import open_store
+from conduit_tasks.spool.store import open_store, put
 
 
 def move(root: str, pipeline: str, old: str, new: str) -> int:
@@ -19,13 +19,7 @@ def move(root: str, pipeline: str, old: str, new: str) -> int:
                 if is_folder or name.startswith("."):
                     continue
                 with store.open(f"{before}/{name}") as file:
-                    sink = store.create(f"{after}/{name}")
-                    try:
-                        sink.write(file.read())
-                        sink.commit()
-                    except BaseException:
-                        sink.abort()
-                        raise
+                    put(store, f"{after}/{name}", file.read())
                 store.delete(f"{before}/{name}")
                 moved += 1
         except OSError as error:

@@ -24,7 +24,7 @@ from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Origin, data_bytes
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns, to_records
 from conduit_tasks.settings import settings
-from conduit_tasks.spool.store import Store, open_store
+from conduit_tasks.spool.store import Store, open_store, put
 
 Rows = list[dict[str, Any]]
 Key = tuple[int, int, int, int]
@@ -210,16 +210,10 @@ def digest(keys: Sequence[Any]) -> str:
 
 def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
     """Writes a Parquet file, durable on return. Raises ConduitError."""
+    # In one piece: Parquet writes some twenty of a few bytes each.
+    pq.write_table(table, written := pa.BufferOutputStream(), compression="zstd")
     try:
-        sink = store.create(path)
-        try:
-            # In one piece: Parquet writes some twenty of a few bytes each.
-            pq.write_table(table, written := pa.BufferOutputStream(), compression="zstd")
-            sink.write(written.getvalue())
-            sink.commit()
-        except BaseException:
-            sink.abort()
-            raise
+        put(store, path, written.getvalue())
     except OSError as error:
         raise ConduitError(
             f"dead letters cannot be written to {root}/{path.rpartition('/')[0]}: {error}; make room or mend "

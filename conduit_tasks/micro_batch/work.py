@@ -41,7 +41,7 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
         with opened(pipeline_id, run_id) as context:
             draining = Draining(context, run_id, limit)
             try:
-                work = look_at(context, node, run_id, cleared=cleared, ready=draining.lasts())
+                work = needed(context, node, run_id, cleared=cleared, ready=draining.lasts())
             except Outdated as error:
                 ended = draining.outdated(error)
                 return WorkNeeded(False, ended.reason, done=done, again=ended.again)
@@ -83,7 +83,7 @@ def _wait(draining: Draining, context: Context, node: str) -> str | Ended:
     return "" if context.broker.latest_sealed() > cursor else "a micro-batch is being read"
 
 
-def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False, ready: bool = False) -> WorkNeeded:
+def needed(context: Context, node: str, run_id: str, *, cleared: bool = False, ready: bool = False) -> WorkNeeded:
     """Looks at the broker for `sources.<id>`, `processors` or `destinations.<id>`.
 
     Where another run holds the node's lease, waits until that holder is done or its lease has lapsed, one lease time
@@ -91,12 +91,6 @@ def needed(pipeline_id: str, node: str, run_id: str, *, cleared: bool = False, r
     task was cleared, so it is tried now; if it had succeeded it delivers again. `ready`: it is started meanwhile, as
     the holder goes on until it is.
     """
-    with opened(pipeline_id, run_id) as context:
-        return look_at(context, node, run_id, cleared=cleared, ready=ready)
-
-
-def look_at(context: Context, node: str, run_id: str, *, cleared: bool, ready: bool) -> WorkNeeded:
-    """See `needed`."""
     # A Redis that was started again since the plan may have forgotten what this run did.
     remember(context)
     look = _destination if node.startswith("destinations.") else _before_fan_out

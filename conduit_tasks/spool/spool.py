@@ -18,7 +18,7 @@ from conduit_tasks.record.parquet import batches_of
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.manifest import LOST, PartFile, SealedManifest, StageManifest
 from conduit_tasks.spool.parts import ROW_GROUP, Writer
-from conduit_tasks.spool.store import Store, open_store
+from conduit_tasks.spool.store import Store, open_store, put
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -70,14 +70,8 @@ class Spool:
     def put(self, path: str, data: bytes) -> str:
         """A small file: under its name when all of it is durable, in the place of what was there. Returns `path`."""
         try:
-            sink = self.store.create(path)
+            put(self.store, path, data)
         except OSError as e:
-            raise self._explain(path, e) from e
-        try:
-            sink.write(data)
-            sink.commit()
-        except OSError as e:
-            sink.abort()
             raise self._explain(path, e) from e
         return path
 

@@ -86,6 +86,18 @@ class Store(Protocol):
         """As Spark takes it: scheme and path, not percent-encoded."""
 
 
+def put(store: Store, path: str, data: Any) -> None:
+    """A small file, or one that is whole in memory: under its name once all of it is durable, in the place of what was
+    there; otherwise nothing is left of it. Raises OSError."""
+    sink = store.create(path)
+    try:
+        sink.write(data)
+        sink.commit()
+    except BaseException:
+        sink.abort()
+        raise
+
+
 class LocalStore:
     """A folder of this machine (or of a network mount)."""
 

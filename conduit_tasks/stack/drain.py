@@ -75,7 +75,7 @@ def _stop(id: str, deadline: float) -> bool:
     """True where it was running and is stopping now."""
     broker = open_broker(id)
     try:
-        if broker.stored_status() not in ("running", "recovering"):
+        if broker.stored_status() != "running":
             return False
         broker.stop(deadline)
         return True

@@ -23,7 +23,7 @@ def submitted(
 ) -> Any:
     """Executes the operator with these options; (the words of the driver JVM's command line, Spark's properties)."""
     write_pipeline(home)
-    monkeypatch.setattr("conduit_tasks.micro_batch.work.look_at", lambda *_, **__: WorkNeeded(True, "micro-batch 1"))
+    monkeypatch.setattr("conduit_tasks.micro_batch.work.needed", lambda *_, **__: WorkNeeded(True, "micro-batch 1"))
     out = tmp_path / "said"
     application.write_text(
         "import json, os, stat, sys\n"

@@ -38,11 +38,11 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """There is always work to do; what was asked is kept."""
     asked: list[tuple[Any, ...]] = []
 
-    def look_at(context: Context, node: str, run: str, *, cleared: bool, ready: bool) -> WorkNeeded:
+    def needed(context: Context, node: str, run: str, *, cleared: bool, ready: bool) -> WorkNeeded:
         asked.append((context.pipeline.id, node, run, cleared))
         return WorkNeeded(True, "micro-batch 1")
 
-    monkeypatch.setattr("conduit_tasks.micro_batch.work.look_at", look_at)
+    monkeypatch.setattr("conduit_tasks.micro_batch.work.needed", needed)
     return asked
 
 

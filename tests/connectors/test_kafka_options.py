@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,7 +122,8 @@ pipelines:
         ("Acks", "0", 'No such configuration property: "Acks"'),
         ("socket.nagle.disabled", "true", 'No such configuration property: "socket.nagle.disabled"'),
         ("socket.nagle.disable", "hush-hush", 'Expected bool value for "socket.nagle.disable": true or false'),
-        ("security.protocol", "hush-hush", 'Invalid value  for configuration property "security.protocol"'),
+        ("security.protocol", "hush-hush", 'Invalid value for configuration property "security.protocol"'),
+        ("debug", "hush-hush", 'Invalid value for configuration property "debug"'),
         ("fetch.wait.max.ms", "", "fetch.wait.max.ms"),
     ],
 )
@@ -137,6 +139,17 @@ def test_an_option_or_value_that_librdkafka_does_not_know_is_named_before_anythi
     # And what it knows is taken, without a client that says it has no servers
     make({f"{PASSED_ON}socket.nagle.disable": "true", f"{PASSED_ON}fetch.wait.max.ms": "5"})
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_without_the_client_library_a_file_is_good_as_far_as_it_can_be_told(
+    side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, _ = SIDES[side]
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    make({f"{PASSED_ON}Acks": "0"})
+    with pytest.raises(ConfigError, match="decided by this connector"):
+        make({f"{PASSED_ON}acks": "0"})
 
 
 def test_it_is_found_at_its_place_in_source_destination_and_dead_letter_queue(tmp_path: Path) -> None:

@@ -15,10 +15,9 @@ from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.recovery import counting, died
-from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.pipeline.topology import Recovery
 from tests.faults.parts import drive, events
-from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
+from tests.micro_batch.harness import look, payloads, run_once, state, write_pipeline
 
 PIPELINE = """
 version: "2.2"
@@ -60,17 +59,17 @@ def test_a_node_that_fails_is_left_alone_for_longer_and_longer_and_at_the_limit_
     # Then the pipeline is recovering, says why, and starts no JVM before the delay is over
     status = planned.status()
     assert (status.status, status.error and status.error.error) == ("recovering", "SourceError: the mount is gone")
-    work = needed("p", "sources.in", "r")
+    work = look("p", "sources.in", "r")
     assert (work.submit, work.recovering) == (False, True)
     assert "the mount is gone" in work.reason
     over(planned, "sources.in")
-    assert needed("p", "sources.in", "r").submit
+    assert look("p", "sources.in", "r").submit
     # When it fails again, otherwise, then it waits for longer
     fail("sources.in", SourceError("the mount is slow"))
     (failing,) = planned.failing("sources.in")
     assert 60 < failing.wait <= 120
     assert failing.failures == 2
-    assert needed("p", "sources.in", "r", cleared=True).submit, "somebody who clears the task wants it now"
+    assert look("p", "sources.in", "r", cleared=True).submit, "somebody who clears the task wants it now"
     # When it fails more often than is tolerated, then the pipeline is degraded with the first of these errors
     fail("sources.in", SourceError("the mount is full"))
     status = planned.status()

@@ -14,7 +14,7 @@ from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.micro_batch.work import needed
+from conduit_tasks.micro_batch.work import WorkNeeded, needed
 from conduit_tasks.pipeline.load import get_pipeline
 
 
@@ -69,9 +69,15 @@ def run_once(pipeline_id: str, run: str = "run", run_all: Any = here, wait: floa
     return said
 
 
+def look(pipeline_id: str, node: str, run: str, *, cleared: bool = False) -> WorkNeeded:
+    """What a node has to do."""
+    with opened(pipeline_id, run) as context:
+        return needed(context, node, run, cleared=cleared)
+
+
 def _step(pipeline_id: str, node: str, run: str, step: Callable[[Any], str]) -> Any:
     try:
-        work = needed(pipeline_id, node, run)
+        work = look(pipeline_id, node, run)
         if not work.submit:
             return work.reason
         with opened(pipeline_id, run) as context:
@@ -94,7 +100,7 @@ def deliver_again(pipeline_id: str, destination: str, run: str) -> Any:
             progress=lambda **_: None,
         )
 
-    if not (work := needed(pipeline_id, f"destinations.{destination}", run, cleared=True)).submit:
+    if not (work := look(pipeline_id, f"destinations.{destination}", run, cleared=True)).submit:
         return work.reason
     with opened(pipeline_id, run) as context:
         return step(context)

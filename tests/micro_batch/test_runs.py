@@ -15,9 +15,8 @@ from conduit_tasks.micro_batch import acks, runs
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import plan, plan_run
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.spool.names import renamed
-from tests.micro_batch.harness import deliver_again, here, lines, run_once, state, write_pipeline
+from tests.micro_batch.harness import deliver_again, here, lines, look, run_once, state, write_pipeline
 from tests.micro_batch.test_whole import TWO, events
 
 DAY = 1_440
@@ -187,10 +186,10 @@ def test_what_an_executor_ended_after_its_driver_had_died_is_done_by_that_run_an
     broker = state("p")
     broker.redis.delete(broker.keys.runs("all"))
     # When its task is tried again
-    work = needed("p", "destinations.all", "one")
+    work = look("p", "destinations.all", "one")
     # Then it is done, and clearing it later sends again what this run delivered
     assert (work.submit, work.done) == (False, True)
     assert broker.finished("all", "one")
     # While a run that delivered nothing has nothing to do
-    assert not needed("p", "destinations.all", "two").done
+    assert not look("p", "destinations.all", "two").done
     broker.close()

@@ -21,12 +21,11 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool import durable
 from conduit_tasks.spool.store import LocalStore
-from tests.micro_batch.harness import here, run_once, state, write_pipeline
+from tests.micro_batch.harness import here, look, run_once, state, write_pipeline
 from tests.micro_batch.test_whole import TWO, events
 
 
@@ -179,7 +178,7 @@ def test_a_node_whose_holder_died_before_the_servers_clock_went_back_is_worked_o
         ahead = int(context.broker.hash(key)["until"]) + 3_600_000_000
         context.broker.redis.hset(key, "until", str(ahead))
     # Then a run that looks at the node works on it, rather than leave it to that holder
-    assert needed("p", "sources.in", "two").submit
+    assert look("p", "sources.in", "two").submit
 
 
 @pytest.mark.proves("I2", "I4", "C12")
