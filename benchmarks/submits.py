@@ -13,6 +13,7 @@ from benchmarks.measure import Cost, children
 from benchmarks.place import APPS, PIPELINE, Place, serving
 from benchmarks.tables import Figure, Result
 from benchmarks.three import source, to_file
+from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.spark.submit import APPLICATION
 
@@ -37,7 +38,8 @@ def run(place: Place, rounds: int) -> Result:
                 with children(redis_pid) as cost:
                     start()
                 costs[who].append(cost)
-        asked = needed(PIPELINE, "sources.in", "bench").submit
+        with opened(PIPELINE, "bench") as context:
+            asked = needed(context, "sources.in", "bench").submit
     seconds = {who: median(c.seconds for c in of) for who, of in costs.items()}
     cpu = {who: median(c.cpu for c in of) for who, of in costs.items()}
     rows = [

@@ -17,7 +17,7 @@ from benchmarks.measure import Cost, children
 from benchmarks.place import APPS, PIPELINE, Place, serving
 from benchmarks.tables import Figure, Result
 from conduit_tasks.micro_batch.acks import ack_source
-from conduit_tasks.micro_batch.context import open_broker
+from conduit_tasks.micro_batch.context import open_broker, opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.work import needed
 from conduit_tasks.pipeline.load import get_pipeline
@@ -80,7 +80,9 @@ def submit_runs(place: Place, redis_pid: int) -> tuple[Cost, int]:
     pipeline = get_pipeline(PIPELINE)
 
     def node(name: str, run: str) -> int:
-        if not needed(PIPELINE, name, run).submit:
+        with opened(PIPELINE, run) as context:
+            asked = needed(context, name, run).submit
+        if not asked:
             return 0
         place.submit(APPLICATION, "--pipeline", PIPELINE, "--node", name, "--run", run).wait()
         return 1

@@ -148,7 +148,7 @@ def receive(servers: str, topic: str, count: int) -> None:
         for message in consumer.consume(1_000, LOOK):
             if message.error() is not None:
                 raise SystemExit(str(message.error()))
-            made = json.loads(message.value())["made"]
+            made = json.loads(message.value() or b"")["made"]
             took.append(time.time() - made)
             seen.add(made)
             until = time.monotonic() + SILENT

@@ -55,7 +55,9 @@ PLAIN = {str: "text", bool: "`true`, `false`", int: "number", float: "number", A
 
 def page() -> str:
     """All models, the outermost first, each where it is met."""
-    out, waiting, met = [HEAD], [FileKeys], {FileKeys}
+    out = [HEAD]
+    waiting: list[type[Keys]] = [FileKeys]
+    met = set(waiting)
     while waiting:
         keys = waiting.pop(0)
         out.append(section(keys))

@@ -125,7 +125,7 @@ def _text(cls: Any) -> str:
     """The docstring of the class, or the module's where it says so."""
     text = inspect.cleandoc(cls.__doc__ or "")
     if text.startswith("See the module") or "; see the module" in text:
-        text = inspect.cleandoc(inspect.getmodule(cls).__doc__ or "")  # type: ignore[union-attr]
+        text = inspect.cleandoc(inspect.getmodule(cls).__doc__ or "")
     return text
 
 

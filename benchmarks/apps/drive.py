@@ -106,8 +106,8 @@ class Stages:
 
     def _node(self, node: str, run: str, step: Callable[[Context], Any]) -> None:
         began = time.perf_counter()
-        if needed(self.pipeline_id, node, run).submit:
-            with opened(self.pipeline_id, run) as context:
+        with opened(self.pipeline_id, run) as context:
+            if needed(context, node, run).submit:
                 step(context)
         self.seconds[node] += time.perf_counter() - began
 
