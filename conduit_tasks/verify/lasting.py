@@ -121,9 +121,9 @@ class Lasting:
         return True
 
     def _handed_over(self, one: Run, two: Run) -> None:
-        if not all((run.id, task) in self._over for run in (one, two) for task in one.nodes()):
+        if not all((run.id, task) in self._over for run in (one, two) for task in one.nodes):
             return  # one of them failed, which ends the run
-        for task in one.nodes():
+        for task in one.nodes:
             at, said = self._over[one.id, task]
             if at - two.began > PATIENCE:
                 self.found.broken(f"{one.id}/{task} goes on for {at - two.began:.1f} s after {two.id} has begun")

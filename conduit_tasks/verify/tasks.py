@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from conduit_tasks.errors import LeaseHeld, PipelineStopped, Unavailable
@@ -96,6 +97,7 @@ class Run:
     idle: bool = False
     """`plan` found nothing to do."""
 
+    @cached_property
     def nodes(self) -> list[str]:
         """All tasks behind `plan`; they are at work side by side."""
         p = self.pipeline
@@ -106,20 +108,18 @@ class Run:
     def due(self) -> list[str]:
         """Tasks that may start now; [] while `plan` is under way, and at the end."""
         if "plan" not in self.states:
-            tasks = ["plan"]
-        elif self.idle:
-            tasks = []
-        else:
-            # Where `plan` has failed, acks run all the same.
-            failed = self.states["plan"] == "failed"
-            tasks = [task for task in self.nodes() if not failed or task.startswith("acks.")]
-        return [task for task in tasks if task not in self.tries]
+            return [] if "plan" in self.tries else ["plan"]
+        if self.idle:
+            return []
+        # Where `plan` has failed, acks run all the same.
+        failed = self.states["plan"] == "failed"
+        return [task for task in self.nodes if task not in self.tries and (not failed or task.startswith("acks."))]
 
     @property
     def over(self) -> bool:
         if self.idle:
             return True
-        return "plan" in self.states and all(task in self.states for task in self.tries) and not self.due()
+        return "plan" in self.states and len(self.states) == len(self.tries) and not self.due()
 
     def function(self, task: str) -> Callable[[], Any]:
         """What the task does."""
