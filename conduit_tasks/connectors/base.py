@@ -151,6 +151,9 @@ class Source(Listener, Owner):
     """Whether an ack is given for each micro-batch apart, in order: a queue's, whose position holds what to delete."""
     comes_again: ClassVar[float] = 3_600.0
     """Of one that settles: seconds after its ack in which a message may come all the same."""
+    stays_open: ClassVar[bool] = False
+    """Whether one object may be asked for plan after plan, and told ack after ack: connecting again would cost more
+    than asking, and what it has learnt of its system is asked anew each time."""
     parts_go: ClassVar[bool] = False
     """Whether parts come and go, so that it has `gone`."""
     forget_after: float | None = None

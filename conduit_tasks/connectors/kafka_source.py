@@ -81,6 +81,8 @@ class KafkaSource(Source):
         ),
     )
 
+    stays_open = True
+
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         client.check_connection(self.settings, self.spec)

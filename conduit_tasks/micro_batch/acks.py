@@ -24,7 +24,6 @@ from conduit_tasks.micro_batch.plan import in_flight
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recorded import collect_ledger
 from conduit_tasks.micro_batch.recovery import counting, left_alone
-from conduit_tasks.micro_batch.sources import source_connector
 
 log = logging.getLogger(__name__)
 
@@ -151,11 +150,10 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
             # A disk may have stood still: whoever lost the lease meanwhile tells nothing that is older than its
             # successor's word.
             lease.renew()
-            connector = source_connector(context.pipeline, source_id)
-            connector.receipts = Kept(context.spool)
             began = time.monotonic()
             try:
-                with keeping(lease) if apart else nullcontext():
+                with context.sources.asked(source_id) as connector, keeping(lease) if apart else nullcontext():
+                    connector.receipts = Kept(context.spool)
                     connector.ack(due.position)
             except (Unavailable, OSError) as error:
                 raise AckFailed(
@@ -168,8 +166,6 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
                 raise PipelineStopped(
                     f"{said}. Mend it, then `conduit start {context.pipeline.id}`: the same position is given again"
                 ) from error
-            finally:
-                connector.close()
             took = observed(f"acks.{source_id}", "ack", time.monotonic() - began)
             context.broker.commit_ack(source_id, due, lease.token, took)
             given = due.position

@@ -23,7 +23,6 @@ from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.holding import unsettled
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recovery import NO_FAILURE, count, too_early
-from conduit_tasks.micro_batch.sources import source_connector
 from conduit_tasks.pipeline.topology import Limits, Source
 
 if TYPE_CHECKING:
@@ -129,12 +128,9 @@ def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:
 
 def _plan(context: Context, source: Source, limit: Limit) -> list[Slice]:
     position = context.broker.position(source.id)
-    connector = source_connector(context.pipeline, source.id)
-    connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
-    try:
+    with context.sources.asked(source.id) as connector:
+        connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
         return connector.plan(position, limit)
-    finally:
-        connector.close()
 
 
 def _said(error: Exception) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import Outdated
 from conduit_tasks.logs import about
+from conduit_tasks.micro_batch.sources import OpenSources
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import Settings, settings
@@ -33,6 +34,7 @@ class Context:
     spool: Spool
     settings: Settings
     owner: str
+    sources: OpenSources
 
     def in_force(self) -> bool:
         """Whether this is the version in force, or none is recorded. An older one does not know who else has to confirm
@@ -102,9 +104,10 @@ def open_spool(pipeline: Pipeline) -> Spool:
 @contextmanager
 def opened(pipeline: str | Pipeline, run: str) -> Iterator[Context]:
     """Opens a pipeline (by its id: as its file is now) for one step and registers its destinations' cursors; closes
-    the connection after."""
+    its connections after."""
     pipeline = get_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     with about(pipeline=pipeline.id, run=run), closing(open_broker(pipeline.id)) as broker:
         broker.register([s.id for s in pipeline.sources], [d.id for d in pipeline.destinations])
         owner = f"{run}@{socket.gethostname()}:{os.getpid()}"
-        yield Context(pipeline, broker, open_spool(pipeline), settings(), owner)
+        with closing(OpenSources(pipeline)) as sources:
+            yield Context(pipeline, broker, open_spool(pipeline), settings(), owner, sources)

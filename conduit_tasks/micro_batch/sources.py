@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from conduit_tasks.connectors.base import Source
-from conduit_tasks.pipeline.topology import Pipeline
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conduit_tasks.connectors.base import Source
+    from conduit_tasks.pipeline.topology import Pipeline
 
 
 def source_connector(pipeline: Pipeline, source_id: str) -> Source:
@@ -14,3 +19,31 @@ def source_connector(pipeline: Pipeline, source_id: str) -> Source:
     connector = source_class(source.plugin)(source.settings)
     connector.pipeline, connector.connector = pipeline.id, source.id
     return connector
+
+
+class OpenSources:
+    """Source connectors for one step that plans and acks again and again. One that `stays_open` is asked again, with
+    its connections, until a question fails; any other is built for each question. Closed, it leaves nothing open."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._open: dict[str, Source] = {}
+
+    @contextmanager
+    def asked(self, source_id: str) -> Iterator[Source]:
+        """The connector for one question. Nobody else has it meanwhile."""
+        connector = self._open.pop(source_id, None) or source_connector(self._pipeline, source_id)
+        well = False
+        try:
+            yield connector
+            well = True
+        finally:
+            if well and connector.stays_open and source_id not in self._open:
+                self._open[source_id] = connector
+            else:
+                connector.close()
+
+    def close(self) -> None:
+        """Closes those that are open still."""
+        while self._open:
+            self._open.popitem()[1].close()

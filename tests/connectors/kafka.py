@@ -65,12 +65,20 @@ class Kafka:
     def servers(self) -> str:
         return self.server.servers
 
-    def topic(self, partitions: int = 1, *, prefix: str = "t", **config: str) -> str:
-        name = f"{prefix}-{uuid.uuid4().hex[:12]}"
+    def topic(self, partitions: int = 1, *, prefix: str = "t", name: str = "", **config: str) -> str:
+        name = name or f"{prefix}-{uuid.uuid4().hex[:12]}"
         made = self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])
         made[name].result(120)
         self._led(name, partitions)
         return name
+
+    def remove(self, topic: str) -> None:
+        """Removes a topic, and waits until no broker lists it."""
+        self.admin.delete_topics([topic])[topic].result(120)
+        deadline = time.monotonic() + 300
+        while topic in self.admin.list_topics(timeout=30).topics:
+            assert time.monotonic() < deadline, f"{topic} is still there"
+            time.sleep(0.05)
 
     def grow(self, topic: str, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(120)

@@ -164,6 +164,35 @@ def test_topics_by_pattern_are_noticed_when_they_appear(kafka: Kafka) -> None:
     assert sorted(r.after for r in everything(source)) == [b"1", b"2"]
 
 
+def test_one_that_is_asked_for_plan_after_plan_answers_as_one_that_is_built_for_each(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    source = kafka.source(topic)
+    position: dict[str, int] = {}
+    # When messages, a partition and commits of somebody else come in between
+    for step in range(3):
+        kafka.put(topic, numbers(step * 5, 5))
+        if step == 1:
+            kafka.grow(topic, 2)
+            kafka.put(topic, numbers(100, 3), partition=1)
+        if step == 2:
+            kafka.source(topic).ack({f"{topic}:0": 12})
+        slices = source.plan(position, Limit())
+        assert slices
+        assert slices == kafka.source(topic).plan(position, Limit())
+        position = after(position, slices)
+        if step == 0:
+            source.ack(position)
+    assert position == {f"{topic}:0": 15, f"{topic}:1": 3}
+    assert source.plan(position, Limit()) == []
+    # And it hears that its topic was removed, and made again
+    kafka.remove(topic)
+    with pytest.raises(SourceError, match="there is no topic"):
+        source.plan(position, Limit())
+    kafka.topic(name=topic)
+    with pytest.raises(SourceError, match="made anew"):
+        source.plan(position, Limit())
+
+
 def test_a_topic_that_is_not_there_is_named(kafka: Kafka) -> None:
     with pytest.raises(SourceError, match=r"there is no topic nowhere; create it"):
         kafka.source("nowhere").plan({}, Limit())

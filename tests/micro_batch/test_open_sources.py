@@ -1,0 +1,77 @@
+"""What one step asks of sources again and again: which connectors stay open, and that none is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import ClassVar
+
+import pytest
+
+from conduit_tasks.micro_batch import sources
+from conduit_tasks.micro_batch.sources import OpenSources
+from conduit_tasks.pipeline.topology import Pipeline
+
+
+class Connector:
+    stays_open: ClassVar[bool] = True
+    there: ClassVar[list[Connector]] = []
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.there.append(self)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Brief(Connector):
+    stays_open = False
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline) -> Callable[[type[Connector]], OpenSources]:
+    def make(cls: type[Connector]) -> OpenSources:
+        monkeypatch.setattr(sources, "source_connector", lambda *_: cls())
+        return OpenSources(pipeline)
+
+    monkeypatch.setattr(Connector, "there", [])
+    return make
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    return Pipeline("p", (), (), ())
+
+
+def test_one_that_stays_open_is_asked_again_and_closed_at_the_end(made: Callable[..., OpenSources]) -> None:
+    with closing(made(Connector)) as opened:
+        with opened.asked("in") as first:
+            pass
+        with opened.asked("in") as again:
+            assert again is first
+        assert Connector.there[0].closed == 0
+    assert [c.closed for c in Connector.there] == [1]
+
+
+def test_any_other_is_built_for_each_question(made: Callable[..., OpenSources]) -> None:
+    opened = made(Brief)
+    for _ in range(2):
+        with opened.asked("in"):
+            pass
+    assert [c.closed for c in Connector.there] == [1, 1]
+
+
+def test_one_whose_question_failed_is_asked_no_more(made: Callable[..., OpenSources]) -> None:
+    opened = made(Connector)
+    with pytest.raises(OSError, match="gone"), opened.asked("in"):
+        raise OSError("gone")
+    with opened.asked("in"):
+        pass
+    assert [c.closed for c in Connector.there] == [1, 0]
+
+
+def test_two_questions_at_once_have_a_connector_each(made: Callable[..., OpenSources]) -> None:
+    with closing(made(Connector)) as opened, opened.asked("in") as one, opened.asked("in") as other:
+        assert one is not other
+    assert [c.closed for c in Connector.there] == [1, 1]
