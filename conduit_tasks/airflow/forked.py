@@ -1,13 +1,14 @@
 """An application without the start of a Python: forked from its task's process, which has loaded what it needs.
 
-That is so where the scheduler's own children run the tasks (LocalExecutor, see `preload`) and Spark is a Connect
-server. The application is a process of its own all the same: same arguments, environment, exit codes and lines, no
-file of Airflow's open, none of its logging. It is forked before the task starts a thread, which could hold a lock at
-that moment, and waits for what it is to do.
+That is so where the scheduler's own children run the tasks (LocalExecutor, see `preload`), and Spark is a Connect
+server, or a JVM that the application starts by the command of a submit. It is a process of its own all the same: same
+arguments, environment, exit codes and lines, no file of Airflow's open, none of its logging. It is forked before the
+task starts a thread, which could hold a lock at that moment, and waits for what it is to do.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import json
 import logging
@@ -23,19 +24,25 @@ from typing import NoReturn
 
 from setproctitle import setproctitle
 
+from conduit_tasks.spark.jvm import begin
+
 MODULES = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
-    "pyspark.sql.connect.functions",
-    "pyspark.sql.connect.session",
+    "pyspark.core.context",
+    "pyspark.testing.utils",
     "conduit_tasks.micro_batch.halting",
     "conduit_tasks.micro_batch.node",
     "conduit_tasks.processors.registry",
     "conduit_tasks.spark.app",
-    "conduit_tasks.spark.connect",
+    "conduit_tasks.spark.jvm",
+    "conduit_tasks.spark.plain",
+    "conduit_tasks.spark.shipping",
 )
-"""What an application at a Connect server needs."""
+"""What an application needs."""
+CONNECT = ("pyspark.sql.connect.functions", "pyspark.sql.connect.session", "conduit_tasks.spark.connect")
+"""What one at a Connect server needs beside it."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD)
 """Signals that Airflow or Python may have handlers for."""
 
@@ -52,10 +59,11 @@ class Application:
         self.stdout = os.fdopen(output, encoding="utf-8", errors="replace")
         self.returncode: int | None = None
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Has it run this: a Python file, and its arguments. Raises OSError where it has died meanwhile."""
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], jvm: Sequence[str] = ()) -> None:
+        """Has it run this: a Python file, and its arguments; `jvm`: with this JVM as its child, see `spark.jvm`. Raises
+        OSError where it has died meanwhile."""
         with self._command as out:
-            json.dump([list(arguments), dict(environment)], out)
+            json.dump([list(arguments), dict(environment), list(jvm)], out)
 
     @property
     def started(self) -> bool:
@@ -131,8 +139,10 @@ def _child(command: int, output: int) -> NoReturn:
         said = _alone(command, output)
         if not said:
             os._exit(0)
-        arguments, environment = json.loads(said.decode("utf-8", "surrogateescape"))
+        arguments, environment, jvm = json.loads(said.decode("utf-8", "surrogateescape"))
         _begin(arguments, environment)
+        if jvm:
+            begin(jvm)
         # None of the task's own context: what it logs about is said anew.
         contextvars.Context().run(runpy.run_path, arguments[0], run_name="__main__")
     except SystemExit as error:
@@ -143,6 +153,7 @@ def _child(command: int, output: int) -> NoReturn:
         traceback.print_exc()
         code = 1
     finally:
+        atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -160,7 +171,8 @@ def _alone(command: int, output: int) -> bytes:
     os.dup2(output, 1)
     os.dup2(output, 2)
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        stream = os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
+        # By lines: a reader sees what was said until it was killed.
+        stream = os.fdopen(number, mode, 1, encoding="utf-8", errors="backslashreplace", closefd=False)
         # Airflow's own would close the number if it were collected.
         _kept.extend((getattr(sys, name), getattr(sys, f"__{name}__")))
         setattr(sys, name, stream)
@@ -198,6 +210,7 @@ def _begin(arguments: list[str], environment: dict[str, str]) -> None:
 
     # What lists of processes show; it finds its place by the environment.
     setproctitle(" ".join([sys.executable, *arguments]))
+    atexit._clear()  # what the task has to end is the task's
     os.environ.clear()
     os.environ.update(environment)
     forget()

@@ -27,6 +27,7 @@ from airflow.sdk.exceptions import AirflowException
 from conduit_tasks.airflow.forked import Application
 from conduit_tasks.errors import SparkLost
 from conduit_tasks.logs import parse
+from conduit_tasks.spark.jvm import SHELL
 from conduit_tasks.spark.remote import Address
 from conduit_tasks.spark.submit import DEFAULTS_FILE, launch, read_defaults
 from conduit_tasks.waits import still_running
@@ -35,7 +36,9 @@ PREFIX = "conduit {"
 KILL_GRACE = 3.0
 """Seconds between asking what a killed submit left behind to end, and ending it."""
 END_GRACE = 12.0
-"""Seconds that a driver has to interrupt its job at a Connect server (`ended.HALT`), and to end."""
+"""Seconds that a driver has to interrupt its job (`ended.HALT`), and to end."""
+PYTHON = ("spark.pyspark.driver.python", "spark.pyspark.python", "spark.submit.pyFiles")
+"""Settings that make the driver's Python another one than the task's: Spark is to start it."""
 
 
 class ConduitSubmitHook(SparkSubmitHook):
@@ -43,7 +46,8 @@ class ConduitSubmitHook(SparkSubmitHook):
     application on the connection's Connect server.
 
     Raises SparkLost where that cannot be reached and the connection's extra `submit` is false. ConfigError.
-    `spare`: an application that waits for its arguments; one that works at a Connect server is run in it.
+    `spare`: an application that waits for its arguments. It is the driver, at a Connect server or with the JVM of a
+    submit, where we know that JVM's whole command line and it would start this very Python.
     `events`: the structured lines seen so far, oldest first, at most one per kind of event (the latest).
     """
 
@@ -59,7 +63,7 @@ class ConduitSubmitHook(SparkSubmitHook):
         spare: Application | None = None,
     ) -> None:
         self.remote: Address | None = None
-        self.spare = spare
+        self.spare, self._forks = spare, True
         super().__init__(conn_id=conn_id, conf=dict(conf), name=name, application_args=application_args)
         self.events: dict[str, dict[str, Any]] = {}
         if self.remote is not None:
@@ -71,6 +75,7 @@ class ConduitSubmitHook(SparkSubmitHook):
         self._conf, self._env_vars = start.conf, start.env
         own_binary = self._connection["spark_binary"] != "spark-submit"
         self._command = None if own_binary else start.command
+        self._forks = self._command is not None and not any(name in self._conf for name in PYTHON)
 
     def _resolve_connection(self) -> dict[str, Any]:
         connection = self.get_connection(self._conn_id)
@@ -114,7 +119,7 @@ class ConduitSubmitHook(SparkSubmitHook):
 
     def _submitted(self, application: str, **kwargs: Any) -> str | None:
         try:
-            if self.spare is not None and self.remote is not None and not self.spare.started:
+            if self.spare is not None and self._forks and not self.spare.started:
                 self._run_forked(self.spare, application)
                 return None
             return super().submit(application, **kwargs)
@@ -125,7 +130,9 @@ class ConduitSubmitHook(SparkSubmitHook):
     def _run_forked(self, spare: Application, application: str) -> None:
         command = self._build_spark_submit_command(application)
         self._submit_sp = spare
-        spare.start([application, *(self._application_args or [])], {**os.environ, **(self._env or {})})
+        words = [application, *(self._application_args or [])]
+        jvm = [] if self.remote is not None else [*command[: -len(words)], SHELL, *words[1:]]
+        spare.start(words, {**os.environ, **(self._env or {})}, jvm)
         self._process_spark_submit_log(iter(spare.stdout))
         if code := spare.wait():
             said = f"Cannot execute: {self._mask_cmd(command)}. Error code is: {code}."
@@ -171,13 +178,14 @@ class ConduitSubmitHook(SparkSubmitHook):
             self.log.info("%s", describe_event(event))
 
     def on_kill(self) -> None:
-        """Ends the JVM and everything below it: the Python driver, which could go on sending, and its workers.
+        """Ends what was started and everything below it: the JVM, the Python driver, which could go on sending, and its
+        workers.
 
         Workers are in a process group of their own, so the signal that Airflow sends to the task's group misses them.
         """
         below = self._descendants()
-        if self.remote is not None and self._submit_sp is not None:
-            # The driver itself: asked to end, it interrupts its job at the server.
+        if self._submit_sp is not None and (self.remote is not None or self._submit_sp is self.spare):
+            # The driver itself: asked to end, it interrupts its job.
             own = [psutil.Process(self._submit_sp.pid)] if self._submit_sp.poll() is None else []
             for process in own:
                 _signal(process, force=False)

@@ -45,12 +45,12 @@ def on_starting(component: Any) -> None:
     """Called by Airflow when a job of its own starts; the command line says which, the job does not know yet."""
     if sys.argv[1:2] in (["scheduler"], ["dag-processor"]):
         preload(MODULES)
-    if sys.argv[1:2] == ["scheduler"] and connects():
-        preload(forked.MODULES)
+    if sys.argv[1:2] == ["scheduler"]:
+        preload((*forked.MODULES, *(forked.CONNECT if connects() else ())))
 
 
 def connects() -> bool:
-    """Whether the environment has a connection to a Spark Connect server: the applications of tasks are forked, too."""
+    """Whether the environment has a connection to a Spark Connect server."""
     return any(
         name.startswith("AIRFLOW_CONN_") and ("spark_connect" in value or "sc://" in value)
         for name, value in os.environ.items()

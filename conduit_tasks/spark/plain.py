@@ -27,9 +27,11 @@ def context() -> SparkContext:
     """The running SparkContext, created on first use from what spark-submit passed; then `include` is shipped."""
     from pyspark import SparkConf, SparkContext
 
+    from conduit_tasks.spark import jvm
     from conduit_tasks.spark.shipping import ship
 
     global _shipped  # noqa: PLW0603 - one context per process
+    jvm.connect()
     # Only the JVM knows what spark-submit passed: a SparkConf made before there is one would hide its master.
     SparkContext._ensure_initialized()
     sc = SparkContext.getOrCreate(SparkConf().setIfMissing("spark.master", "local[*]"))

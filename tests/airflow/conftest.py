@@ -57,6 +57,12 @@ def write_pipeline(home: Path, *, schedule: str = "30s", status: str = "running"
     return path
 
 
+@pytest.fixture(autouse=True)
+def _started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers are started, not forked, unless a test says otherwise: what this process has loaded is chance."""
+    monkeypatch.setattr("conduit_tasks.airflow.forked.loaded", lambda: False)
+
+
 @pytest.fixture
 def spark_connection(monkeypatch: pytest.MonkeyPatch) -> str:
     """The Airflow connection of submits, as the embedded stack defines it."""

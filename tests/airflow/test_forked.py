@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -136,6 +137,15 @@ def test_files_of_its_parent_that_are_closed_later_are_not_its_own(tmp_path: Pat
         # When that is closed in the child, then the child's files stay
         assert run(tmp_path / "a.py", [], dict(os.environ), "forked") == ("True\n", 0)
         assert kept.fileno() > 0
+
+
+def test_it_does_at_its_end_what_it_has_asked_for_and_nothing_of_its_parents(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import atexit\natexit.register(print, 'mine')\nprint('first')\n")
+    atexit.register(print, "the parent's")
+    try:
+        assert run(tmp_path / "a.py", [], dict(os.environ), "forked") == ("first\nmine\n", 0)
+    finally:
+        atexit.unregister(print)
 
 
 AS_AIRFLOW = """

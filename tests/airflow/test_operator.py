@@ -17,10 +17,13 @@ import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from conduit_tasks.airflow import forked
 from conduit_tasks.airflow.hook import describe_event, parse_event
 from conduit_tasks.airflow.operator import ConduitSubmitOperator, was_cleared
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.work import WorkNeeded
+from conduit_tasks.settings import settings
+from conduit_tasks.spark import cds
 from tests.airflow.conftest import write_pipeline
 
 
@@ -46,10 +49,28 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return asked
 
 
+@pytest.fixture
+def how(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Says whether the driver is "started" by Spark or "forked" from its task, which takes a class-data archive."""
+
+    def choose(way: str) -> None:
+        assert cds.ensure(settings().home, timeout=500) is not None
+        monkeypatch.setattr(forked, "loaded", lambda: way == "forked")
+
+    return choose
+
+
+@pytest.fixture(params=["started", "forked"])
+def both_ways(request: pytest.FixtureRequest, how: Callable[[str], None], home: Path) -> None:
+    """The test runs with a driver of either kind."""
+    how(request.param)
+
+
 def said(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_the_application_gets_ids_and_the_environment(
     operator: Callable[..., ConduitSubmitOperator], work: list[Any], application: Path, tmp_path: Path, context: Any
 ) -> None:
@@ -71,6 +92,7 @@ def test_the_application_gets_ids_and_the_environment(
     assert work == [("toy", "destinations.out", "r1", False)]
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(
     ("event", "code", "state"),
     [
@@ -126,6 +148,7 @@ def test_what_an_earlier_attempt_of_the_same_run_left_at_work_is_waited_for_and_
     assert len(work) == attempts, "each looked at the broker before it began"
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_kill_takes_the_driver_and_its_workers_along(
     operator: Callable[..., ConduitSubmitOperator], work: list[Any], application: Path, tmp_path: Path, context: Any
 ) -> None:

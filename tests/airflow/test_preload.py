@@ -52,11 +52,12 @@ def test_the_parts_of_airflow_that_fork_load_it_and_no_other(
 
     preload.on_starting(component=object())
 
-    assert called == [preload.MODULES] * times
+    applications = [forked.MODULES] if part == "scheduler" else []
+    assert called == [preload.MODULES] * times + applications
 
 
 @pytest.mark.parametrize("connection", ['{"conn_type": "spark_connect", "host": "m"}', "spark://?host=sc://m:15002"])
-def test_what_applications_need_is_loaded_where_they_are_forked_at_a_connect_server(
+def test_what_applications_at_a_connect_server_need_is_loaded_where_there_is_one(
     connection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[Sequence[str]] = []
@@ -66,4 +67,4 @@ def test_what_applications_need_is_loaded_where_they_are_forked_at_a_connect_ser
         monkeypatch.setattr(sys, "argv", ["airflow", part])
         preload.on_starting(component=object())
 
-    assert called == [preload.MODULES, forked.MODULES, preload.MODULES]
+    assert called == [preload.MODULES, (*forked.MODULES, *forked.CONNECT), preload.MODULES]

@@ -1,0 +1,149 @@
+"""A plain submit whose driver is forked from its task and starts the JVM: it is as one that Spark starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from conduit_tasks.airflow.operator import ConduitSubmitOperator
+from tests.airflow.test_operator import how, killed, operator, wait_until, work  # noqa: F401
+
+Build = Callable[..., ConduitSubmitOperator]
+JOB = """
+import json, logging, os, sys
+from conduit_tasks.spark.plain import context
+sc = context()
+logging.getLogger("mine").warning("a warning of somebody's")
+sys.stderr.write('conduit {{"event": "progress", "n": 7}}\\n')
+sc._jvm.java.lang.System.err.println("a line of the JVM's")
+print("a line of its own")
+jvm = sc._jvm.java.lang.ProcessHandle.current().pid()
+words = [open(f"/proc/{{pid}}/cmdline").read() for pid in (os.getppid(), jvm)]
+ids = ("app.id", "app.startTime", "app.submitTime", "driver.port")
+told = {{
+    "argv": sys.argv,
+    "sum": sc.parallelize(range(10), 2).map(lambda n: n * n).sum(),
+    "conf": sorted(pair for pair in sc.getConf().getAll() if pair[0].removeprefix("spark.") not in ids),
+    "secret": [name for name in ("hush-hush", os.environ["PYSPARK_GATEWAY_SECRET"]) for line in words if name in line],
+    "python": [sc.pythonExec, sc.pythonVer, sys.executable],
+    "worker": sc.parallelize([0], 1).map(lambda _: dict(os.environ)["PYTHONHASHSEED"]).first(),
+}}
+json.dump([told, "java" in words[0]], open({told!r}, "w"))
+"""
+AT_WORK = """
+import os, time
+from conduit_tasks.spark.plain import context
+sc = context()
+def work(_):
+    open({told!r} + ".side", "w").write(" ".join(map(str, [{pids}, os.getpid()])))
+    os.rename({told!r} + ".side", {told!r})
+    time.sleep(600)
+driver, jvm = os.getpid(), sc._jvm.java.lang.ProcessHandle.current().pid()
+sc.parallelize([0], 1).map(work).collect()
+"""
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Path:
+    """What the application says."""
+    return tmp_path / "told"
+
+
+def test_a_job_of_a_forked_driver_is_that_of_a_started_one(
+    operator: Build,  # noqa: F811
+    work: list[Any],  # noqa: F811
+    how: Callable[[str], None],  # noqa: F811
+    application: Path,
+    told: Path,
+    context: Any,
+) -> None:
+    application.write_text(JOB.format(told=str(told)))
+    found = {}
+    for way in ("started", "forked"):
+        # When a node's task submits
+        how(way)
+        task = operator(conf={"spark.redaction.nothing": "hush-hush"})
+        task.execute(context)
+        said, below_java = json.loads(told.read_text())
+        found[way] = said
+        # Then who starts whom is the only difference
+        assert below_java is (way == "started")
+        assert task._hook.events == {"progress": {"event": "progress", "n": 7}}
+        assert task._hook.exit_code == 0
+    assert found["forked"] == found["started"]
+    assert found["forked"]["sum"] == 285
+    assert found["forked"]["secret"] == []
+
+
+@pytest.mark.parametrize("victim", ["driver", "jvm"])
+def test_whichever_of_driver_and_jvm_is_killed_the_other_ends_and_so_does_the_worker(
+    operator: Build,  # noqa: F811
+    work: list[Any],  # noqa: F811
+    how: Callable[[str], None],  # noqa: F811
+    application: Path,
+    told: Path,
+    context: Any,
+    victim: str,
+) -> None:
+    # Given a forked driver in the middle of a job
+    how("forked")
+    application.write_text(AT_WORK.format(told=str(told), pids="driver, jvm"))
+    task = operator()
+
+    def kill() -> None:
+        driver, jvm, _ = map(int, told.read_text().split())
+        os.kill({"driver": driver, "jvm": jvm}[victim], signal.SIGKILL)
+
+    task.on_kill = kill  # type: ignore[method-assign]
+    # When one of the two is killed
+    error = killed(task, context, told.exists)
+    # Then the task fails, and nothing is left
+    assert isinstance(error, AirflowException)
+    assert task._hook.exit_code == {"driver": -signal.SIGKILL, "jvm": 1}[victim]
+    left = [psutil.Process(int(pid)) for pid in told.read_text().split() if psutil.pid_exists(int(pid))]
+    assert psutil.wait_procs(left, timeout=120)[1] == []
+
+
+def test_a_jvm_that_does_not_start_ends_the_driver_with_its_code(
+    operator: Build,  # noqa: F811
+    work: list[Any],  # noqa: F811
+    how: Callable[[str], None],  # noqa: F811
+    application: Path,
+    told: Path,
+    context: Any,
+) -> None:
+    application.write_text(JOB.format(told=str(told)))
+    for way in ("started", "forked"):
+        how(way)
+        task = operator(conf={"spark.driver.memory": "1k"})
+        with pytest.raises(AirflowException, match="Error code is: 1"):
+            task.execute(context)
+        assert task._hook.exit_code == 1
+    assert not told.exists()
+
+
+@pytest.mark.parametrize("name", ["spark.pyspark.driver.python", "spark.pyspark.python"])
+def test_spark_starts_the_driver_where_it_is_told_with_which_python(
+    operator: Build,  # noqa: F811
+    work: list[Any],  # noqa: F811
+    how: Callable[[str], None],  # noqa: F811
+    application: Path,
+    told: Path,
+    context: Any,
+    name: str,
+) -> None:
+    how("forked")
+    application.write_text(
+        f"import os\nopen({str(told)!r}, 'w').write(open(f'/proc/{{os.getppid()}}/cmdline').read())\n"
+    )
+    operator(conf={name: sys.executable}).execute(context)
+    assert "SparkSubmit" in told.read_text()
