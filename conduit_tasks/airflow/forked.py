@@ -43,7 +43,16 @@ MODULES = (
 """What an application needs."""
 CONNECT = ("pyspark.sql.connect.functions", "pyspark.sql.connect.session", "conduit_tasks.spark.connect")
 """What one at a Connect server needs beside it."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD)
+SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGCHLD,
+)
 """Signals that Airflow or Python may have handlers for."""
 
 

@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from airflow.sdk.exceptions import AirflowException
 from conduit_tasks.airflow.forked import Application
 from conduit_tasks.errors import SparkLost
 from conduit_tasks.logs import parse
-from conduit_tasks.spark.jvm import SHELL
+from conduit_tasks.spark.jvm import SHELL, told_in_folder
 from conduit_tasks.spark.remote import Address
 from conduit_tasks.spark.submit import DEFAULTS_FILE, launch, read_defaults
 from conduit_tasks.waits import still_running
@@ -37,8 +37,9 @@ KILL_GRACE = 3.0
 """Seconds between asking what a killed submit left behind to end, and ending it."""
 END_GRACE = 12.0
 """Seconds that a driver has to interrupt its job (`ended.HALT`), and to end."""
-PYTHON = ("spark.pyspark.driver.python", "spark.pyspark.python", "spark.submit.pyFiles")
-"""Settings that make the driver's Python another one than the task's: Spark is to start it."""
+PYTHON = ("spark.pyspark.driver.python", "spark.pyspark.python", "spark.submit.pyFiles", "spark.jars.packages")
+"""Settings that make the driver's Python another one than the task's, or give it more to import: Spark is to start
+it."""
 
 
 class ConduitSubmitHook(SparkSubmitHook):
@@ -105,8 +106,10 @@ class ConduitSubmitHook(SparkSubmitHook):
 
     @property
     def exit_code(self) -> int | None:
-        """What the submit process ended with; None where it was not started or still runs."""
-        return self._submit_sp.returncode if self._submit_sp else None
+        """What was started ended with: 128 and the number of a signal, as a JVM says it of its driver. None where
+        nothing was started, or it still runs."""
+        code = self._submit_sp.returncode if self._submit_sp else None
+        return code if code is None or code >= 0 else 128 - code
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """As the provider's, which leaves the pipe of the process open, and puts every property into the command line,
@@ -132,10 +135,12 @@ class ConduitSubmitHook(SparkSubmitHook):
         self._submit_sp = spare
         words = [application, *(self._application_args or [])]
         jvm = [] if self.remote is not None else [*command[: -len(words)], SHELL, *words[1:]]
-        spare.start(words, {**os.environ, **(self._env or {})}, jvm)
-        self._process_spark_submit_log(iter(spare.stdout))
-        if code := spare.wait():
-            said = f"Cannot execute: {self._mask_cmd(command)}. Error code is: {code}."
+        folder: AbstractContextManager[dict[str, str]] = told_in_folder() if jvm else nullcontext({})
+        with folder as where:
+            spare.start(words, {**os.environ, **(self._env or {}), **where}, jvm)
+            self._process_spark_submit_log(iter(spare.stdout))
+        if spare.wait():
+            said = f"Cannot execute: {self._mask_cmd(command)}. Error code is: {self.exit_code}."
             raise AirflowException(said + self._submit_log_tail)
 
     def _get_spark_binary_path(self) -> list[str]:

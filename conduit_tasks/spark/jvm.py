@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from conduit_tasks.spark.ended import going_on
 
 SHELL = "pyspark-shell"
 """What a submit is given for an application."""
+SAID = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+"""Spark's variable for the file that its gateway writes, beside which it writes it."""
 START = 600.0
 """Seconds that a JVM has until it listens."""
 END = 60.0
@@ -39,11 +42,20 @@ class _Jvm:
 _jvm: _Jvm | None = None
 
 
+@contextmanager
+def told_in_folder() -> Iterator[dict[str, str]]:
+    """For who starts the driver, around all of it: what it needs of environment, where a folder of ours is for SAID.
+    A driver that is killed, or that ends before its first job, leaves nothing behind."""
+    with tempfile.TemporaryDirectory(prefix="conduit-jvm-", ignore_cleanup_errors=True) as folder:
+        yield {SAID: str(Path(folder) / "said")}
+
+
 def begin(command: Sequence[str]) -> None:
-    """Starts it with this process's environment and output; `command` ends with SHELL, and arguments to be shown."""
+    """Starts it with this process's environment, which has SAID, and output; `command` ends with SHELL, and arguments
+    to be shown."""
     global _jvm  # noqa: PLW0603 - one per process
-    said = Path(tempfile.mkdtemp(prefix="conduit-jvm-")) / "said"
-    environment = {**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(said)}
+    said = Path(os.environ[SAID])
+    environment = {**os.environ, "SPARK_CONNECT_MODE": "0"}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)  # noqa: S603 - that of a submit
     _jvm = _Jvm(process, said)
     atexit.register(_end, _jvm)
@@ -61,24 +73,30 @@ def connect() -> None:
     while not _jvm.said.exists():
         going_on()
         if (code := _jvm.process.poll()) is not None:
-            shutil.rmtree(_jvm.said.parent, ignore_errors=True)
             raise SystemExit(code if code >= 0 else 128 - code)
         if time.monotonic() > deadline:
             raise SparkLost(f"the JVM of the driver does not listen after {START:g} s")
         time.sleep(_LOOK)
     said = _jvm.said.read_bytes()
-    shutil.rmtree(_jvm.said.parent, ignore_errors=True)
+    _jvm.said.unlink()
     os.environ["PYSPARK_GATEWAY_PORT"] = str(int.from_bytes(said[:4], "big"))
     os.environ["PYSPARK_GATEWAY_SECRET"] = said[8:].decode()
     _jvm = None
 
 
 def _end(jvm: _Jvm) -> None:
+    _quiet()
     if jvm.process.stdin is not None:
         jvm.process.stdin.close()
     try:
         jvm.process.wait(END)
     except subprocess.TimeoutExpired:
         return
-    finally:
-        shutil.rmtree(jvm.said.parent, ignore_errors=True)
+
+
+def _quiet() -> None:
+    """From here on nobody reads what PySpark's threads say of connections that end with the JVM. It has its own."""
+    sys.stderr.flush()
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from conduit_tasks.airflow.operator import ConduitSubmitOperator
+from conduit_tasks.airflow.hook import ConduitSubmitHook
+from conduit_tasks.airflow.operator import ENDED, ConduitSubmitOperator
 from tests.airflow.test_operator import how, killed, operator, wait_until, work  # noqa: F401
 
 Build = Callable[..., ConduitSubmitOperator]
@@ -65,7 +66,15 @@ def test_a_job_of_a_forked_driver_is_that_of_a_started_one(
     application: Path,
     told: Path,
     context: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    lines: list[str] = []
+    read = ConduitSubmitHook._without_events
+
+    def heard(hook: ConduitSubmitHook, output: Iterator[str]) -> Iterator[str]:
+        return read(hook, (lines.append(line) or line for line in output))  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(ConduitSubmitHook, "_without_events", heard)
     application.write_text(JOB.format(told=str(told)))
     found = {}
     for way in ("started", "forked"):
@@ -82,6 +91,8 @@ def test_a_job_of_a_forked_driver_is_that_of_a_started_one(
     assert found["forked"] == found["started"]
     assert found["forked"]["sum"] == 285
     assert found["forked"]["secret"] == []
+    assert "".join(lines).count("a line of its own") == 2
+    assert "Traceback" not in "".join(lines), "nobody says anything of a JVM that ends as it should"
 
 
 @pytest.mark.parametrize("victim", ["driver", "jvm"])
@@ -108,9 +119,30 @@ def test_whichever_of_driver_and_jvm_is_killed_the_other_ends_and_so_does_the_wo
     error = killed(task, context, told.exists)
     # Then the task fails, and nothing is left
     assert isinstance(error, AirflowException)
-    assert task._hook.exit_code == {"driver": -signal.SIGKILL, "jvm": 1}[victim]
+    assert task._hook.exit_code == {"driver": 128 + signal.SIGKILL, "jvm": 1}[victim]
     left = [psutil.Process(int(pid)) for pid in told.read_text().split() if psutil.pid_exists(int(pid))]
     assert psutil.wait_procs(left, timeout=120)[1] == []
+
+
+def test_a_driver_that_is_ended_before_it_can_do_so_in_order_is_not_counted_as_one_that_died(
+    operator: Build,  # noqa: F811
+    work: list[Any],  # noqa: F811
+    how: Callable[[str], None],  # noqa: F811
+    application: Path,
+    context: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given a forked driver that SIGTERM ends where nothing handles it yet
+    how("forked")
+    died: list[Any] = []
+    monkeypatch.setattr(ConduitSubmitOperator, "_died", lambda *told: died.append(told))
+    application.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    task = operator()
+    with pytest.raises(AirflowException, match="Error code is: 143"):
+        task.execute(context)
+    # Then it ended as one that Spark starts
+    assert task._hook.exit_code == ENDED
+    assert died == []
 
 
 def test_a_jvm_that_does_not_start_ends_the_driver_with_its_code(
@@ -147,3 +179,29 @@ def test_spark_starts_the_driver_where_it_is_told_with_which_python(
     )
     operator(conf={name: sys.executable}).execute(context)
     assert "SparkSubmit" in told.read_text()
+
+
+@pytest.mark.parametrize(
+    ("conf", "extra", "forks"),
+    [
+        ({"spark.executor.memory": "1g", "spark.jars": "a.jar"}, {"principal": "p", "keytab": "k"}, True),
+        ({"spark.submit.pyFiles": "a.zip"}, {}, False),
+        ({"spark.jars.packages": "a:b:1"}, {}, False),
+        ({"spark.driver.extraClassPath": "a.jar"}, {}, False),
+        ({}, {"spark-binary": "spark3-submit"}, False),
+        ({}, {"deploy-mode": "cluster"}, False),
+    ],
+)
+def test_a_driver_is_forked_only_where_it_would_import_the_same(
+    how: Callable[[str], None],  # noqa: F811
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    conf: dict[str, str],
+    extra: dict[str, str],
+    forks: bool,
+) -> None:
+    how("forked")
+    connection = {"conn_type": "spark", "host": "spark://one:7077", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_OWN", json.dumps(connection))
+    hook = ConduitSubmitHook(home, conn_id="spark_own", conf=conf, name="n", application_args=[], quick_jit=True)
+    assert hook._forks is forks

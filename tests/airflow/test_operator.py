@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -110,7 +111,10 @@ def test_an_exit_code_becomes_a_state_with_the_reason(
     event: str,
     code: int,
     state: type[Exception],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     line = json.dumps({"event": event, "reason": "port 9000 refuses"})
     application.write_text(
         f"import os, sys\nsys.stderr.write('conduit {line}\\n')\nsys.stderr.flush()\nos._exit({code})\n"
@@ -120,6 +124,7 @@ def test_an_exit_code_becomes_a_state_with_the_reason(
         operator().execute(context)
 
     assert type(raised.value) is state
+    assert list(tmp_path.glob("conduit-*")) == [], "an application that ends at once leaves nothing behind"
 
 
 @pytest.mark.parametrize(("owner", "attempts"), [("r1@host:7", 2), ("r2@host:7", 1)])

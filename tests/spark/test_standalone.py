@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import conduit_tasks
+from conduit_tasks.airflow.forked import spare
+from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
@@ -61,6 +64,30 @@ def submit(home: Path, master: str, node: str) -> str:
     return done.stdout
 
 
+def submit_forked(home: Path, master: str, node: str, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    """The same, its driver forked from this process as from a task of Airflow's; what it ended with."""
+    connection = {"conn_type": "spark", "host": master}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setattr("conduit_tasks.airflow.forked.loaded", lambda: True)
+    with monkeypatch.context() as there, spare() as application:
+        there.chdir(home)
+        there.setenv("CONDUIT_HOME", ".")
+        hook = ConduitSubmitHook(
+            home,
+            conn_id="spark_cluster",
+            conf={"spark.executor.memory": "512m", "spark.cores.max": "2"},
+            name=node,
+            application_args=["--pipeline", "p", "--node", node, "--run", "r"],
+            quick_jit=True,
+            spare=application,
+        )
+        hook.submit(str(APPLICATION))
+        assert application is not None
+        assert application.started
+    return hook.exit_code
+
+
 @pytest.mark.proves("C2", "C9", "C10")
 def test_a_pipeline_runs_on_a_cluster_and_loses_nothing_with_a_worker(
     home: Path, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -82,7 +109,10 @@ def test_a_pipeline_runs_on_a_cluster_and_loses_nothing_with_a_worker(
     assert "Registering app" in (tmp_path / "master.log").read_text(), "the executors are the cluster's"
     cluster.workers[1].kill()
     assert '"event":"done"' in submit(home, cluster.master, "processors")
-    assert '"event":"done"' in submit(home, cluster.master, "destinations.all")
+    # And with a driver that is forked from its task
+    before = (tmp_path / "master.log").read_text().count("Registering app")
+    assert submit_forked(home, cluster.master, "destinations.all", monkeypatch) == 0
+    assert (tmp_path / "master.log").read_text().count("Registering app") == before + 1
     ack_source("p", "numbers", "r")
 
     assert payloads(shared / "out" / "all.jsonl") == [{**row, "seen": "yes"} for row in rows if row["n"] % 2 == 0]
