@@ -70,9 +70,9 @@ def submit_forked(home: Path, master: str, node: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setattr("conduit_tasks.airflow.forked.loaded", lambda: True)
-    with monkeypatch.context() as there, spare() as application:
-        there.chdir(home)
-        there.setenv("CONDUIT_HOME", ".")
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("CONDUIT_HOME", ".")
+    with spare() as application:
         hook = ConduitSubmitHook(
             home,
             conn_id="spark_cluster",
