@@ -26,6 +26,7 @@ from conduit_tasks.micro_batch.work import WorkNeeded
 from conduit_tasks.settings import settings
 from conduit_tasks.spark import cds
 from tests.airflow.conftest import write_pipeline
+from tests.forking import as_of_a_task
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ def how(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def choose(way: str) -> None:
         assert cds.ensure(settings().home, timeout=500) is not None
         monkeypatch.setattr(forked, "loaded", lambda: way == "forked")
+        as_of_a_task(monkeypatch)
 
     return choose
 

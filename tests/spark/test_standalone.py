@@ -18,6 +18,7 @@ from conduit_tasks.settings import forget
 from conduit_tasks.spark.submit import APPLICATION, launch
 from conduit_tasks.spool.spool import Spool
 from tests.faults.parts import account, events
+from tests.forking import as_of_a_task
 from tests.micro_batch.harness import payloads, write_pipeline
 from tests.spark.conftest import Cluster
 
@@ -70,6 +71,7 @@ def submit_forked(home: Path, master: str, node: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setattr("conduit_tasks.airflow.forked.loaded", lambda: True)
+    as_of_a_task(monkeypatch)
     monkeypatch.chdir(home)
     monkeypatch.setenv("CONDUIT_HOME", ".")
     with spare() as application:
