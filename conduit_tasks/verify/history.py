@@ -2,56 +2,36 @@
 
 from __future__ import annotations
 
-import logging
-import random
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import redis
 
-from conduit_tasks.connectors import aws, registry
-from conduit_tasks.connectors import file as _file  # noqa: F401 - see below
-from conduit_tasks.connectors import sql as _sql  # noqa: F401
-from conduit_tasks.connectors import sqs as _sqs  # noqa: F401
+from conduit_tasks.connectors import registry
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError, InvariantBroken, Missing, PipelineStopped
-
-# What is imported only while the product is in the world would keep the world's parts for ever: so it is imported here.
-from conduit_tasks.micro_batch import (  # noqa: F401
-    acks,
-    at_work,
-    context,
-    deliver,
-    node,
-    plan,
-    process,
-    progress,
-    read,
-    wake,
-    work,
-)
-from conduit_tasks.settings import Settings, forget, settings
-from conduit_tasks.verify import deadly, receiver, tasks
+from conduit_tasks.settings import Settings, forget
+from conduit_tasks.verify import receiver
 from conduit_tasks.verify.actor import Actor, Crash
 from conduit_tasks.verify.checks import Outside, account
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.executors import Executors
-from conduit_tasks.verify.faults import everywhere, faulty, load_scripts
 from conduit_tasks.verify.lasting import Lasting
-from conduit_tasks.verify.machine import PATIENCE
-from conduit_tasks.verify.operator import Operator
 from conduit_tasks.verify.queues import Queues
 from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
+from conduit_tasks.verify.setting import set_up
 from conduit_tasks.verify.tasks import Run
-from conduit_tasks.verify.watch import Watch
 from conduit_tasks.verify.world import World
+
+if TYPE_CHECKING:
+    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.verify.operator import Operator
 
 ROUNDS = 9
 """Runs under faults, at most."""
@@ -83,7 +63,7 @@ def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False)
     Settings(home=home, redis_url=url, lease_ttl=5.0, lease_grace=0.5, batch_bytes=scenario.chunk).use()
     history = History(scenario, home, client, trace)
     try:
-        with history.set_up():
+        with set_up(history):
             history.trouble()
             history.peace()
         history.add_up()
@@ -131,79 +111,8 @@ class History:
         self.executors = Executors(self)
         self.lasting = Lasting(self) if scenario.lasts else None
         self.world.beats = self.lasting is not None
-
-    @contextmanager
-    def set_up(self) -> Iterator[None]:
-        """The product in the world, looked at."""
-        from conduit_tasks.delivery import record_wise
-        from conduit_tasks.pipeline.load import get_pipeline
-
-        world, scenario = self.world, self.scenario
-        receiver.memory = scenario.memory
-        self.pipeline = get_pipeline(PIPELINE)
-        self.operator = Operator(world, scenario, self.pipeline, self.disk, self.client, self.found)
-
-        def kill() -> None:
-            world.faults.append(f"{'':8}  a deadly record is touched")
-            if (actor := world.actor) is not None:
-                actor.dead = True
-                raise deadly.Killed("deadly")
-
-        with ExitStack() as stack:
-            stack.enter_context(patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}))
-            stack.enter_context(patch.object(deadly, "killer", kill))
-            stack.enter_context(patch.object(deadly, "stubborn", True))
-            # Backoffs are jittered by the one generator of the process.
-            stack.callback(random.setstate, random.getstate())
-            random.seed(scenario.seed)
-            stack.enter_context(patch.object(record_wise, "UNTOLD", scenario.untold))
-            stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
-            self._connected(stack)
-            for module, name in everywhere(get_pipeline):
-                # Read once: the file does not change, and parsing it is what takes longest.
-                stack.enter_context(patch.object(module, name, lambda id: self.pipeline))
-            logs = [logging.getLogger(name) for name in ("asyncio", "conduit_tasks")]
-            levels = [log.level for log in logs]
-            for log in logs:
-                log.setLevel(logging.CRITICAL + 1)
-            for log, level in zip(logs, levels):
-                stack.callback(log.setLevel, level)
-            stack.callback(self.operator.close)
-            stack.enter_context(patch.object(aws, "client", self.queues.client))
-            stack.enter_context(patch.object(tasks, "run_all", self.executors))
-            stack.enter_context(faulty(world, self.disk))
-            load_scripts(self.client)
-            stack.enter_context(
-                Watch(world, scenario, self.outside, self.found, self.client, self.operator.raw).looking()
-            )
-            if self.lasting is not None:
-                stack.enter_context(self.lasting.looking())
-            stack.enter_context(world.tidy())
-            try:
-                yield
-            finally:
-                world.end()
-                self.tasks.clear()
-
-    def _connected(self, stack: ExitStack) -> None:
-        """One connection for all, as one moves at a time: to open one takes longer than most of what it is for."""
-        from conduit_tasks.broker import connection
-        from conduit_tasks.broker.connection import check_durability, connect, options
-
-        for module, name in everywhere(check_durability):
-            # Asked once is enough for a server of our own.
-            stack.enter_context(patch.object(module, name, lambda *_: None))
-        with patch.object(connection, "options", lambda **of: options(**of) | {"socket_timeout": PATIENCE}):
-            shared = connect(settings())
-        stack.callback(shared.close)
-        stack.enter_context(patch.object(shared, "close", lambda: None))
-        for client in (shared, self.operator.raw, self.client):
-            pool: Any = client.connection_pool  # type: ignore[union-attr]  # no cluster
-            stack.callback(pool.release, held := pool.get_connection())
-            stack.enter_context(patch.object(pool, "get_connection", lambda *_, held=held, **__: held))
-            stack.enter_context(patch.object(pool, "release", lambda _: None))
-        for module, name in everywhere(connect):
-            stack.enter_context(patch.object(module, name, lambda _: shared))
+        self.pipeline: Pipeline
+        self.operator: Operator
 
     def _queue_point(self, what: str) -> None:
         if self.world.actor is not None:

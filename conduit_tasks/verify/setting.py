@@ -1,0 +1,115 @@
+"""Where a seed is lived: the product, with the world in place of its clocks, disk, Redis and Spark."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from conduit_tasks.connectors import aws, registry
+from conduit_tasks.connectors import file as _file  # noqa: F401 - see below
+from conduit_tasks.connectors import sql as _sql  # noqa: F401
+from conduit_tasks.connectors import sqs as _sqs  # noqa: F401
+
+# What is imported only while the product is in the world would keep the world's parts for ever: so it is imported here.
+from conduit_tasks.micro_batch import (  # noqa: F401
+    acks,
+    at_work,
+    context,
+    deliver,
+    node,
+    plan,
+    process,
+    progress,
+    read,
+    wake,
+    work,
+)
+from conduit_tasks.settings import settings
+from conduit_tasks.verify import deadly, receiver, tasks
+from conduit_tasks.verify.faults import everywhere, faulty, load_scripts
+from conduit_tasks.verify.machine import PATIENCE
+from conduit_tasks.verify.operator import Operator
+from conduit_tasks.verify.scenario import PIPELINE
+from conduit_tasks.verify.watch import Watch
+
+if TYPE_CHECKING:
+    from conduit_tasks.verify.history import History
+
+
+@contextmanager
+def set_up(history: History) -> Iterator[None]:
+    """The product in the world, looked at; gives the history its pipeline and its operator."""
+    from conduit_tasks.delivery import record_wise
+    from conduit_tasks.pipeline.load import get_pipeline
+
+    world, scenario = history.world, history.scenario
+    receiver.memory = scenario.memory
+    history.pipeline = get_pipeline(PIPELINE)
+    history.operator = Operator(world, scenario, history.pipeline, history.disk, history.client, history.found)
+
+    def kill() -> None:
+        world.faults.append(f"{'':8}  a deadly record is touched")
+        if (actor := world.actor) is not None:
+            actor.dead = True
+            raise deadly.Killed("deadly")
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}))
+        stack.enter_context(patch.object(deadly, "killer", kill))
+        stack.enter_context(patch.object(deadly, "stubborn", True))
+        # Backoffs are jittered by the one generator of the process.
+        stack.callback(random.setstate, random.getstate())
+        random.seed(scenario.seed)
+        stack.enter_context(patch.object(record_wise, "UNTOLD", scenario.untold))
+        stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
+        _connected(history, stack)
+        for module, name in everywhere(get_pipeline):
+            # Read once: the file does not change, and parsing it is what takes longest.
+            stack.enter_context(patch.object(module, name, lambda id: history.pipeline))
+        logs = [logging.getLogger(name) for name in ("asyncio", "conduit_tasks")]
+        levels = [log.level for log in logs]
+        for log in logs:
+            log.setLevel(logging.CRITICAL + 1)
+        for log, level in zip(logs, levels):
+            stack.callback(log.setLevel, level)
+        stack.callback(history.operator.close)
+        stack.enter_context(patch.object(aws, "client", history.queues.client))
+        stack.enter_context(patch.object(tasks, "run_all", history.executors))
+        stack.enter_context(faulty(world, history.disk))
+        load_scripts(history.client)
+        stack.enter_context(
+            Watch(world, scenario, history.outside, history.found, history.client, history.operator.raw).looking()
+        )
+        if history.lasting is not None:
+            stack.enter_context(history.lasting.looking())
+        stack.enter_context(world.tidy())
+        try:
+            yield
+        finally:
+            world.end()
+            history.tasks.clear()
+
+
+def _connected(history: History, stack: ExitStack) -> None:
+    """One connection for all, as one moves at a time: to open one takes longer than most of what it is for."""
+    from conduit_tasks.broker import connection
+    from conduit_tasks.broker.connection import check_durability, connect, options
+
+    for module, name in everywhere(check_durability):
+        # Asked once is enough for a server of our own.
+        stack.enter_context(patch.object(module, name, lambda *_: None))
+    with patch.object(connection, "options", lambda **of: options(**of) | {"socket_timeout": PATIENCE}):
+        shared = connect(settings())
+    stack.callback(shared.close)
+    stack.enter_context(patch.object(shared, "close", lambda: None))
+    for client in (shared, history.operator.raw, history.client):
+        pool: Any = client.connection_pool  # type: ignore[union-attr]  # no cluster
+        stack.callback(pool.release, held := pool.get_connection())
+        stack.enter_context(patch.object(pool, "get_connection", lambda *_, held=held, **__: held))
+        stack.enter_context(patch.object(pool, "release", lambda _: None))
+    for module, name in everywhere(connect):
+        stack.enter_context(patch.object(module, name, lambda _: shared))
