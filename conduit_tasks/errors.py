@@ -1,4 +1,4 @@
-"""Every error of the project: one root, one line per class. A message says what happened and what to do next."""
+"""All errors of the project: one root, one line per class. A message says what happened and what to do next."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class ConfigError(ConduitError):
 
 
 class AcceptanceFailed(ConduitError):
-    """A connector does not keep its contract; the message lists what it broke, and how that was seen."""
+    """A connector does not keep its contract; the message lists the failed checks and how each failed."""
 
 
 class Outdated(ConfigError):
-    """A micro-batch was planned by another version of the pipeline file than the one that is here."""
+    """A micro-batch was planned by a version of the pipeline file that is not the one present here."""
 
 
 class UnknownPlugin(ConfigError):
@@ -33,11 +33,11 @@ class InvariantBroken(ConduitError):
 
 
 class BrokerUnavailable(ConduitError):
-    """Redis cannot be reached or answers with an error that a retry may mend."""
+    """Redis cannot be reached or answers with an error that a retry may resolve."""
 
 
 class BrokerFull(BrokerUnavailable):
-    """Redis has reached its maxmemory: it takes nothing new until something is freed, or it is given more."""
+    """Redis has reached its maxmemory: it takes nothing new until memory is freed or maxmemory is raised."""
 
 
 class NotDurable(ConduitError):
@@ -45,7 +45,7 @@ class NotDurable(ConduitError):
 
 
 class StateLost(ConduitError):
-    """Redis knows nothing of a pipeline whose spool does (SEMANTICS X7); the message names what brings it back."""
+    """Redis has no state of a pipeline, but its spool has (SEMANTICS X7); the message names what restores it."""
 
 
 class Fenced(ConduitError):
@@ -53,7 +53,7 @@ class Fenced(ConduitError):
 
 
 class LeaseHeld(ConduitError):
-    """Somebody else holds the lease; `until` (µs since the epoch, server clock) says for how long."""
+    """Another owner holds the lease, until `until` (µs since the epoch, server clock)."""
 
     def __init__(self, node: str, owner: str, until: int) -> None:
         super().__init__(f"the lease of {node} is held by {owner} until {until}")
@@ -68,7 +68,7 @@ class PipelineStopped(ConduitError):
 
 
 class NotStopped(ConduitError):
-    """What is asked for needs the pipeline to stand still, with nothing in flight."""
+    """The requested operation needs a stopped pipeline with nothing in flight."""
 
 
 class SparkLost(ConduitError):
@@ -85,7 +85,7 @@ class SourceError(ConduitError):
 
 
 class PartLeftOut(SourceError):
-    """A part of a source cannot be planned; `slices` are those of all that can be read nonetheless."""
+    """A part of a source cannot be planned; `slices` are the slices of the parts that can still be read."""
 
     def __init__(self, message: str, slices: list[Slice]) -> None:
         super().__init__(message)
@@ -96,7 +96,7 @@ class PartLeftOut(SourceError):
 
 
 class Missing(SourceError):
-    """What was planned is not there any more, or is not what it was; the message names it and the ways out."""
+    """Planned data is gone or has changed; the message names it and the ways out."""
 
 
 class AckFailed(ConduitError):
@@ -110,7 +110,7 @@ class RecordError(ConduitError):
 
 
 class SchemaDrift(RecordError):
-    """One record is not what its schema says; mend its producer or the schema, then send the dead letter again."""
+    """One record does not match its schema; fix its producer or the schema, then send the dead letter again."""
 
     error_class = "schema"
 
@@ -138,9 +138,9 @@ class Refused(ConduitError):
 
 
 class Terminated(BaseException):
-    """SIGTERM asked this process to end. No error of the work: nothing that deals with errors keeps it back.
+    """SIGTERM asked this process to end. A BaseException, so that handlers of ordinary errors do not stop it.
 
-    `busy`: executors may still be at work for it.
+    `busy`: executors may still be at work for this process.
     """
 
     def __init__(self, *, busy: bool) -> None:

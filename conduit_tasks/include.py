@@ -12,9 +12,9 @@ from conduit_tasks.settings import settings
 
 
 def load_function(call: str, where: str) -> Callable[..., Any]:
-    """The user's function `module:name`; the folder that holds `include` is put on the path.
+    """Imports the user's function `module:name`; the folder that holds `include` is put on the path.
 
-    `where` begins the message of the ConfigError raised where it is not there.
+    Raises ConfigError if there is no such function; its message begins with `where`.
     """
     module_name, colon, name = call.strip().partition(":")
     if not colon or not module_name or not name:

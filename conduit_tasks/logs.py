@@ -1,7 +1,7 @@
-"""Log records as lines on stderr, each with what it belongs to: pipeline, run, node, destination, micro-batch.
+"""Log records as lines on stderr, each with its context: pipeline, run, node, destination, micro-batch.
 
-`CONDUIT_LOG=json` makes every line an object (timestamp, level, logger, event, then those names), `text` a line for
-people. Inside Airflow's processes Airflow's own logging stays; there the same names become fields of its records.
+`CONDUIT_LOG=json` makes every line an object (timestamp, level, logger, event, then the context fields), `text` a line
+for people. Inside Airflow's processes Airflow's own logging stays; there the context becomes fields of its records.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PASSWORD = re.compile(r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)")
 
 @contextmanager
 def about(**fields: Any) -> Iterator[None]:
-    """Records logged in the block have these fields, beside those of blocks around it; None is none."""
+    """Adds these fields to records logged in the block, beside those of blocks around it; a None is left out."""
     given = {name: value for name, value in fields.items() if value is not None}
     token = _about.set({**_about.get(), **given})
     try:
-        # structlog costs an eighth of a CPU second to import; where Airflow logs, it is there already.
+        # structlog costs an eighth of a CPU second to import; if Airflow logs, it is imported already.
         if "structlog" in sys.modules:
             from structlog.contextvars import bound_contextvars
 
@@ -40,18 +40,18 @@ def about(**fields: Any) -> Iterator[None]:
 
 
 def fields() -> dict[str, Any]:
-    """What records logged here and now have."""
+    """Returns the context fields that a record logged now would have."""
     return dict(_about.get())
 
 
 def carried() -> Callable[[], None]:
-    """To be called first in another thread, which logs about the same then."""
+    """Returns a function that gives another thread this thread's context fields; the thread calls it first."""
     here = _about.get()
     return lambda: _about.set(here) and None
 
 
 def configure(level: int = logging.INFO, others: int = logging.WARNING) -> None:
-    """Has this process log to stderr as `CONDUIT_LOG` says: our records from `level` up, `others`' from theirs up."""
+    """Makes this process log to stderr as `CONDUIT_LOG` says: our records from `level` up, all others from `others`."""
     root = logging.getLogger()
     if not any(isinstance(handler, _Stderr) for handler in root.handlers):
         root.addHandler(_Stderr())
@@ -61,7 +61,7 @@ def configure(level: int = logging.INFO, others: int = logging.WARNING) -> None:
 
 
 class _Stderr(logging.StreamHandler):
-    """Writes to what `sys.stderr` is at that moment, as the settings of that moment say."""
+    """Handler that writes to the current `sys.stderr`, in the format of the current settings."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -87,8 +87,8 @@ class _Kept(_Stderr):
 
 @contextmanager
 def kept(most: int = 1_000) -> Iterator[deque[str]]:
-    """The last lines logged in the block, beside where they go: of a worker elsewhere, to be written again by its
-    driver."""
+    """Collects the last `most` lines logged in the block, which are also logged as usual: the driver writes the lines
+    of a remote worker again."""
     lines: deque[str] = deque(maxlen=most)
     handler = _Kept(lines)
     root = logging.getLogger()
@@ -132,12 +132,12 @@ class Json(logging.Formatter):
 
 
 def masked(text: str) -> str:
-    """The text without users and passwords of URLs."""
+    """Returns the text without users and passwords of URLs."""
     return _PASSWORD.sub("***", text) if "@" in text else text
 
 
 def parse(line: str) -> dict[str, Any] | None:
-    """The object of a line that `Json` wrote; None for every other line."""
+    """Returns the object of a line that `Json` wrote; None for every other line."""
     if not line.startswith('{"timestamp":'):
         return None
     import json

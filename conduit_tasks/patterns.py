@@ -1,6 +1,6 @@
-"""Regular expressions that users or records bring: RE2, where one search never takes longer than the text is long.
+"""Regular expressions from users or records: RE2, whose search time is linear in the length of the text.
 
-Python's own tries every way to match, and some patterns have 2^n of them. The syntax is that of Go's `regexp`:
+Python's `re` tries every way to match, and some patterns have 2^n of them. The syntax is that of Go's `regexp`:
 no look-around, no back-references.
 """
 
@@ -11,15 +11,16 @@ from functools import lru_cache
 from typing import Any
 
 MEMORY = 2 << 20
-"""Bytes of a compiled pattern and its automaton; the library keeps the last 128, and a record may bring its own."""
+"""Most bytes of a compiled pattern and its automaton; the library caches the last 128, and a record may bring its
+own."""
 LONGEST = 64 << 10
-"""Bytes of a pattern."""
+"""Most bytes of a pattern."""
 _SINGLE_BYTE = re.compile(rb"(?:^|[^\\])(?:\\\\)*\\C")
 
 
 @lru_cache(maxsize=64)
 def compiled(pattern: str) -> Any:
-    """The pattern, to be matched against bytes of UTF-8. Raises ValueError that says what is wrong."""
+    """Compiles a pattern to be matched against bytes of UTF-8. Raises ValueError that says what is wrong."""
     import re2
 
     raw = pattern.encode(errors="replace")

@@ -1,4 +1,4 @@
-"""Where things are: one object, read from `CONDUIT_*` environment variables."""
+"""Settings of the installation: one object, read from `CONDUIT_*` environment variables."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ class Settings(BaseSettings):
     pipelines: str = "include/pipelines"
     """Folder of the pipeline files."""
     redis_url: str = "redis://127.0.0.1:6379/0"
-    """`redis://`, `rediss://`, `unix://`; `redis+sentinel://…/service`, `redis+cluster://…`. Where it is not given and
+    """`redis://`, `rediss://`, `unix://`; `redis+sentinel://…/service`, `redis+cluster://…`. If it is not given and
     the embedded stack was started in `home`, that stack's."""
     redis_durability: str = "check"
-    """`check` asks the server (T1); `declared` trusts the user where CONFIG is refused; `unsafe` opts out by name."""
+    """`check` asks the server (T1); `declared` trusts the user if CONFIG is refused; `unsafe` opts out by name."""
     redis_share: float = Field(default=0.85, gt=0, le=1)
-    """Share of Redis' `maxmemory` from which on nothing new is read: what is under way needs the rest to end."""
+    """Share of Redis' `maxmemory` from which on nothing new is read: work in flight needs the rest to finish."""
     spool: str = ".conduit/spool"
     """Folder or URL (`file://`, `s3://`, …) of the spool."""
     dead_letters: str = ".conduit/dead-letters"
     """Folder or URL of the project's own dead-letter store."""
     lease_ttl: float = 15.0
-    """How long a lease lives without renewal."""
+    """Seconds that a lease lives without renewal."""
     lease_grace: float = 1.0
-    """What a successor waits past expiry."""
+    """Seconds that a successor waits after a lease expired."""
     retention: float = 86_400.0
     """Default of `spool.retention`."""
     ledger_retention: float = 30 * 86_400.0
-    """How long the delivery ledger is kept."""
+    """Seconds that the delivery ledger is kept."""
     batch_bytes: int = Field(default=64 << 20, ge=1)
-    """Bytes of records that are held, handed to a destination or written as a row group at once. A single record may be
+    """Bytes of records that are held, passed to a destination or written as a row group at once. A single record may be
     larger, up to 64 MiB."""
     log: Literal["json", "text"] = "text"
-    """How log records are written: an object per line, or lines for people."""
+    """Format of log records: an object per line, or lines for people."""
 
     @model_validator(mode="after")
     def _embedded_redis(self) -> Settings:
@@ -55,7 +55,7 @@ class Settings(BaseSettings):
         return self
 
     def path(self, value: str) -> str:
-        """`value` as an absolute path below `home`; URLs are returned unchanged."""
+        """Returns `value` as an absolute path below `home`; URLs are returned unchanged."""
         if "://" in value:
             return value
         return str((self.home / value).resolve())
@@ -70,7 +70,7 @@ _current: Settings | None = None
 
 
 def settings() -> Settings:
-    """The settings of this process, read from the environment once (`forget` reads them anew)."""
+    """Returns the settings of this process, read from the environment once (`forget` makes them be read again)."""
     global _current  # noqa: PLW0603 - see Settings.use
     if _current is None:
         _current = Settings()
@@ -78,7 +78,7 @@ def settings() -> Settings:
 
 
 def forget() -> None:
-    """Has the environment read again at the next look."""
+    """Drops the cached settings: the next call of `settings` reads the environment again."""
     global _current  # noqa: PLW0603 - see Settings.use
     _current = None
 

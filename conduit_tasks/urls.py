@@ -1,7 +1,7 @@
-"""URLs of the user's that may hold a password: which are taken, and that nothing of it is shown (docs/security.md).
+"""Checks of URLs that may hold a password: URLs that parsers read differently are refused (docs/security.md).
 
-Programs differ in where they see the password end when a character of it is not escaped, and then print, look up or
-connect to a part of it. So such URLs are refused before anybody else reads them.
+If a character of the password is not escaped, programs disagree where the password ends, and then print, look up or
+connect to a part of it. So such URLs are refused before any other program reads them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ ESCAPES = "write @ as %40, / as %2F, # as %23, ? as %3F, [ as %5B and % as %25 i
 
 
 def readable(url: str) -> bool:
-    """Whether everybody finds the same user, password and host in it: one `@` at most, before the path, and no
-    delimiter before that one; `%` only as an escape."""
+    """Returns whether every parser finds the same user, password and host in the URL: at most one `@`, before the path,
+    no delimiter before that `@`, and `%` only as an escape."""
     rest = url.partition("://")[2]
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     login, at, _ = authority.rpartition("@")
@@ -30,12 +30,12 @@ def readable(url: str) -> bool:
 
 
 def check_readable(url: str, option: str) -> None:
-    """Raises ConfigError, naming `option`, which begins with the plugin's name."""
+    """Raises ConfigError if the URL is not `readable`; names `option`, which begins with the plugin's name."""
     if not readable(url):
         raise ConfigError(f"{option} cannot be read; {ESCAPES}")
 
 
 def check_no_login(url: str, option: str, instead: str) -> None:
-    """For a URL that is shown in messages. Raises ConfigError where it holds a user or password, or none can say."""
+    """Raises ConfigError if a URL that is shown in messages holds, or may hold, a user or password."""
     if "@" in url or not readable(url):
         raise ConfigError(f"{option} must not hold a user or password; {instead}")

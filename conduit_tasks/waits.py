@@ -1,4 +1,4 @@
-"""Limits of what waits for something outside this process (docs/operations.md lists them all)."""
+"""Limits of waits for something outside this process (docs/operations.md lists them all)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     import psutil
 
 CALL = 60.0
-"""Seconds that one call to Redis may take with all its repetitions; a thread that makes calls has ended by then."""
+"""Seconds that one call to Redis may take with all its retries; a thread that makes calls has ended by then."""
 LOCK = 60.0
-"""Seconds for which a file that another process has locked is waited for; whoever has it appends some lines."""
+"""Seconds to wait for a file that another process has locked; that process only appends some lines."""
 _LOOK = 0.05
 
 
 def lock(file: IO[Any], seconds: float = LOCK) -> None:
-    """Locks a file for this process alone. Raises TimeoutError where another one keeps it for so long."""
+    """Locks a file for this process alone. Raises TimeoutError if another process holds the lock for `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -31,9 +31,9 @@ def lock(file: IO[Any], seconds: float = LOCK) -> None:
 
 
 def still_running(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Waits at most `seconds` for processes to end; returns those that still run. A zombie has ended.
+    """Waits at most `seconds` for processes to end; returns the processes that still run. A zombie has ended.
 
-    The exit code of a child is left to who started it: `psutil.wait_procs` takes it away, and `Popen.wait` then says 0.
+    The exit code of a child is left to its parent: `psutil.wait_procs` would take it, and `Popen.wait` would return 0.
     """
     deadline = time.monotonic() + seconds
     while (left := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:

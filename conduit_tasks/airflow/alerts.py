@@ -1,8 +1,8 @@
 """Deadline alerts: a destination whose oldest unconfirmed record is older than its `deadline` calls Airflow notifiers.
 
-Looked at by `plan`, so also in runs that find nothing, and by the acks, so also after a destination failed; told once
-per breach and once when it is over, however many runs see it. Alerts are bookkeeping: what goes wrong with them is
-logged, and the next run tells.
+`plan` checks the deadlines, so runs that find no work check them too, and so do the acks, also after a destination has
+failed. Each breach is told once, and once more when it is over, however many runs see it. Alerts are bookkeeping: an
+error in them is logged, and the next run tells.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIABLE = "conduit_alerts"
 
 @contextmanager
 def looking(pipeline_id: str, run_id: str) -> Iterator[None]:
-    """Looks at the deadlines when the block has ended, well or not."""
+    """Checks the deadlines when the block has ended, with or without an error; not if the broker is unavailable."""
     try:
         yield
     except BrokerUnavailable:
@@ -39,7 +39,7 @@ def looking(pipeline_id: str, run_id: str) -> Iterator[None]:
 
 
 def look(pipeline_id: str, run_id: str) -> None:
-    """Tells what is to be told of deadlines; a warning where that fails."""
+    """Sends the alerts of a pipeline that are due; logs a warning if that fails."""
     try:
         tell(pipeline_id, run_id)
     except Exception as error:  # noqa: BLE001 - no run fails by its alerts
@@ -47,7 +47,7 @@ def look(pipeline_id: str, run_id: str) -> None:
 
 
 def tell(pipeline_id: str, run_id: str) -> None:
-    """Tells what is to be told of a pipeline's destinations. Raises ConfigError where the Variable is wrong."""
+    """Sends the alerts that are due for a pipeline's destinations. Raises ConfigError if the Variable is wrong."""
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.pipeline.load import get_pipeline
 
@@ -95,7 +95,7 @@ def _alerts(pipeline: Pipeline) -> list[Mapping[str, Any]]:
 
 
 def _notify(alert: Mapping[str, Any], about: Mapping[str, Any]) -> bool:
-    """Whether it was told."""
+    """Calls the notifier and returns whether it succeeded."""
     try:
         notifier = load_notifier(alert["notifier"])(**alert["arguments"])
         notifier({**_task_context(), "conduit": about})
@@ -107,7 +107,7 @@ def _notify(alert: Mapping[str, Any], about: Mapping[str, Any]) -> bool:
 
 
 def load_notifier(path: str) -> type[BaseNotifier]:
-    """The class `package.module.Class`; also one below `include`. Raises ConfigError where it is no notifier."""
+    """Returns the class `package.module.Class`; also one below `include`. Raises ConfigError if it is no notifier."""
     from airflow.sdk.bases.notifier import BaseNotifier
 
     from conduit_tasks.include import load_function
@@ -120,7 +120,7 @@ def load_notifier(path: str) -> type[BaseNotifier]:
 
 
 def _task_context() -> dict[str, Any]:
-    """Airflow's, for templates; {} outside of a task."""
+    """Returns Airflow's task context, for templates; {} outside of a task."""
     from airflow.sdk import get_current_context
 
     try:

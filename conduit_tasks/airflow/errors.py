@@ -1,4 +1,4 @@
-"""Shows what is wrong with pipeline files as an import error of Airflow."""
+"""Errors of pipeline files, shown as an import error of Airflow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from conduit_tasks.settings import settings
 
 
 def raise_findings() -> None:
-    """Raises ConfigError with every error of every pipeline file, one per line; does nothing where there is none."""
+    """Raises ConfigError with every error of every pipeline file, one per line; does nothing if there is none."""
     errors = load_folder(settings().path(settings().pipelines)).errors
     if errors:
         lines = "\n".join(f"  {error}\n    {error.hint}" if error.hint else f"  {error}" for error in errors)

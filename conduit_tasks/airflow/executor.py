@@ -1,13 +1,14 @@
-"""LocalExecutor for a scheduler on SQLite, which it lets rest until there is something to do.
+"""LocalExecutor for a scheduler on SQLite. It lets the scheduler rest until there is something to do.
 
-Airflow's scheduler looks at its database in a loop: often, and an idle one costs a fifth of a core; rarely, and a task
-that could start waits. SQLite says at next to no cost whether others have written since (`PRAGMA data_version`).
-Everything that gives a scheduler work is written there, or comes from this executor's own tasks. So the loop is held
-here until one of the two happens, for REST seconds at most: timetables and timeouts come due without anybody writing.
+Airflow's scheduler polls its database in a loop. If it polls often, an idle scheduler costs a fifth of a core; if it
+polls rarely, a task that could start waits. SQLite says at next to no cost whether others have written since
+(`PRAGMA data_version`). Everything that gives a scheduler work is written there, or comes from this executor's own
+tasks. So the loop is held here until one of the two happens, for REST seconds at most: timetables and timeouts come due
+although nobody writes.
 
-The loop writes, too, whenever a run is under way. A connection does not count what it has written itself, so all that
-this process has are asked: what somebody else has written is new to every one of them. And of what the loop writes, all
-gives the next loop work but when it looked at a run, and that it lives.
+The loop itself writes, too, whenever a run is under way. A connection does not count its own writes, so all connections
+of this process are asked: a write by another process is new to every one of them. Everything that the loop writes gives
+the next loop work, except the time at which it last looked at a run, and its own heartbeat.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from airflow.executors import local_executor
 from sqlalchemy import event
 
 NO_WORK = ("SELECT", "PRAGMA", "UPDATE dag_run SET last_scheduling_decision=?, updated_at=? WHERE", "UPDATE job ")
-"""How statements begin, on one line, that give the loop itself nothing to do."""
+"""Beginnings of the statements, on one line, that give the loop itself nothing to do."""
 REST = 1.0
-"""Seconds that a loop is held at most, up to the beginning of one: SQLite's clock, by which runs are due, has whole
-seconds."""
+"""Seconds that the loop is held at most. The rest ends with a whole second: SQLite's clock, by which runs are due, has
+whole seconds."""
 LOOK = 0.02
 """Seconds between two looks."""
 
 
 class LocalExecutor(local_executor.LocalExecutor):
-    """Named as Airflow's own, because it is that one: by another name the simple auth manager takes an installation for
-    one of several machines, and warns of it."""
+    """Airflow's LocalExecutor, with rests. It has the same name, because under another one the simple auth manager
+    takes an installation for one of several machines, and warns of it."""
 
     _own: sqlite3.Connection | None = None
     _work = False
-    """The loop has written what gives it work."""
+    """Whether the loop has written something that gives it work."""
 
     def start(self) -> None:
         super().start()
-        # After its workers were forked, which must not have the connection.
+        # Only after the workers were forked: they must not have the connection.
         self._own = opened(conf.get("database", "sql_alchemy_conn"))
         if self._own is None:
             return
@@ -69,11 +70,11 @@ class LocalExecutor(local_executor.LocalExecutor):
             if time.monotonic() >= deadline:
                 break
             time.sleep(LOOK)
-        # What the loop does next sees all of this: a change that comes later ends the next rest at once.
+        # The loop sees all changes up to here: a change that comes later ends the next rest at once.
         self._seen, self._work = self._versions(), False
 
     def _written(self) -> bool:
-        """Whether anybody but this process has written since the last rest, or nobody can say."""
+        """Returns whether another process has written since the last rest; True as well if no connection can say."""
         now = self._versions()
         return not any(now.get(connection) == version for connection, version in self._seen.items())
 
@@ -97,13 +98,13 @@ class LocalExecutor(local_executor.LocalExecutor):
 
 
 def opened(url: str) -> sqlite3.Connection | None:
-    """For reading alone; None for another database than SQLite, or one in memory."""
+    """Opens the database read-only; None for a database other than SQLite, or one in memory."""
     path = url.partition("sqlite:///")[2].partition("?")[0]
     return sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=0) if path else None
 
 
 def _version(database: sqlite3.Connection) -> int | None:
-    """None where it does not say: the file is locked, or the connection closed."""
+    """Returns the database's `data_version`; None if the file is locked or the connection closed."""
     try:
         return int(database.execute("PRAGMA data_version").fetchone()[0])
     except sqlite3.Error:

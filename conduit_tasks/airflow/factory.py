@@ -2,9 +2,9 @@
 
     plan → sources.* → fan_in → processors → fan_out → destinations.* → acks.* → end
 
-The nodes work side by side: beside those edges there is one from `plan` to each, and each starts once `plan` has found
-work. The broker holds the truth, a run only wakes what is to be done: so a failed run leaves nothing to repair, and
-acks run whatever happened before them. Where slots are scarce the nodes that come first have them first.
+The nodes work side by side: besides those edges there is one from `plan` to each node, and each node starts once `plan`
+has found work. The state is in the broker, a run only starts the work: so a failed run leaves nothing to repair, and
+acks run whatever happened before them. If slots are scarce, the first nodes of the graph get them first.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from conduit_tasks.settings import settings
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 RETRIES, RETRY_DELAY = 2, timedelta(seconds=5)
-"""Airflow's retries are for the machinery (a lost worker, Spark, Redis); sends are retried by `delivery`."""
+"""Retries by Airflow, for the machinery (a lost worker, Spark, Redis); `delivery` retries sends."""
 SUBMIT_TIMEOUT = timedelta(hours=1)
-"""Past the run's limit. A standalone driver whose master never comes back would otherwise hang for ever."""
+"""Time past the run's limit. A standalone driver whose master never comes back would otherwise hang for ever."""
 POOL_VARIABLE = "CONDUIT_SPARK_POOL"
-"""Names the pool that bounds how many Spark drivers run at once; the embedded stack creates one and sets it."""
+"""Environment variable with the pool that bounds the Spark drivers that run at once; the embedded stack creates a pool
+and sets it."""
 FIRST = {"sources": 4, "processors": 3, "destinations": 2, "acks": 1}
-"""Who has a slot first where there are too few (`priority_weight`): a node must not wait for one that cannot start."""
+"""Priority of each kind of node (`priority_weight`) for slots: a node must not wait for one that cannot start."""
 SQL_PLUGINS = frozenset({"sql", "spark"})
-"""Plugins that work in the JVM, where the second compiler pays off."""
+"""Plugins that work in the JVM, for which the second compiler pays off."""
 
 
 def load_dags(only: str | None = None) -> list[DAG]:
-    """Of every pipeline that loads its DAG, its `.redrive` and its `.replay`, or the one DAG that is called `only`.
+    """Builds the DAG, the `.redrive` and the `.replay` of every pipeline that loads, or only the DAG named `only`.
 
-    A broken pipeline is left out here, so that the others stay; `dags/conduit_errors.py` tells of it.
+    A broken pipeline is left out here, so that the others stay; `dags/conduit_errors.py` reports it.
     """
     from conduit_tasks.airflow.redrive import build_redrive_dag
     from conduit_tasks.airflow.replay import build_replay_dag
@@ -56,15 +57,15 @@ def load_dags(only: str | None = None) -> list[DAG]:
 
 
 def build_dag(pipeline: Pipeline) -> DAG:
-    """The live DAG of one pipeline. No task of it reads the data interval."""
+    """Builds the live DAG of one pipeline. None of its tasks reads the data interval."""
     with DAG(
         dag_id(pipeline.id),
         description=pipeline.description or pipeline.name or f"Conduit pipeline {pipeline.id}",
         schedule=schedule_of(pipeline),
         start_date=START,
         catchup=False,
-        # One run drains everything; what two would do at once, the nodes of one do side by side. One that lasts goes on
-        # until the next one is ready to take over.
+        # One run drains everything, and its nodes work side by side, so a second run at once would gain nothing. A
+        # continuous run goes on until the next one is ready to take over.
         max_active_runs=2 if is_continuous(pipeline) else 1,
         is_paused_upon_creation=pipeline.status != "running",
         default_args={"owner": "conduit", "retries": RETRIES, "retry_delay": RETRY_DELAY},
@@ -128,7 +129,7 @@ def _acks(pipeline: Pipeline) -> TaskGroup:
                 task_id=safe_name(source.id),
                 python_callable=tasks.ack,
                 op_kwargs={"pipeline_id": pipeline.id, "source_id": source.id, "follows": n == 0},
-                # Also where `plan` has failed: what was delivered before can be acked.
+                # Also if `plan` has failed: earlier deliveries can still be acked.
                 trigger_rule="one_done",
                 priority_weight=FIRST["acks"],
                 weight_rule="absolute",
@@ -137,7 +138,7 @@ def _acks(pipeline: Pipeline) -> TaskGroup:
 
 
 def destinations_param(pipeline: Pipeline, meaning: str) -> Param:
-    """Some of the pipeline's destinations, as a run's parameter."""
+    """Returns the run parameter that chooses some of the pipeline's destinations."""
     names = [d.id for d in pipeline.destinations]
     items = {"type": "string", "enum": names}
     return Param([], type="array", title="Destinations", description=meaning, items=items, examples=names)

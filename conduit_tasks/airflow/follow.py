@@ -1,4 +1,4 @@
-"""The run that follows another one at once, because that left something that need not wait (docs/schedules.md)."""
+"""Next run, started at once because the run before left work that need not wait (docs/schedules.md)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ log = logging.getLogger(__name__)
 
 
 def goes_on(ti: Any) -> bool:
-    """Whether the task's run is under way still: one that somebody has marked as ended is followed by none."""
+    """Returns whether the task's run is still under way: no run follows one that somebody has marked as ended."""
     # An enum whose `str` is its name, but which is equal to its value.
     return bool(ti.get_dagrun_state(ti.dag_id, ti.run_id) == "running")
 
 
 def name_of(run_id: str, began: float) -> str:
-    """The id of the run that follows: made of the one before, so that there is only one, and of its beginning, as a run
-    that is cleared is followed anew."""
+    """Returns the id of the run that follows. It is made of the id of the run before, so that only one run follows, and
+    of that run's start time, so that another one follows if it is cleared."""
     return AFTER + hashlib.sha256(f"{run_id} {began}".encode()).hexdigest()[:16]
 
 
 def follow(  # noqa: PLR0917 - the run before, and what the next one takes over from it
     ti: Any, pipeline_id: str, run_id: str, began: float, left: int | None, chosen: Sequence[str] | None, why: str
 ) -> None:
-    """Has a run follow this one, which Airflow starts once this one has ended; nothing where there is one already, or
-    where somebody has ended this one. `left`: new records that it may read, None: no limit; `chosen`: its destinations,
-    where this run has chosen some.
+    """Triggers the run that follows this one; Airflow starts it once this one has ended. Does nothing if that run
+    exists already, or if somebody has ended this one. `left`: new records that it may read, None: no limit; `chosen`:
+    its destinations, if this run has chosen some. Raises AirflowException if Airflow refuses.
 
-    Asks as `TriggerDagRunOperator` does, but not by its exception: that decides the state of the task as well, and a
-    task that was tried again, whose run is followed already, would end skipped.
+    The request is that of `TriggerDagRunOperator`, but without its exception: that also decides the state of the task,
+    and a retried task would end as skipped if its first try had already triggered the run.
     """
     if ti is None or not goes_on(ti):
         return

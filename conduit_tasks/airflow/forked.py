@@ -1,9 +1,9 @@
-"""An application without the start of a Python: forked from its task's process, which has loaded what it needs.
+"""Applications that need no start of a Python: forked from the task's process, which has loaded their modules.
 
-That is so where the scheduler's own children run the tasks (LocalExecutor, see `preload`), and Spark is a Connect
-server, or a JVM that the application starts by the command of a submit. It is a process of its own all the same: same
-arguments, environment, exit codes and lines, no file of Airflow's open, none of its logging. It is forked before the
-task starts a thread, which could hold a lock at that moment, and waits for what it is to do.
+This needs tasks that run in children of the scheduler (LocalExecutor, see `preload`), and a Spark that is a Connect
+server, or a JVM that the application starts by the command of a submit. The application is still a process of its own:
+same arguments, environment, exit codes and output lines, no file of Airflow's open, none of its logging. It is forked
+before the task starts a thread, which could hold a lock at that moment, and then waits for its arguments.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ MODULES = (
     "conduit_tasks.spark.plain",
     "conduit_tasks.spark.shipping",
 )
-"""What an application needs."""
+"""Modules that an application needs."""
 CONNECT = ("pyspark.sql.connect.functions", "pyspark.sql.connect.session", "conduit_tasks.spark.connect")
-"""What one at a Connect server needs beside it."""
+"""Modules that an application at a Connect server needs besides."""
 SIGNALS = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -57,11 +57,11 @@ SIGNALS = (
 
 
 _kept: list[object] = []
-"""What the forked process has of its parent's that would close its standard streams."""
+"""Objects of the parent that would close the forked process's standard streams if they were collected."""
 
 
 class Application:
-    """A forked application, as `subprocess.Popen` shows one."""
+    """A forked application, with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int, command: int, output: int) -> None:
         self.pid, self._command = pid, os.fdopen(command, "w", encoding="utf-8", errors="surrogateescape")
@@ -69,18 +69,18 @@ class Application:
         self.returncode: int | None = None
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], jvm: Sequence[str] = ()) -> None:
-        """Has it run this: a Python file, and its arguments; `jvm`: with this JVM as its child, see `spark.jvm`. Raises
-        OSError where it has died meanwhile."""
+        """Makes it run a Python file with arguments; `jvm`: command line of the JVM to start as its child, see
+        `spark.jvm`. Raises OSError if it has died meanwhile."""
         with self._command as out:
             json.dump([list(arguments), dict(environment), list(jvm)], out)
 
     @property
     def started(self) -> bool:
-        """Whether it was told what to do."""
+        """Whether it was given its arguments."""
         return self._command.closed
 
     def close(self) -> None:
-        """Hears no more of it; one that was not started ends."""
+        """Stops reading its output; kills it if it was not started."""
         self.stdout.close()
         if not self.started:
             self._command.close()
@@ -88,17 +88,17 @@ class Application:
             self.wait()
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Returns its exit code, negative for a signal; None while it runs."""
         return self._wait(os.WNOHANG)
 
     def wait(self) -> int:
-        """The same, once it has ended."""
+        """Waits until it has ended and returns its exit code, as `poll`."""
         code = self._wait(0)
         assert code is not None
         return code
 
     def kill(self) -> None:
-        """SIGKILL, where it runs still."""
+        """Sends SIGKILL if it still runs."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
@@ -106,7 +106,7 @@ class Application:
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, options)
-            except ChildProcessError:  # somebody else has waited for it: psutil, where the task is killed
+            except ChildProcessError:  # somebody else has waited for it: psutil, when the task is killed
                 self.returncode = -signal.SIGTERM
             else:
                 self.returncode = os.waitstatus_to_exitcode(status) if pid else None
@@ -114,14 +114,14 @@ class Application:
 
 
 def loaded() -> bool:
-    """Whether this process has what an application needs, and may be forked."""
+    """Returns whether this process has loaded the modules of an application, and may be forked: it has one thread."""
     return all(name in sys.modules for name in MODULES) and threading.active_count() == 1
 
 
 @contextmanager
 def spare() -> Iterator[Application | None]:
-    """An application that waits for its arguments, for the block: it ends with it where it was not started. None where
-    it had to load for itself what it needs."""
+    """Yields an application that waits for its arguments; it ends with the block if it was not started. Yields None if
+    this process may not be forked (see `loaded`)."""
     application = _fork() if loaded() else None
     try:
         yield application
@@ -142,7 +142,7 @@ def _fork() -> Application:
 
 
 def _child(command: int, output: int) -> NoReturn:
-    """Never returns into what the parent was in the middle of."""
+    """Runs the application in the forked process. Never returns into the parent's code."""
     code = 0
     try:
         said = _alone(command, output)
@@ -152,7 +152,7 @@ def _child(command: int, output: int) -> NoReturn:
         _begin(arguments, environment)
         if jvm:
             begin(jvm)
-        # None of the task's own context: what it logs about is said anew.
+        # Without the task's own context variables: the application sets its own fields for the log.
         contextvars.Context().run(runpy.run_path, arguments[0], run_name="__main__")
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -172,7 +172,7 @@ def _child(command: int, output: int) -> NoReturn:
 
 
 def _alone(command: int, output: int) -> bytes:
-    """Lets go of what belongs to the task; returns what is to be done, once that is said; nothing where it never is."""
+    """Releases the files and signal handlers of the task; returns the command once it was given, b"" if it never is."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
@@ -180,7 +180,7 @@ def _alone(command: int, output: int) -> bytes:
     os.dup2(output, 1)
     os.dup2(output, 2)
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        # By lines: a reader sees what was said until it was killed.
+        # Line by line: a reader sees all output up to a kill.
         stream = os.fdopen(number, mode, 1, encoding="utf-8", errors="backslashreplace", closefd=False)
         # Airflow's own would close the number if it were collected.
         _kept.extend((getattr(sys, name), getattr(sys, f"__{name}__")))
@@ -198,7 +198,7 @@ def _alone(command: int, output: int) -> bytes:
 
 
 def _highest() -> int:
-    """The highest number that an open file may have."""
+    """Returns the highest number that an open file may have."""
     try:
         return max(map(int, os.listdir("/proc/self/fd")))
     except OSError:  # not Linux, or not root: nobody may look at a task of Airflow's
@@ -214,12 +214,12 @@ def _is_open(number: int) -> bool:
 
 
 def _begin(arguments: list[str], environment: dict[str, str]) -> None:
-    """As a Python that has just been started with this environment."""
+    """Makes the process like a Python that has just been started with these arguments and this environment."""
     from conduit_tasks.settings import forget
 
-    # What lists of processes show; it finds its place by the environment.
+    # The name in lists of processes; setproctitle finds its place by the environment, so before that is cleared.
     setproctitle(" ".join([sys.executable, *arguments]))
-    atexit._clear()  # what the task has to end is the task's
+    atexit._clear()  # the task's exit handlers are the task's
     os.environ.clear()
     os.environ.update(environment)
     forget()
@@ -229,7 +229,7 @@ def _begin(arguments: list[str], environment: dict[str, str]) -> None:
 
 
 def _forget_logging() -> None:
-    """Takes all handlers and levels away that Airflow has set: they write to the task's own channel."""
+    """Removes all handlers and levels that Airflow has set: they write to the task's own channel."""
     logging.captureWarnings(False)
     known = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
     for logger in (logging.root, *known):

@@ -1,4 +1,4 @@
-"""The provider's submit hook, started our way and read line by line.
+"""The provider's submit hook, with this project's command line, and its output read line by line.
 
 A connection of type `spark_connect` (the provider's own, as `SparkConnectHook` reads it) names a Spark Connect server:
 the same application runs there, as by `spark-submit --remote`, without a JVM that would only start it.
@@ -34,21 +34,20 @@ from conduit_tasks.waits import still_running
 
 PREFIX = "conduit {"
 KILL_GRACE = 3.0
-"""Seconds between asking what a killed submit left behind to end, and ending it."""
+"""Seconds between SIGTERM and SIGKILL for the processes that a killed submit left behind."""
 END_GRACE = 12.0
 """Seconds that a driver has to interrupt its job (`ended.HALT`), and to end."""
 PYTHON = ("spark.pyspark.driver.python", "spark.pyspark.python", "spark.submit.pyFiles", "spark.jars.packages")
-"""Settings that make the driver's Python another one than the task's, or give it more to import: Spark is to start
-it."""
+"""Settings that give the driver another Python than the task's, or more to import: with them Spark must start it."""
 
 
 class ConduitSubmitHook(SparkSubmitHook):
     """Submits with the configuration, environment and command line of `conduit_tasks.spark.submit`, or runs the
     application on the connection's Connect server.
 
-    Raises SparkLost where that cannot be reached and the connection's extra `submit` is false. ConfigError.
-    `spare`: an application that waits for its arguments. It is the driver, at a Connect server or with the JVM of a
-    submit, where we know that JVM's whole command line and it would start this very Python.
+    Raises SparkLost if that server cannot be reached and the connection's extra `submit` is false. ConfigError.
+    `spare`: an application that waits for its arguments. It becomes the driver, at a Connect server or with the JVM of
+    a submit, if we know that JVM's whole command line and it would start this very Python.
     `events`: the structured lines seen so far, oldest first, at most one per kind of event (the latest).
     """
 
@@ -106,16 +105,16 @@ class ConduitSubmitHook(SparkSubmitHook):
 
     @property
     def exit_code(self) -> int | None:
-        """What was started ended with: 128 and the number of a signal, as a JVM says it of its driver. None where
-        nothing was started, or it still runs."""
+        """Exit code of the process that was started; 128 plus the number of a signal, as a JVM reports it of its
+        driver. None if nothing was started, or it still runs."""
         code = self._submit_sp.returncode if self._submit_sp else None
         return code if code is None or code >= 0 else 128 - code
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """As the provider's, which leaves the pipe of the process open, and puts every property into the command line,
-        where whoever is on the machine reads it."""
+        """Submits as the provider's hook, but closes the pipe of the process, and passes properties in a file: on the
+        command line every user of the machine could read them."""
         with properties_file(self._conf) as file:
-            # The provider itself looks at this one.
+            # The provider itself reads this one.
             self._conf = {name: value for name, value in self._conf.items() if name.endswith(".waitAppCompletion")}
             self._properties_file = file
             return self._submitted(application, **kwargs)
@@ -150,7 +149,7 @@ class ConduitSubmitHook(SparkSubmitHook):
         if self.remote is not None:
             self.log.info("at %s: %s", self.remote, " ".join(self._application_args or []))
             return [*self._get_spark_binary_path(), application, *(self._application_args or [])]
-        # The whole line is four pages of JVM options; what a reader wants from it is said here.
+        # The whole line is four pages of JVM options; the log gets only what a reader wants from it.
         command = self._get_spark_binary_path() + self._build_spark_common_args()
         if self._properties_file:
             command.append("--load-spark-defaults")
@@ -183,14 +182,14 @@ class ConduitSubmitHook(SparkSubmitHook):
             self.log.info("%s", describe_event(event))
 
     def on_kill(self) -> None:
-        """Ends what was started and everything below it: the JVM, the Python driver, which could go on sending, and its
-        workers.
+        """Ends the process that was started and everything below it: the JVM, the Python driver, which could go on
+        sending, and its workers.
 
         Workers are in a process group of their own, so the signal that Airflow sends to the task's group misses them.
         """
         below = self._descendants()
         if self._submit_sp is not None and (self.remote is not None or self._submit_sp is self.spare):
-            # The driver itself: asked to end, it interrupts its job.
+            # This process is the driver itself: after SIGTERM it interrupts its job.
             own = [psutil.Process(self._submit_sp.pid)] if self._submit_sp.poll() is None else []
             for process in own:
                 _signal(process, force=False)
@@ -211,8 +210,8 @@ class ConduitSubmitHook(SparkSubmitHook):
 
 
 def connect_address(connection: Any) -> Address | None:
-    """The Connect server that an Airflow connection names; None where it names none: type `spark_connect` as the
-    provider writes it, or a `spark` one whose host begins with `sc://`. Raises ConfigError."""
+    """Returns the Connect server that an Airflow connection names: one of type `spark_connect`, as the provider writes
+    it, or one whose host begins with `sc://`. None if it names none. Raises ConfigError."""
     host = str(connection.host or "")
     if connection.conn_type != "spark_connect" and not host.startswith("sc://"):
         return None
@@ -229,7 +228,7 @@ def connect_address(connection: Any) -> Address | None:
 
 @contextmanager
 def properties_file(conf: Mapping[str, str]) -> Iterator[str | None]:
-    """A file of these properties that only we can read, for as long as the block runs; None where there are none."""
+    """Yields the name of a file of these properties that only we can read, for the block; None if there are none."""
     if not conf:
         yield None
         return
@@ -240,7 +239,7 @@ def properties_file(conf: Mapping[str, str]) -> Iterator[str | None]:
 
 
 def _escaped(text: str, special: str = "") -> str:
-    """As `java.util.Properties` reads it."""
+    """Escapes text for `java.util.Properties`."""
     text = (
         text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
     )
@@ -250,14 +249,14 @@ def _escaped(text: str, special: str = "") -> str:
 
 
 def session_settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """The `spark.sql.*` among the settings, in the environment that Spark's client applies to its session; the rest is
-    the server's own."""
+    """Returns the environment by which Spark's client applies the `spark.sql.*` settings to its session; the other
+    settings are the server's own."""
     own = {name: value for name, value in conf.items() if name.startswith("spark.sql.")}
     return {"PYSPARK_REMOTE_INIT_CONF_LEN": "1", "PYSPARK_REMOTE_INIT_CONF_0": json.dumps(own)} if own else {}
 
 
 def _pass_on(record: dict[str, Any]) -> None:
-    """A record of the application's as one of the task's log: its level, logger and fields stay."""
+    """Writes a log record of the application to the task's log: its level, logger and fields stay."""
     import structlog
 
     fields = {("at" if name == "timestamp" else name): value for name, value in record.items()}
@@ -273,7 +272,7 @@ def _signal(process: psutil.Process, *, force: bool) -> None:
 
 
 def parse_event(line: str) -> dict[str, Any] | None:
-    """The JSON object of a line `conduit {…}`; None for every other line, a torn one among them."""
+    """Returns the JSON object of a line `conduit {…}`; None for every other line, also for a torn one."""
     line = line.strip()
     if not line.startswith(PREFIX):
         return None
@@ -285,7 +284,7 @@ def parse_event(line: str) -> dict[str, Any] | None:
 
 
 def describe_event(event: Mapping[str, Any]) -> str:
-    """One readable line: the event, then its values."""
+    """Returns one readable line: the event, then its values."""
     rest = ", ".join(f"{key} {_short(value)}" for key, value in event.items() if key != "event" and value is not None)
     return f"{event.get('event', 'progress')}: {rest}" if rest else str(event.get("event", ""))
 

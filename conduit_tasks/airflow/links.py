@@ -1,4 +1,4 @@
-"""From a task of a pipeline's DAG to the pipeline's page."""
+"""Link from a task of a pipeline's DAG to the pipeline's page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PipelineLink(BaseOperatorLink):
-    """A button on the task: its pipeline, how far each destination is."""
+    """A button on the task that opens its pipeline's page, with the progress of each destination."""
 
     name = "Conduit pipeline"
 

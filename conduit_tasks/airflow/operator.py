@@ -1,7 +1,7 @@
-"""The submit operator: looks whether there is work, starts one Spark application for one node, says how it ended.
+"""The submit operator: checks for work, starts one Spark application for one node, and reports how it ended.
 
-Arguments are ids only; what the application works on it asks the broker. So a retry, a cleared task and a second run
-of the same DAG all do the right thing, and nothing secret stands in a command line.
+Arguments are ids only; the application asks the broker for its work. So a retry, a cleared task and a second run of the
+same DAG all do the right thing, and nothing secret is in a command line.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from conduit_tasks.micro_batch.at_work import AtWork
 
 WAITING, STOPPED, HELD, ENDED = 3, 4, 5, 143
-"""Exit codes of `spark/app.py`: the destination is waited for; the pipeline is stopped; another holds the lease."""
+"""Exit codes of `spark/app.py`: the destination is waited for; the pipeline is stopped; another holds the lease; the
+application was asked to end."""
 
 
 SAID = (0, 1, WAITING, STOPPED, HELD, ENDED)
-"""Exit codes with which the application itself has told the broker what is to be known."""
+"""Exit codes with which the application itself has told the broker how it ended."""
 
 
 class ConduitSubmitOperator(SparkSubmitOperator):
@@ -44,8 +45,8 @@ class ConduitSubmitOperator(SparkSubmitOperator):
     `drain_limit`: seconds that a run lasts at most. `quick_jit`: False for nodes that run long SQL in the JVM.
     `durable` is always False: the resumable path would find the finished job of a cleared task and return.
 
-    Ends skipped where there is nothing to do or a destination is waited for; failed without retry where the pipeline
-    is stopped or a setting is wrong; failed with Airflow's retry where the machinery broke.
+    Ends as skipped if there is nothing to do or the destination is waited for; as failed without retry if the pipeline
+    is stopped or a setting is wrong; as failed with Airflow's retry if the machinery broke.
     """
 
     template_fields: Sequence[str] = ()
@@ -68,7 +69,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         self._spare: Application | None = None
 
     def execute(self, context: Any) -> None:
-        """Checks the connection, looks for work, submits, and turns the exit code into a state of the task."""
+        """Checks the connection and the work, submits, and turns the exit code into a state of the task."""
         kind, _, name = self.node.partition(".")
         destination = name if kind == "destinations" else None
         with about(pipeline=self.pipeline_id, node=self.node, run=context["run_id"], destination=destination):
@@ -102,7 +103,8 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             self.log.info("what an earlier attempt of this run has left at work has the lease: it is waited for")
 
     def _worked(self, context: Any, ends: AtWork) -> bool:
-        """False where an earlier attempt's job, which outlived its driver, went on just when this one began."""
+        """Does the node's work. Returns False if the job of an earlier attempt, which outlived its driver, has the
+        lease."""
         run_id = context["run_id"]
         with fail_without_retry():
             self._skip_unless_chosen(context["params"])
@@ -129,7 +131,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         return True
 
     def on_kill(self) -> None:
-        # The provider's would look for a deployment backend; a task killed before its submit has none.
+        # The provider's method would look for a deployment backend; a task killed before its submit has none.
         if self._hook is not None:
             self._hook.on_kill()
 
@@ -147,7 +149,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         )
 
     def _inject_lineage(self, context: Any) -> None:
-        """What the provider's `execute` adds, which this one replaces: OpenLineage's properties of this task, where
+        """Adds OpenLineage's properties of this task, as the provider's `execute`, which this class replaces, does: if
         `[openlineage] spark_inject_parent_job_info` or `spark_inject_transport_info` asks for them."""
         from airflow.providers.common.compat.openlineage.utils import spark as lineage
 
@@ -169,7 +171,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             raise AirflowSkipException(f"{name} is not among the destinations chosen for this run")
 
     def _died(self, run_id: str, exit_code: int | None) -> None:
-        """An application that could not say so itself is counted as failed."""
+        """Counts the application as failed if it could not report that itself."""
         from conduit_tasks.errors import ConduitError
         from conduit_tasks.micro_batch.recovery import died
 
@@ -179,8 +181,9 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             self.log.warning("the failure is not counted: %s", error)
 
     def _work_needed(self, run_id: str, cleared: bool, attempt: int, ends: AtWork) -> bool:
-        """Waits for work while others of the run bring some. False where it was cheap enough to be done here. Raises
-        AirflowSkipException where there is nothing to do."""
+        """Waits for work while other nodes of the run bring some. Returns False if the work was cheap enough to be done
+        here. Raises AirflowSkipException if there is nothing to do, AirflowFailException if that is so in a retry
+        because the node is recovering."""
         from conduit_tasks.micro_batch.work import awaited
 
         work = awaited(self.pipeline_id, self.node, run_id, limit=self.drain_limit, cleared=cleared)
@@ -208,15 +211,15 @@ class ConduitSubmitOperator(SparkSubmitOperator):
 
 
 def was_cleared(ti: Any, retries: int | None) -> bool:
-    """Whether this try is the first one after the task was cleared, not an automatic retry.
+    """Returns whether this try is the first one after the task was cleared, not an automatic retry.
 
-    Clearing raises `max_tries` to the tries so far plus `retries`, a retry leaves it.
+    Clearing raises `max_tries` to the tries so far plus `retries`; a retry does not change it.
     """
     return ti.try_number > 1 and ti.try_number - (ti.max_tries - (retries or 0)) == 1
 
 
 def check_connection(conn_id: str) -> None:
-    """Raises ConfigError where the Spark connection does not exist: the provider would silently submit to YARN."""
+    """Raises ConfigError if the Spark connection does not exist: the provider would silently submit to YARN."""
     try:
         BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:

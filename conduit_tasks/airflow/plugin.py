@@ -1,4 +1,4 @@
-"""The Airflow plugin: the API and the pages, and links to them."""
+"""The Airflow plugin: the API, the pages, and links to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetabl
 
 
 class ConduitPlugin(AirflowPlugin):
-    """Loaded by every component and every task, so what only the API server needs is built when it asks."""
+    """Plugin that every component and every task loads; parts for the API server alone are built when it asks."""
 
     name = "conduit"
     external_views = [  # noqa: RUF012 - Airflow's own type

@@ -1,8 +1,8 @@
-"""Imports what tasks need into the scheduler, before LocalExecutor forks its workers, and into the DAG processor.
+"""Import of the tasks' modules into the scheduler, before LocalExecutor forks its workers, and into the DAG processor.
 
 A task runs in a process forked from such a worker and inherits its modules; without this each task would import them
-again. A DAG file is parsed in a process forked from the DAG processor, every few seconds. Both tell their listeners
-that they start before they fork. Celery's and Kubernetes' workers are no children of the scheduler: there each worker,
+again. A DAG file is parsed in a process forked from the DAG processor, every few seconds. Both call their listeners
+at their start, before they fork. Workers of Celery and Kubernetes are no children of the scheduler: there each worker,
 or each pod, imports for itself.
 """
 
@@ -34,15 +34,17 @@ MODULES = (
     "conduit_tasks.micro_batch.recovery",
     "conduit_tasks.micro_batch.work",
 )
-"""Imported by `plan`, a look for work, a submit and `acks` of every pipeline. None opens a connection, which processes
-must not share; Arrow and OpenBLAS, which start threads when they are imported, start them again after a fork."""
+"""Modules that `plan`, a check for work, a submit and `acks` of every pipeline import. None opens a connection, which
+processes must not share; Arrow and OpenBLAS, which start threads when they are imported, start them again after a
+fork."""
 
 log = logging.getLogger(__name__)
 
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Called by Airflow when a job of its own starts; the command line says which, the job does not know yet."""
+    """Preloads modules when Airflow starts a scheduler or DAG processor. The command line says which of its jobs it is;
+    `component` does not know yet."""
     if sys.argv[1:2] in (["scheduler"], ["dag-processor"]):
         preload(MODULES)
     if sys.argv[1:2] == ["scheduler"]:
@@ -50,7 +52,7 @@ def on_starting(component: Any) -> None:
 
 
 def connects() -> bool:
-    """Whether the environment has a connection to a Spark Connect server."""
+    """Returns whether the environment has a connection to a Spark Connect server."""
     return any(
         name.startswith("AIRFLOW_CONN_") and ("spark_connect" in value or "sc://" in value)
         for name, value in os.environ.items()
@@ -58,7 +60,7 @@ def connects() -> bool:
 
 
 def preload(names: Sequence[str]) -> None:
-    """Imports modules. One that cannot be imported is left to the task that needs it, which then says so."""
+    """Imports modules. Logs a warning if one cannot be imported; the task that needs it fails by the same error."""
     for name in names:
         try:
             import_module(name)

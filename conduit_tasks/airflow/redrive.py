@@ -1,6 +1,6 @@
-"""`<pipeline>.redrive`: dead letters again, from Airflow's trigger form (SEMANTICS X2); nothing schedules it.
+"""`<pipeline>.redrive`: sends dead letters again, from Airflow's trigger form (SEMANTICS X2); nothing schedules it.
 
-One Python task, no Spark: it does what `conduit dead-letters redrive` does, where Airflow's workers run.
+One Python task, no Spark: `conduit dead-letters redrive` on Airflow's workers.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ TIMEOUT = timedelta(hours=6)
 
 
 def build_redrive_dag(pipeline: Pipeline) -> DAG:
-    """One task; its parameters are the filters of `conduit dead-letters`."""
+    """Builds the DAG: one task, whose parameters are the filters of `conduit dead-letters`."""
     with DAG(
         redrive_dag_id(pipeline.id),
         description=f"Sends dead letters of {pipeline.id} again",
         schedule=None,
         start_date=START,
         catchup=False,
-        # Leases share the letters out: runs to several destinations at once are welcome, two to one take turns.
+        # Leases keep runs apart: runs to several destinations go on at once, two runs to one destination take turns.
         max_active_runs=4,
         is_paused_upon_creation=False,
         default_args={"owner": "conduit", "retries": RETRIES, "retry_delay": RETRY_DELAY},
@@ -54,10 +54,11 @@ def build_redrive_dag(pipeline: Pipeline) -> DAG:
 def redrive(
     pipeline_id: str, params: Mapping[str, Any], run_id: str, ti: Any, dag_run: Any, **_: Any
 ) -> list[dict[str, Any]]:
-    """What became of it, per destination; with `dry-run` what would go. Both are the task's XCom.
+    """Redrives and returns the outcome per destination; with `dry-run` only the counts of what would be sent. Both are
+    the task's XCom.
 
-    Fails without retry where a setting is wrong, the pipeline is stopped or something is a dead letter again; with
-    Airflow's retry where the destination is down or a delivery does not hand over.
+    Fails without retry if a setting is wrong, the pipeline is stopped or a record is a dead letter again; with
+    Airflow's retry if the destination is down or a delivery does not hand over.
     """
     from dataclasses import asdict
 

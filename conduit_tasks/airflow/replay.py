@@ -1,7 +1,7 @@
-"""`<pipeline>.replay`: the records of a run's data interval again (SEMANTICS X3). Nothing schedules it: Airflow's
-Backfill does, `airflow backfill create`, or a trigger with `from` and `to`.
+"""`<pipeline>.replay`: sends the records of a run's data interval again (SEMANTICS X3). Nothing schedules it: Airflow's
+Backfill starts it, `airflow backfill create`, or a trigger with `from` and `to`.
 
-`plan` reads and fixes the records; one task per destination delivers. They are Python tasks, as those of the redrive.
+`plan` reads and fixes the records; one task per destination delivers them. All are Python tasks, as in the redrive.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 WAIT = 600.0
 """Seconds to wait for a live delivery to hand over; Airflow's retries wait on."""
 TIMEOUT = timedelta(hours=12)
-"""Of a task. So long a run waits for those of earlier intervals, as long as they are alive."""
+"""Limit of a task. A run waits this long for the runs of earlier intervals, as long as they are alive."""
 BETWEEN = 600.0
-"""Seconds for which a run keeps its place while it waits for a worker, between `plan` and its destinations."""
+"""Seconds for which a run keeps its turn while its destinations wait for a worker after `plan`."""
 
 
 def build_replay_dag(pipeline: Pipeline) -> DAG:
-    """`plan`, then every destination side by side."""
+    """Builds the DAG: `plan`, then every destination side by side."""
     with DAG(
         replay_dag_id(pipeline.id),
         description=f"Replays intervals of {pipeline.id}",
@@ -66,7 +66,7 @@ def build_replay_dag(pipeline: Pipeline) -> DAG:
 
 
 def replay_timetable(interval: str) -> ReplayTimetable | ReplayDeltaTimetable:
-    """Of a `replay-interval`. Raises ConfigError for what is none."""
+    """Returns the timetable of a `replay-interval`. Raises ConfigError if that is not valid."""
     when = parse_schedule(interval)
     return ReplayTimetable(when.cron) if when.cron else ReplayDeltaTimetable(timedelta(seconds=when.seconds))
 
@@ -74,8 +74,8 @@ def replay_timetable(interval: str) -> ReplayTimetable | ReplayDeltaTimetable:
 def prepare_run(
     *, pipeline_id: str, params: Mapping[str, Any], run_id: str, ti: Any, dag_run: Any, **_: Any
 ) -> dict[str, Any]:
-    """How many records were read and chosen. Announces the interval, so that later ones wait for it. With `dry-run`
-    also what `would` go, per destination; nothing is kept then."""
+    """Reads the records and returns the counts of those read and chosen. Announces the interval, so that later ones
+    wait for it. With `dry-run` also returns what `would` be sent, per destination; nothing is kept then."""
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.replay.deliver import announced
     from conduit_tasks.replay.interval import ask
@@ -103,7 +103,8 @@ def deliver_run(
     dag_run: Any,
     **_: Any,
 ) -> dict[str, Any]:
-    """What became of it. A task that had succeeded and was cleared sends all of it again, one that failed goes on."""
+    """Delivers to one destination and returns the outcome. A task that succeeded and was cleared sends everything
+    again; one that failed goes on."""
     from dataclasses import asdict
 
     from conduit_tasks.micro_batch.context import opened
@@ -134,7 +135,8 @@ def deliver_run(
 
 
 def _generation(ti: Any) -> str:
-    """Clearing a task raises `max_tries`, a retry leaves it, and so do two copies of one try."""
+    """Returns the generation of a task's work. Clearing a task raises `max_tries`, a retry does not, and two copies of
+    one try have the same."""
     return str(ti.max_tries)
 
 

@@ -1,4 +1,4 @@
-"""When Airflow starts a pipeline's runs: its timetable, joined with what wakes it (docs/schedules.md)."""
+"""Schedule of a pipeline's runs in Airflow: its timetable, joined with the asset that wakes it (docs/schedules.md)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from airflow.timetables.base import Timetable
 
 LONGEST, CONTINUOUS = 3_600.0, 600.0
-"""Seconds that a run lasts at most, unless the file says otherwise."""
+"""Seconds that a run lasts at most, unless the file says otherwise; the second one under `@continuous`."""
 HAND_OVER, SHORTEST = 20.0, 10.0
-"""Seconds before the end of a run that lasts in which the next one begins: as long as it may take to be ready; and
-between two of them at least."""
+"""Seconds by which the next run begins before the end of a continuous one, for the time that it may take to be ready;
+and seconds between the beginnings of two such runs at least."""
 
 
 def schedule_of(pipeline: Pipeline) -> BaseTimetable | Timetable:
-    """The timetable alone, or joined with the asset whose watcher wakes the pipeline: because of what is new, or,
-    under `@continuous`, because no run is under way. Raises ConfigError."""
+    """Returns the timetable alone, or joined with the asset whose watcher wakes the pipeline: because there are new
+    records, or, under `@continuous`, because no run is under way. Raises ConfigError."""
     if is_continuous(pipeline):
         # Not `ContinuousTimetable`: that begins the next run when the one before has ended.
         timetable: BaseTimetable = DeltaTriggerTimetable(timedelta(seconds=_until_next(drain_limit(pipeline))))
@@ -47,15 +47,15 @@ def schedule_of(pipeline: Pipeline) -> BaseTimetable | Timetable:
 
 
 def drain_limit(pipeline: Pipeline) -> float:
-    """Seconds that a run lasts at most before the next one goes on: its own, or an hour; ten minutes under
-    `@continuous`."""
+    """Returns the seconds that a run lasts at most before the next one goes on: the pipeline's own, or an hour; ten
+    minutes under `@continuous`."""
     if pipeline.drain_limit is not None:
         return pipeline.drain_limit
     return CONTINUOUS if is_continuous(pipeline) else LONGEST
 
 
 def _until_next(limit: float) -> float:
-    """Seconds from the beginning of a run that lasts to that of the next one, which takes over from it."""
+    """Returns the seconds from the beginning of a continuous run to that of the next one, which takes over from it."""
     return max(limit - HAND_OVER, limit / 2, SHORTEST)
 
 

@@ -1,4 +1,4 @@
-"""What the Python tasks of a DAG call; brokers and connectors are imported when one runs, never at parsing."""
+"""Functions that the Python tasks of a DAG call. They import brokers and connectors when they run, never at parsing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def fail_without_retry() -> Iterator[None]:
-    """What a retry cannot mend fails the task at once: a wrong setting, a stopped pipeline, a broken
-    invariant, a state that is lost."""
+    """Fails the task at once for errors that a retry cannot fix: a wrong setting, a stopped pipeline, a write that is
+    not durable, a broken invariant, a lost state."""
     try:
         yield
     except (ConfigError, PipelineStopped, NotDurable, InvariantBroken, StateLost) as error:
@@ -29,7 +29,7 @@ def fail_without_retry() -> Iterator[None]:
 
 
 def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any], dag_run: Any = None) -> dict[str, Any] | bool:
-    """Plans the run; False (nothing to read, deliver, ack or collect) short-circuits everything after it."""
+    """Plans the run. Returns False if there is nothing to read, deliver, ack or collect; that skips all later tasks."""
     from conduit_tasks.micro_batch.plan import plan_run
 
     most = params.get("max-records")
@@ -43,7 +43,7 @@ def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any], dag_run: Any 
 
 
 def _by_hand(dag_run: Any) -> bool:
-    """Whether somebody has started the run, and wants it to end: neither its schedule nor the run before it."""
+    """Returns whether a person has started the run and wants it to end, not its schedule or the run before it."""
     if dag_run is None or dag_run.run_id.startswith(AFTER):
         return False
     return dag_run.run_type not in ("scheduled", "asset_triggered")
@@ -57,11 +57,10 @@ def ack(  # noqa: PLR0917 - what Airflow hands over by name
     ti: Any = None,
     params: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Acks one source as far as every destination is, and collects, while the run goes on and once behind it; acts on
-    the broker's state alone. `follows`: starts the next run where this one left something that need not wait.
+    """Acks one source as far as every destination has delivered, and collects: while the run goes on, and once after
+    it. Uses the broker's state alone. `follows`: starts the next run if this one left work that need not wait.
 
-    Fails, when all that is done, where this run had to leave the source out when it was asked last: such a run is no
-    success.
+    Fails at the end if this run had to leave the source out when it asked it last: such a run is no success.
     """
     from conduit_tasks.micro_batch.acks import ack_along
 

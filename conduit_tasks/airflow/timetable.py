@@ -1,4 +1,4 @@
-"""The timetable of `<pipeline>.replay`: data intervals for backfills, and nothing by itself."""
+"""Timetables of `<pipeline>.replay`: data intervals for backfills, no runs of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataInte
 
 
 class _OnlyBackfills(Timetable):
-    """The scheduler asks without a latest date and is told nothing; a backfill sets one."""
+    """Timetable with runs only for a backfill, which sets a latest date; the scheduler sets none and gets no run."""
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction

@@ -1,6 +1,6 @@
 """The trigger that wakes a pipeline between two times of its schedule; runs in Airflow's triggerer (docs/schedules.md).
 
-An event only starts a run, which asks the broker what there is to do: one that Airflow loses or merges loses no data.
+An event only starts a run, which asks the broker for its work: if Airflow loses or merges an event, no data is lost.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 THREADS = 32
-"""A server that does not answer keeps one for as long as its time-out is; the triggerer's loop is never kept."""
+"""Threads for looks. A server that does not answer blocks one until its timeout, and never the triggerer's loop."""
 TROUBLE = 60.0
-"""Seconds until a look that failed is tried again, at most."""
+"""Seconds at most until a failed look is tried again."""
 
 
 class WakeTrigger(BaseEventTrigger):
-    """One per pipeline: names it, and the version of its file, so that a changed file is looked at anew. What to look
-    at and how to get there it reads from the file, where it runs: nothing secret is kept in Airflow's database."""
+    """Trigger of one pipeline. It holds the pipeline's id and the version of its file, so that a changed file gets a
+    new trigger. The triggerer reads sources and connections from the file: nothing secret is kept in Airflow's
+    database."""
 
     def __init__(self, pipeline_id: str, version: str) -> None:
         super().__init__()
@@ -38,13 +39,13 @@ class WakeTrigger(BaseEventTrigger):
         self._watch: Watch | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class and arguments."""
+        """Returns the class and its arguments."""
         name = f"{type(self).__module__}.{type(self).__qualname__}"
         return name, {"pipeline_id": self.pipeline_id, "version": self.version}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """An event whenever the pipeline has something to do, at the pace its file allows. Never ends by itself, nor by
-        an error: Airflow would start it again every second."""
+        """Yields an event whenever the pipeline has something to do, at the pace that its file allows. Never ends, not
+        even by an error: Airflow would start it again every second."""
         from conduit_tasks.micro_batch.wake import Pace, Watch
 
         pace: Pace | None = None
@@ -69,7 +70,7 @@ class WakeTrigger(BaseEventTrigger):
             await asyncio.sleep(self._watch.wake.look)
 
     async def cleanup(self) -> None:
-        """Closes what is open; a look under way ends first."""
+        """Closes the connections; a look under way ends first."""
         watch, self._watch = self._watch, None
         if watch is not None:
             _threads().submit(watch.close)

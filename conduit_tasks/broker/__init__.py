@@ -1,1 +1,1 @@
-"""The broker: delivery state of pipelines in Redis. `broker.Broker` is the whole of it for callers."""
+"""The broker: delivery state of pipelines in Redis. Callers use `broker.Broker` only."""

@@ -1,4 +1,4 @@
-"""Acks to the sources, and the collection of what nobody needs any more (C11, C12, invariants 1, 2 and 6)."""
+"""Acks to the sources, and collection of micro-batches that nobody needs any more (C11, C12, invariants 1, 2, 6)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
 
 MESSAGES = "*messages"
-"""Stands for a source in acks: how far handlers were told of messages as a whole. No source has such an id."""
+"""Pseudo-source of the ack that counts how far handlers were told of messages as a whole. No source has such an id."""
 
 
 PARTS = 5_000
-"""Of a source, in one ack."""
+"""Limit of a source's parts in one ack."""
 
 
 class Acks(Deliveries):
-    """An ack covers whole micro-batches, in order; its intent is durable before the source is told."""
+    """Acks and collection. An ack covers whole micro-batches, in order; its intent is durable before the source is
+    told."""
 
     def acked_position(self, source: str) -> Position:
-        """What the source was told last: part → token."""
+        """Returns the position that the source was told last: part → token."""
         return {part: orjson.loads(token) for part, token in self.scanned(self.keys.acked(source)).items()}
 
     def ack_due(self, source: str, destinations: Sequence[str], ack_on: str) -> bool:
-        """Whether `begin_ack` has something to do."""
+        """Returns whether `begin_ack` has something to do."""
         ack = self.hash(self.keys.ack(source))
         return "to" in ack or int(ack.get("m", 0)) < self._confirmed(destinations, ack_on)
 
@@ -47,12 +48,12 @@ class Acks(Deliveries):
         apart: bool = False,
         through: int | None = None,
     ) -> Ack | None:
-        """The next ack of a source, its intent recorded; the same one again if the last was never committed (C12).
+        """Records the intent of a source's next ack and returns it; the last one again if it was never committed (C12).
 
-        Covers everything up to the lowest cursor of `destinations` (`ack_on` stored: the last sealed micro-batch);
-        `apart`: only up to the first micro-batch that has something of the source; `through`: not beyond this one. None
-        where there is nothing to tell.
-        `token`: of the lease `acks.<source>`; raises Fenced where it was lost.
+        The ack covers everything up to the lowest cursor of `destinations` (`ack_on` stored: the last sealed
+        micro-batch). `apart`: only up to the first micro-batch that has something of the source. `through`: not beyond
+        this micro-batch. Returns None if there is nothing to tell.
+        `token`: of the lease `acks.<source>`. Raises Fenced if that lease was lost.
         """
         ack = self.hash(self.keys.ack(source))
         if "to" in ack:
@@ -87,21 +88,21 @@ class Acks(Deliveries):
             return None
         ack = self.hash(self.keys.ack(source))
         if "to" not in ack:
-            # Without a lease, somebody else may have given and committed it between the two looks.
+            # Without a lease, another process may have told and committed it between the two reads.
             return None
         intent = self.hash(self.keys.intent(source))
         return Ack(int(ack["from"]), int(ack["to"]), {part: orjson.loads(t) for part, t in intent.items()})
 
     def told(self) -> int:
-        """The last micro-batch whose messages handlers were told of as a whole."""
+        """Returns the last micro-batch whose messages handlers were told of as a whole."""
         return int(self.hash(self.keys.ack(MESSAGES)).get("m", 0))
 
     def _ends(self, source: str, m_from: int, m_to: int) -> dict[str, str]:
-        """Part → token (JSON) where the last slice of each part ends in these micro-batches."""
+        """Returns part → token (JSON) at which the last slice of the part ends in these micro-batches."""
         return self._ends_within(source, m_from, m_to)[1]
 
     def _ends_within(self, source: str, m_from: int, m_to: int) -> tuple[int, dict[str, str]]:
-        """The same of as many of them as fit into one ack, the first at least; and the last of them."""
+        """Returns the last micro-batch that fits into one ack (at least the first one), and `_ends` up to that one."""
         ends: dict[str, str] = {}
         for some in portions(range(m_from, m_to + 1), 100):
             texts = self.read(*(("HGET", self.keys.micro_batch(m), f"slices:{source}") for m in some))
@@ -114,13 +115,15 @@ class Acks(Deliveries):
         return m_to, ends
 
     def look_due(self, source: str, every: float) -> bool:
-        """Whether `note_gone` was not called for so many seconds."""
+        """Returns whether the last `note_gone` is at least `every` seconds ago, or there was none."""
         looked = seconds(self.field(self.keys.pipeline, f"looked:{source}"))
         return looked is None or not 0 <= self.now() - looked < every
 
     def note_gone(self, source: str, gone: Collection[str], after: float) -> int:
-        """Parts of the source's position that are nowhere any more; those that have been gone for `after` seconds, and
-        of which nothing is in flight, are forgotten; how many."""
+        """Notes which parts of the source's position exist no more (`gone`); returns the number of forgotten parts.
+
+        A part is forgotten once it has been gone for `after` seconds and has nothing in flight.
+        """
         keys = self.keys
         planned, known = self.scanned(keys.planned(source)), self.scanned(keys.gone(source))
         flying = {part for ends in self.unacked_ends(source) for part in ends}
@@ -142,12 +145,13 @@ class Acks(Deliveries):
         return forgotten
 
     def unacked_ends(self, source: str) -> list[Position]:
-        """Where the slices of each micro-batch end that was staged and is not acked, in order."""
+        """Returns the ends of the source's slices (part → token) per micro-batch that is not acked, in order."""
         acked = int(self.hash(self.keys.ack(source)).get("m", 0))
         return [ends for _, ends in self._each_end(source, acked + 1, self._newest())]
 
     def ends_since(self, source: str, since: float) -> list[Position]:
-        """The same, and of micro-batches that were sealed after `since` (seconds since the epoch), acked or not."""
+        """Returns `unacked_ends`, preceded by the ends in acked micro-batches sealed after `since` (seconds since the
+        epoch)."""
         found: list[Position] = self.unacked_ends(source)
         last = int(self.hash(self.keys.ack(source)).get("m", 0))
         while last > 0:
@@ -165,7 +169,7 @@ class Acks(Deliveries):
         return max(sealed, unsealed)
 
     def _each_end(self, source: str, first: int, last: int) -> list[tuple[float | None, Position]]:
-        """(sealed at, part → token) of each micro-batch that is there and has an end of the source's."""
+        """Returns (sealed at, part → token) of each existing micro-batch of the range that has an end of the source."""
         out = []
         commands = (
             ("HMGET", self.keys.micro_batch(m), "sealed_at", f"slices:{source}") for m in range(first, last + 1)
@@ -179,8 +183,10 @@ class Acks(Deliveries):
     def commit_ack(
         self, source: str, ack: Ack, token: int | None = None, observed: Mapping[str, int] | None = None
     ) -> None:
-        """The source has been told; given once (C12). `observed`: durations (`metrics.histogram`). Raises Fenced,
-        InvariantBroken on an ack that was not begun."""
+        """Notes that the source has been told, so that the ack is given once (C12).
+
+        `observed`: durations (`metrics.histogram`). Raises Fenced, and InvariantBroken if the ack was not begun.
+        """
         keys = {
             "lease": self.keys.lease(f"acks.{source}"),
             "ack": self.keys.ack(source),
@@ -196,8 +202,8 @@ class Acks(Deliveries):
         return min([sealed, *cursors])
 
     def collectable(self, sources: Sequence[str], destinations: Sequence[str], retention_s: float) -> list[int]:
-        """Micro-batches to remove, in order: below every cursor, acked by every source, sealed `retention_s` ago,
-        not being redelivered; and any whose removal was begun and not ended."""
+        """Returns the micro-batches to remove, in order: below every cursor, acked to every source, sealed at least
+        `retention_s` seconds ago and not being redelivered; and any whose removal was begun and not ended."""
         sealed, *cursors = self.cursors(destinations)
         collected = self.numbers("collected")[0]
         acked = [int(n or 0) for n in self.read(*(("HGET", self.keys.ack(s), "m") for s in sources))]
@@ -210,8 +216,9 @@ class Acks(Deliveries):
         return out
 
     def slim(self, sources: Sequence[str], destinations: Sequence[str], age: float) -> None:
-        """Of micro-batches below every cursor, acked by every source and sealed `age` seconds ago, keeps only what
-        redeliveries and collection ask for: a fraction, as there are as many as `spool.retention` has runs."""
+        """Removes the fields that neither redeliveries nor collection need, from micro-batches below every cursor that
+        are acked to every source and were sealed at least `age` seconds ago. A fraction is left, as there are as many
+        micro-batches as `spool.retention` has runs."""
         sealed, *cursors = self.cursors(destinations)
         acked = [int(n or 0) for n in self.read(*(("HGET", self.keys.ack(s), "m") for s in sources))]
         done = max(self.numbers("slim", "collected"))
@@ -221,9 +228,11 @@ class Acks(Deliveries):
             self.run(scripts.SLIM, keys, to=due[-1])
 
     def _by_age(self, first: int, last: int, sealed: int) -> Iterator[tuple[int, str | None, float | None]]:
-        """Number and state of micro-batches, and seconds since each was sealed. Those that the server's clock, which
-        went back, has sealed in times to come, up to the last `sealed` one, are as if sealed just now: they would be
-        kept for as long as that in addition."""
+        """Yields number, state and seconds since the seal of the micro-batches `first` … `last`.
+
+        If the server's clock went back, a seal time may lie in the future, and the micro-batch would be kept longer by
+        as much. Such times, up to `sealed` (the last sealed one), then count as sealed just now.
+        """
         now, right = self.now(), False
         for m, (state, at) in self._in_order(first, last, "state", "sealed_at"):
             age = None if at is None else now - int(at) / 1e6
@@ -233,8 +242,8 @@ class Acks(Deliveries):
             yield m, state, age and max(0.0, age)
 
     def _in_order(self, first: int, last: int, *names: str) -> Iterator[tuple[int, list[str | None]]]:
-        """These fields of micro-batches, read in portions that grow: who asks mostly wants few, and all that are kept
-        may be as many as a day has."""
+        """Yields number and these fields of each micro-batch, read in growing portions: callers mostly want few, but
+        there may be as many as a day has."""
         size = 1
         while first <= last:
             some = range(first, min(last, first + size - 1) + 1)
@@ -242,7 +251,7 @@ class Acks(Deliveries):
             first, size = some[-1] + 1, min(2 * size, 1_000)
 
     def begin_collect(self, m: int) -> None:
-        """Marks micro-batch m before its files are removed. Raises InvariantBroken where somebody needs it."""
+        """Marks micro-batch m before its files are removed. Raises InvariantBroken if it is still needed."""
         sources, destinations = self.members(self.keys.sources), self.members(self.keys.destinations)
         self.run(
             scripts.BEGIN_COLLECT,
@@ -256,6 +265,6 @@ class Acks(Deliveries):
         )
 
     def end_collect(self, m: int) -> None:
-        """The files are gone: the micro-batch's key goes too."""
+        """Removes the key of micro-batch m, whose files are gone."""
         keys = {"pipeline": self.keys.pipeline, "micro_batch": self.keys.micro_batch(m)}
         self.run(scripts.END_COLLECT, keys, m=m)

@@ -1,4 +1,4 @@
-"""What all parts of the broker share: the client, the keys, and answers of scripts turned into errors."""
+"""Base of all parts of the broker: the client, the keys, and answers of scripts turned into errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 PORTION = 1_000
-"""Fields, letters or parts that one command or script takes of what has no bound of its own: a millisecond or two."""
+"""Limit of fields, letters or parts that one command or script takes of an unbounded list: a millisecond or two."""
 
 
 def portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence[T]]:
-    """Consecutive pieces; none of nothing."""
+    """Yields consecutive pieces of at most `size` items; none if `items` is empty."""
     for at in range(0, len(items), size):
         yield items[at : at + size]
 
@@ -36,7 +36,7 @@ class BrokerBase:
         self.keys = Keys(pipeline)
 
     def run(self, script: Script, keys: Mapping[str, str | Sequence[str]], **args: Any) -> list[Any]:
-        """Runs a script; what follows `ok` or the script's own word is returned, word first where it is not `ok`.
+        """Runs a script and returns its answer, without the first word if that is `ok`.
 
         Raises Fenced, PipelineStopped, LeaseHeld, InvariantBroken, BrokerUnavailable.
         """
@@ -60,7 +60,7 @@ class BrokerBase:
                 return [kind, *rest]
 
     def read(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Several reading commands in one round trip, not atomic between them."""
+        """Runs several reading commands in one round trip; they are not atomic."""
         with reaching(self.redis):
             batch: Any = self.redis.pipeline(transaction=False)
             for command in commands:
@@ -68,13 +68,15 @@ class BrokerBase:
             return list(batch.execute())
 
     def hash(self, key: str) -> dict[str, str]:
-        """A whole hash; {} where there is none."""
+        """Returns a whole hash; {} if there is none."""
         with reaching(self.redis):
             return dict(self.redis.hgetall(key))  # type: ignore[arg-type]  # typed for both sync and async
 
     def scanned(self, key: str) -> dict[str, str]:
-        """A hash that may be large, in portions: no other pipeline waits for it. Not one moment's: for what only the
-        holder of a lease changes, or what may as well be read a moment later."""
+        """Returns a hash that may be large, read in portions so that no other pipeline waits for it.
+
+        It is no snapshot: for hashes that only a lease holder changes, or whose changes may be seen a moment later.
+        """
         found: dict[str, str] = {}
         cursor = 0
         while True:
@@ -86,34 +88,34 @@ class BrokerBase:
                 return found
 
     def field(self, key: str, name: str) -> str | None:
-        """One field of a hash."""
+        """Returns one field of a hash; None if it is absent."""
         with reaching(self.redis):
             return self.redis.hget(key, name)  # type: ignore[return-value]  # the same
 
     def numbers(self, *names: str) -> list[int]:
-        """Numbers of the pipeline's own hash; 0 where absent."""
+        """Returns numbers of the pipeline's own hash; 0 for an absent one."""
         with reaching(self.redis):
             values: Any = self.redis.hmget(self.keys.pipeline, list(names))
         return [int(v or 0) for v in values]
 
     def members(self, key: str) -> list[str]:
-        """A set, sorted."""
+        """Returns the members of a set, sorted."""
         with reaching(self.redis):
             return sorted(self.redis.smembers(key))  # type: ignore[arg-type]  # the same
 
     def now(self) -> float:
-        """The server's clock."""
+        """Returns the time by the server's clock, in seconds since the epoch."""
         with reaching(self.redis):
             seconds, micros = self.redis.time()
         return float(seconds) + float(micros) / 1e6
 
     def used(self) -> float:
-        """The share of its maxmemory that the server uses; 0 where it has no limit."""
+        """Returns the share of its maxmemory that the server uses; 0 if it has no limit."""
         used, limit = memory(self.redis, self.keys.pipeline)
         return used / limit if limit else 0.0
 
     def since(self, key: str, name: str) -> float | None:
-        """Seconds since the time in a field of a hash, by the server's clock; None where there is none."""
+        """Returns the seconds since the time in a field of a hash, by the server's clock; None if there is none."""
         at, (secs, micros) = self.read(("HGET", key, name), ("TIME",))
         if at is None:
             return None
@@ -123,8 +125,12 @@ class BrokerBase:
         return max(0, passed) / 1e6
 
     def not_ahead(self, *times: tuple[str, str, str]) -> None:
-        """Has times count from now on that the server's clock, which went back since, puts further ahead than they can
-        lie: hash, field, and the field beside it that says how far that is in microseconds, "" for not at all."""
+        """Corrects stored times that lie further in the future than they can, as the server's clock went back: they
+        count from now on.
+
+        `times`: hash, field of the time, and the field beside it that holds how far ahead the time may lie in
+        microseconds; "": not at all.
+        """
         for some in portions(times):
             names = [text for _, name, most in some for text in (name, most)]
             self.run(scripts.NOT_AHEAD, {"each": [key for key, _, _ in some]}, names=names)
@@ -134,7 +140,7 @@ class BrokerBase:
         self.redis.close()
 
     def _stopped(self, status: str, error: str, destination: str = "") -> str:
-        """What a stopped node is told; `destination`: the key of the one that is stopped, the pipeline runs."""
+        """Returns the message for a stopped node. `destination`: key of the stopped destination; the pipeline runs."""
         first = ""
         if error:
             stored = orjson.loads(error)
@@ -153,7 +159,7 @@ class BrokerBase:
 
 
 def stored_error(text: str | None, at: str | None) -> StoredError | None:
-    """Reads the JSON that `fail` and `vote` store."""
+    """Reads the JSON that `fail` and `vote` store; None if there is none."""
     if not text:
         return None
     data = orjson.loads(text)
@@ -161,10 +167,10 @@ def stored_error(text: str | None, at: str | None) -> StoredError | None:
 
 
 def error_json(node: str, error: str, error_class: str, micro_batch: int | None) -> dict[str, Any]:
-    """The form `stored_error` reads; the time is the server's."""
+    """Returns an error in the form that `stored_error` reads; its time is set by the server."""
     return {"node": node, "error": error, "error_class": error_class, "micro_batch": micro_batch}
 
 
 def seconds(micros: str | None) -> float | None:
-    """A stored time (microseconds) in seconds."""
+    """Converts a stored time (microseconds) to seconds; None if there is none."""
     return int(micros) / 1e6 if micros else None

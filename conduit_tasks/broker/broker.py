@@ -1,9 +1,10 @@
-"""The broker of one pipeline: everything its state in Redis can be asked and told.
+"""The broker of one pipeline: every read and every change of its state in Redis.
 
 The parts are `lifecycle` (schema, status, stops), `micro_batches` (open, stage, seal), `leases`, `delivery` (cursors,
-confirms, votes), `sending` (what is stored before a send), `redrive` (dead letters again, parked keys), `replay` (an
-interval again), `acks` (sources, collection), `versions` (of the pipeline file), `lateness` (alerts) and `under_way`
-(who is at work in a run). State size follows open micro-batches × destinations + exceptions, not the number of events.
+confirms, votes), `sending` (what is stored before a send), `redrive` (dead letters sent again, parked keys), `replay`
+(an interval sent again), `acks` (sources, collection), `versions` (of the pipeline file), `lateness` (alerts) and
+`under_way` (nodes at work in a run). State size follows open micro-batches × destinations + exceptions, not the number
+of events.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ __all__ = ["Broker", "MicroBatch"]
 
 
 class Broker(Lifecycle, Acks, Sending, Replays, Versions, Lateness, Runs):
-    """See the module. `lease_ttl` and `lease_grace` in seconds."""
+    """All operations on one pipeline's state; see the module. `lease_ttl` and `lease_grace` in seconds."""
 
     def at_work(self) -> list[str]:
-        """Nodes whose lease somebody holds."""
+        """Returns the nodes whose lease is held."""
         return [node for node in self.nodes() if self.held_for(node)]

@@ -1,4 +1,4 @@
-"""The only place where Redis connections are made, and where a server is asked whether it keeps what it is given (T1).
+"""Redis connections, which are made only here, and the check that a server keeps the data it is given (T1).
 
 Every option has its reason beside it.
 """
@@ -26,7 +26,7 @@ from conduit_tasks.urls import check_readable, readable
 Client = Redis | RedisCluster
 
 FLOOR = (6, 2)
-"""The oldest Redis whose commands the scripts use."""
+"""Oldest Redis version that has the commands the scripts use."""
 _VARIABLE = "CONDUIT_REDIS_URL"
 _NAMED = re.compile(
     r"^(?P<tls>rediss?)\+(?P<kind>sentinel|cluster)://(?:(?P<user>[^:@/]*)(?::(?P<password>[^@/]*))?@)?"
@@ -36,30 +36,31 @@ _TRANSIENT = (RedisError, RedisClusterException, OSError)
 
 
 def options(*, raw: bool = False, retries: int = 6) -> dict[str, Any]:
-    """Options common to all kinds of connection. `raw`: answers are bytes, for the events of a gateway source."""
+    """Returns the options common to all kinds of connection. `raw`: answers are bytes, for the events of a gateway
+    source."""
     return {
-        # A host that is away should be found out in seconds; the retries below cover a connection lost in passing.
+        # A host that is down should be noticed within seconds; the retries below cover a connection lost in passing.
         "socket_connect_timeout": 2.0,
         # Scripts take milliseconds; a reply that is this late counts as lost, and the idempotent script is sent again.
         "socket_timeout": 5.0,
         # A restart of Redis that loads its append-only file answers LOADING for some seconds: 0.1, 0.2 … 2 s apart.
         "retry": Retry(ExponentialWithJitterBackoff(base=0.1, cap=2.0), retries=retries),
-        # Load balancers drop idle connections without a word; a PING before use finds out.
+        # Load balancers drop idle connections silently; a PING before use notices that.
         "health_check_interval": 30,
         # Nothing here needs RESP3's pushes or maps; RESP2 spares the HELLO handshake that some proxies refuse.
         "protocol": 2,
-        # Keys, ids and state are text; only what a gateway took in is not.
+        # Keys, ids and state are text; only the events that a gateway took in are bytes.
         "decode_responses": not raw,
         "client_name": "conduit-tasks",
     }
 
 
 def connect(settings: Settings, *, raw: bool = False, retries: int = 6) -> Client:
-    """A connected client for `settings.redis_url`. `raw` and `retries` as in `options`.
+    """Returns a connected client for `settings.redis_url`. `raw` and `retries` as in `options`.
 
     `redis://`, `rediss://` (TLS), `unix://`; `redis+sentinel://[user:password@]host:port,host:port/service[/db]` and
-    `redis+cluster://[user:password@]host:port,host:port` (`rediss+…` with TLS). Raises ConfigError on any other, and
-    BrokerUnavailable where nobody answers; neither shows the password.
+    `redis+cluster://[user:password@]host:port,host:port` (`rediss+…` with TLS). Raises ConfigError on any other URL,
+    and BrokerUnavailable if no server answers; neither shows the password.
     """
     url = settings.redis_url
     check_readable(url, _VARIABLE)
@@ -70,7 +71,8 @@ def connect(settings: Settings, *, raw: bool = False, retries: int = 6) -> Clien
     except _TRANSIENT as e:
         raise _unavailable(address(url), e) from e
     if isinstance(client, Redis):
-        # A cluster's client has met its nodes. This one is made to connect and log in; the first command brings a PING.
+        # A cluster's client has connected already. This one is made to connect and log in here; its first command sends
+        # a PING.
         with reaching(client, address(url)):
             client.connection_pool.release(client.connection_pool.get_connection())
     return client
@@ -94,13 +96,13 @@ def _client(url: str, options: dict[str, Any]) -> Client:
         return RedisCluster(startup_nodes=nodes, **options, **login)
     if not named["service"]:
         raise ValueError("no service")
-    # The sentinels take the socket options only: their users and passwords are not the server's.
+    # Sentinels get the socket options only: their users and passwords are not those of the server.
     sentinel = Sentinel(hosts, **options, **login, db=int(named["db"] or 0))
     return sentinel.master_for(named["service"])
 
 
 def address(url: str) -> str:
-    """The URL without user, password and query: what a message may show. Nothing of one that cannot be read."""
+    """Returns the URL as messages may show it: without user, password and query; "no address" if it cannot be read."""
     if not readable(url):
         return "no address"
     named = _NAMED.match(url)
@@ -115,7 +117,7 @@ def address(url: str) -> str:
 
 
 def describe(client: Client) -> str:
-    """Where a client is connected to, without secrets."""
+    """Returns the address that a client is connected to, without secrets."""
     if isinstance(client, RedisCluster):
         return ",".join(f"{n.host}:{n.port}" for n in client.get_nodes())
     kwargs = client.connection_pool.connection_kwargs
@@ -125,7 +127,7 @@ def describe(client: Client) -> str:
 
 @contextmanager
 def reaching(client: Client, where: str = "") -> Iterator[None]:
-    """Turns what the client raises into BrokerUnavailable, which names the server and never its password."""
+    """Turns the client's errors into BrokerUnavailable, which names the server and never its password."""
     try:
         yield
     except _TRANSIENT as e:
@@ -147,14 +149,14 @@ def _unavailable(where: str, error: Exception) -> BrokerUnavailable:
 
 @dataclass(frozen=True)
 class Durability:
-    """What the server says of itself; `problems` are the reasons to refuse it, empty where there is none."""
+    """Durability settings that the server reports; `problems` are the reasons to refuse it, empty if there are none."""
 
     version: str
     append_only: bool
     append_fsync: str | None
-    """`always`, `everysec` or `no`; None where it was not asked or the server does not say."""
+    """`always`, `everysec` or `no`; None if it was not asked for or the server does not say."""
     eviction: str
-    """`maxmemory-policy`."""
+    """The server's `maxmemory-policy`."""
     max_memory: int
     mode: str
     problems: tuple[str, ...] = ()
@@ -163,7 +165,7 @@ class Durability:
 def check_durability(client: Client, mode: str = "check") -> Durability:
     """Asks the server (`INFO`, `CONFIG GET appendfsync`) and refuses one that would lose or evict data.
 
-    `declared`: the user vouches for `appendfsync` where a managed server refuses CONFIG. `unsafe`: nothing is refused,
+    `declared`: the user vouches for `appendfsync` if a managed server refuses CONFIG. `unsafe`: nothing is refused,
     the report still lists the problems. Raises NotDurable, ConfigError (unknown mode), BrokerUnavailable.
     """
     if mode not in ("check", "declared", "unsafe"):
@@ -171,7 +173,7 @@ def check_durability(client: Client, mode: str = "check") -> Durability:
     with reaching(client):
         info = _info(client)
         if int(info.get("loading", 0)):
-            # It says that it keeps no append-only file while it reads that very file. PING is refused until then.
+            # While it loads its append-only file, it reports that it keeps none. PING is refused until it has loaded.
             client.ping()
             info = _info(client)
     version, policy = str(info["redis_version"]), str(info.get("maxmemory_policy", "noeviction"))
@@ -204,7 +206,7 @@ def check_durability(client: Client, mode: str = "check") -> Durability:
 
 
 def memory(client: Client, key: str) -> tuple[int, int]:
-    """Bytes that the server which holds `key` uses, and its maxmemory; 0: it has no limit."""
+    """Returns the bytes used by the server that holds `key`, and its maxmemory; 0: it has no limit."""
     with reaching(client):
         if isinstance(client, RedisCluster):
             answer: Any = client.info("memory", target_nodes=client.get_node_from_key(key))
@@ -216,7 +218,7 @@ def memory(client: Client, key: str) -> tuple[int, int]:
 
 
 def _info(client: Client) -> dict[str, Any]:
-    """INFO of the server; of the first node of a cluster, whose nodes are configured alike."""
+    """Returns INFO of the server; of a cluster that of its first node, as all are configured alike."""
     answer: Any = client.info()
     if "redis_version" not in answer and all(isinstance(v, dict) for v in answer.values()):
         answer = next(iter(answer.values()))

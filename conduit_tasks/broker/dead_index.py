@@ -1,4 +1,5 @@
-"""The index of dead letters: who failed where and when, under 200 bytes each; the letters are in their store (C14)."""
+"""The index of dead letters: key, time, attempts and error class, under 200 bytes each; the letters themselves are in
+the dead-letter store (C14)."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.state import DeadEntry
 
 _CLASS = 40
-"""Characters kept of an error class: with the key and Redis's own overhead that stays below 200 bytes."""
+"""Characters kept of an error class: with the key and Redis's own overhead an entry stays below 200 bytes."""
 
 
 class Indexed(Protocol):
-    """What the index says of a letter: a `DeadLetter`, or as much of one as this."""
+    """The part of a `DeadLetter` that the index holds."""
 
     @property
     def key(self) -> tuple[int, int, int, int]:
-        """Epoch, micro-batch, seq, ord."""
+        """(epoch, micro-batch, seq, ord)."""
         ...
 
     @property
@@ -32,29 +33,31 @@ class Indexed(Protocol):
 
     @property
     def attempts(self) -> int:
-        """How often it was tried."""
+        """Number of attempts to send it."""
         ...
 
     @property
     def error_class(self) -> str:
-        """Short and groupable."""
+        """Class of the error, short and groupable."""
         ...
 
 
 def index_entries(letters: Iterable[Indexed]) -> list[str]:
-    """Field and value of each, in a flat list."""
+    """Returns field and value of each letter, in a flat list."""
     return [text for each in letters for text in index_entry(each.key, each.at, each.attempts, each.error_class)]
 
 
 def index_entry(key: tuple[int, int, int, int], at: float, attempts: int, error_class: str) -> tuple[str, str]:
-    """Field and value of one letter; `at` in seconds since the epoch."""
+    """Returns field and value of one letter. `at` in seconds since the epoch."""
     return "-".join(map(str, key)), f"{int(at * 1000)}:{attempts}:{error_class[:_CLASS]}"
 
 
 @dataclass
 class Said:
-    """What one step says of dead letters. `closed`: letter → outcome; `park`: hash of a key → position; `letters`:
-    field and value of each new one."""
+    """Changes that one step makes to dead letters and parked keys.
+
+    `closed`: letter → outcome; `park`: hash of a key → position; `letters`: field and value of each new letter.
+    """
 
     closed: dict[str, str]
     park: dict[str, str]
@@ -62,13 +65,13 @@ class Said:
 
 
 class DeadIndex(BrokerBase):
-    """Reading the index; `confirm` and `seal` write it."""
+    """Reads of the index; `confirm` and `seal` write it."""
 
     def say_letters(
         self, destination: str, lease: str, token: int, said: Said, *, epoch: int, by: str, every: bool = False
     ) -> Said:
-        """Says beforehand what is more than one step takes, or `every` one; returns the rest. `destination` "": before
-        the fan-out."""
+        """Writes, ahead of a step, the changes that exceed the limit of one script call (`every`: all of them); returns
+        the rest, which the step writes itself. `destination` "": letters from before the fan-out."""
         keys = {
             "lease": self.keys.lease(lease),
             "dead": self.keys.dead(destination),
@@ -82,10 +85,11 @@ class DeadIndex(BrokerBase):
         return said
 
     def dead_letters(self, destination: str = "") -> Iterator[DeadEntry]:
-        """Dead letters of a destination ("": before the fan-out) in order of epoch, micro-batch, seq and ord."""
+        """Yields the dead letters of a destination ("": before the fan-out), ordered by epoch, micro-batch, seq and
+        ord."""
         found = self.scanned(self.keys.dead(destination))
         entries = []
-        # Those of a micro-batch that is being sealed are none yet.
+        # Letters of a micro-batch that is not sealed yet do not count.
         newest = math.inf if destination else self.numbers("sealed")[0]
         for key, value in found.items():
             at, attempts, error_class = value.split(":", 2)
@@ -99,12 +103,12 @@ class DeadIndex(BrokerBase):
         yield from sorted(entries)
 
     def is_dead(self, key: tuple[int, int, int, int], destinations: Sequence[str]) -> bool:
-        """Whether there is a dead letter of this key at one of these destinations."""
+        """Returns whether one of these destinations has a dead letter with this key."""
         field = "-".join(map(str, key))
         return any(self.read(*(("HEXISTS", self.keys.dead(each), field) for each in destinations)))
 
     def dead_count(self, destination: str = "") -> int:
-        """How many there are."""
+        """Returns the number of dead letters of a destination ("": before the fan-out)."""
         with reaching(self.redis):
             return int(self.redis.hlen(self.keys.dead(destination)))
 

@@ -1,4 +1,4 @@
-"""Delivery state of the destinations: one cursor each, and ranges of the micro-batch behind it."""
+"""Delivery state of the destinations: one cursor each, and the confirmed ranges of the next micro-batch."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Deliveries(MicroBatches, Leases, DeadIndex):
-    """Confirms, votes, and what was confirmed by whom."""
+    """Confirms, votes, and the ranges that each run confirmed."""
 
     def delivery(self, destination: str) -> DeliveryState:
-        """How far a destination is. Raises ConduitError where it is not registered."""
+        """Returns a destination's delivery state. Raises ConduitError if it is not registered."""
         data = self.hash(self.keys.destination(destination))
         if "cursor" not in data:
             raise ConduitError(f"pipeline {self.pipeline} has no destination {destination}: run the pipeline once")
@@ -49,7 +49,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         )
 
     def rested(self, destination: str) -> float | None:
-        """Seconds since a destination was last sent to, by the server's clock; None: never."""
+        """Returns the seconds since a destination was last sent to, by the server's clock; None: never."""
         return self.since(self.keys.destination(destination), "sent_at")
 
     def confirm(
@@ -70,14 +70,14 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         observed: Mapping[str, int] | None = None,
         completing: Mapping[str, int] | None = None,
     ) -> str:
-        """Confirms ranges of micro-batch m, none or all of them confirmed before; moves the cursor when complete.
+        """Confirms ranges of micro-batch m (none or all of them confirmed before); moves the cursor if m is complete.
 
-        Counters are added exactly once. What `run` confirmed is remembered for `retention` seconds. `epoch` above 0:
-        the ranges are redelivered ones (`reopen`). `park`: keys whose later records wait from here on (X4), with the
-        position of the record that they wait behind; one that is parked stays as it is. `closed`: earlier letters of
-        redelivered records, and their outcome: they are dead letters no more. `observed`: durations
-        (`metrics.histogram`) of these ranges, `completing`: of the micro-batch, where this completes it. One command,
-        unless there are thousands of letters or ranges.
+        Counters are added exactly once. The ranges that `run` confirmed are remembered for `retention` seconds.
+        `epoch` above 0: the ranges are redelivered ones (`reopen`). `park`: keys whose later records wait from now on
+        (X4), with the position of the record that they wait behind; a key that is parked already keeps its position.
+        `closed`: earlier letters of redelivered records, and their outcome: they are dead letters no more. `observed`:
+        durations (`metrics.histogram`) of these ranges; `completing`: of the micro-batch, if this call completes it.
+        One command, unless there are thousands of letters or ranges.
         Returns the pipeline's status. Raises Fenced, PipelineStopped, InvariantBroken.
         """
         given = ranges if isinstance(ranges, RangeSet) else RangeSet.of(ranges)
@@ -85,7 +85,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             raise ValueError("nothing to confirm: ranges are empty")
         numbers = dict(counts) if isinstance(counts, Mapping) else asdict(counts)
         if epoch:
-            # Live counters keep adding up to what was matched; a redelivery is counted apart.
+            # Live counters must add up to `matched`; a redelivery has counters of its own.
             numbers = {"redelivered": numbers.get("delivered", 0), "retried": numbers.get("retried", 0)}
         closing = {letter_field(key): outcome for key, outcome in (closed or {}).items()}
         node, by = f"destinations.{destination}", f"run {run}"
@@ -93,7 +93,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         parts = [RangeSet(tuple(some)) for some in portions(given.ranges, MOST)]
         said = self.say_letters(destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1)
         if len(parts) > 1:
-            # The counters go with the last of them.
+            # The counters go with the last part.
             for some in parts[:-1]:
                 self.confirm(destination, m, token, some, {}, run=run, retention=retention, epoch=epoch)
             given = parts[-1]
@@ -140,11 +140,11 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         error_class: str = "",
         node: str = "",
     ) -> int | None:
-        """Enters outcomes ("a" or "n", how many) into a nack window, in order from ordinal `first` (C6).
+        """Enters outcomes ("a" or "n", count) into a nack window, in order from ordinal `first` (C6).
 
         `destination` "": the window before the fan-out, under the lease `seal`. `size` outcomes, `threshold` nacks
-        among them, 0 outcomes = no limit. Repeats are ignored by watermark. Returns None, or the number of these votes
-        accepted before the nack that tripped the window; `error` is stored by then (the last nack in `votes`).
+        among them, 0 outcomes = no limit. Repeated votes are ignored by watermark. Returns None, or the number of these
+        votes accepted before the nack that tripped the window; `error` (of the last nack in `votes`) is stored by then.
         """
         own = f"destinations.{destination}" if destination else "seal"
         answer = self.run(
@@ -168,10 +168,11 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         return None if tripped < 0 else tripped
 
     def complete_unmatched(self, destination: str, token: int | None = None) -> int:
-        """Confirms, without any delivery, the next micro-batches its trigger matched nothing of; returns how many.
+        """Confirms, without delivery, the next micro-batches in which the destination's trigger matched nothing;
+        returns their number.
 
-        `token`: of a lease already held; without one it is taken meanwhile, and 0 is returned where there is nothing
-        to do. A destination or pipeline that is stopped is left alone. Raises LeaseHeld, Fenced.
+        `token`: of a lease already held; without one, the lease is acquired for the call, unless there is nothing to do
+        (returns 0). A stopped destination or pipeline is left alone. Raises LeaseHeld, Fenced.
         """
         if not self._unmatched(destination):
             return 0
@@ -181,7 +182,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             return self._complete(destination, lease.token)
 
     def _unmatched(self, destination: str) -> int | None:
-        """The micro-batch behind the cursor, if it is sealed and holds nothing for this destination."""
+        """Returns the micro-batch after the cursor, if it is sealed and holds nothing for this destination."""
         sealed, cursor = self.cursors([destination])
         if cursor >= sealed:
             return None
@@ -207,10 +208,10 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         return done
 
     def reopen(self, destination: str, run: str, token: int) -> int:
-        """Begins a new epoch that redelivers what `run` confirmed (its task succeeded and was cleared).
+        """Begins a new epoch that redelivers the ranges `run` confirmed (its task succeeded and was cleared).
 
-        Goes on with the one under way where that did not finish. Returns the epoch; what is left to redeliver,
-        `redeliver` says. Raises ConduitError where the run's ranges are forgotten or another redelivery is under way.
+        Continues the run's redelivery under way, if it did not finish. Returns the epoch; `redeliver` returns the
+        ranges left. Raises ConduitError if the run's ranges are forgotten, or another run's redelivery is under way.
         """
         self.redeliver(destination, run)
         kind, *rest = self.run(
@@ -235,17 +236,20 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         return int(kind)
 
     def lapse(self, destination: str, after: float) -> tuple[str, int] | None:
-        """Gives up a redelivery that was begun, and not gone on with for `after` seconds; its run, and how many
-        micro-batches were not delivered again whole. None where there is none."""
+        """Gives up a redelivery that has made no progress for `after` seconds.
+
+        Returns its run and the number of micro-batches that were not redelivered completely; None if there is no such
+        redelivery.
+        """
         keys = {"redo": self.keys.redo(destination), "lease": self.keys.lease(f"destinations.{destination}")}
         found = self.run(scripts.LAPSE, keys, after=int(after * 1e6))
         return (str(found[0]), int(found[1])) if found else None
 
     def redeliver(self, destination: str, run: str, epoch: int | None = None) -> list[tuple[int, RangeSet]]:
-        """(micro-batch, ranges) that a redelivery of `run` is made of: what is left of one under way, else all of it.
+        """Returns (micro-batch, ranges) that a redelivery of `run` sends: those left of the one under way, else all.
 
-        `epoch`: of `reopen`; then only what is left of that one, [] once it is finished. Raises ConduitError where
-        the ranges are forgotten (past `spool.retention`), naming what to do instead.
+        `epoch`: of `reopen`; then only the ranges left of that redelivery, [] once it is finished. Raises ConduitError
+        if the ranges are forgotten (past `spool.retention`), naming what to do instead.
         """
         under_way = self.hash(self.keys.redo(destination))
         if epoch is not None and under_way.get("epoch") != str(epoch):
@@ -258,30 +262,30 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         return out
 
     def finish(self, destination: str, run: str) -> dict[str, int]:
-        """Notes that a run's task ended well after it delivered something; the runs of which that is known, and when
-        they ended (ms since the epoch)."""
+        """Notes that a run's task succeeded after it delivered something; returns run → end (ms since the epoch) of all
+        such runs that are known."""
         key = self.keys.runs(destination)
         self.run(scripts.FINISH, {"runs": key}, run=run)
         return {name: int(at) for name, at in self.hash(key).items()}
 
     def finished(self, destination: str, run: str) -> bool:
-        """Whether `finish` was called for this run, and it is not forgotten."""
+        """Returns whether `finish` was called for this run and it is not forgotten."""
         earlier = self.keys.finished(destination, run)
         return any(self.read(("HEXISTS", self.keys.runs(destination), run), ("EXISTS", earlier)))
 
     def confirmed_by(self, destination: str, runs: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Run → micro-batch → ranges that it confirmed; none where they are past `spool.retention`."""
+        """Returns run → micro-batch → ranges that it confirmed; no ranges if they are past `spool.retention`."""
         return dict(zip(runs, map(dict, self.read(*(("HGETALL", self.keys.run(destination, run)) for run in runs)))))
 
     def forget_runs(self, destination: str, runs: Sequence[str]) -> None:
-        """Somebody else knows of these from here on."""
+        """Removes these runs from the broker, as they are kept elsewhere now."""
         self.read(
             ("UNLINK", *(self.keys.run(destination, run) for run in runs)),
             ("HDEL", self.keys.runs(destination), *runs),
         )
 
     def remember_run(self, destination: str, run: str, ranges: Mapping[str, str], retention: float) -> None:
-        """Knows of a run again, that was forgotten."""
+        """Puts back a run that was forgotten, with its ranges (micro-batch → ranges)."""
         keys = {"runs": self.keys.runs(destination), "run": self.keys.run(destination, run)}
         for some in portions(list(ranges.items())) if ranges else [()]:
             flat = [text for pair in some for text in pair]

@@ -1,7 +1,7 @@
 """Every Redis key of a pipeline: name, type, meaning, lifetime.
 
 All share the hash tag `{conduit:<pipeline>}`, so that on a Redis Cluster they live in one slot and one script may touch
-them. Ids hold no `|` (the file's rule: `[A-Za-z0-9_.:-]`), which is why it separates two of them.
+them. `|` separates two ids in a key: ids hold none (the file's rule: `[A-Za-z0-9_.:-]`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ SCHEMA_PATTERN = "{conduit:*}:schema"
 
 
 class Keys:
-    """The names of one pipeline's keys. "Pipeline" as a lifetime means: until the pipeline's state is removed."""
+    """Names of one pipeline's keys. "Pipeline" as a lifetime means: until the pipeline's state is removed."""
 
     def __init__(self, pipeline: str) -> None:
         self.pipeline_id = pipeline
@@ -38,7 +38,7 @@ class Keys:
 
     @property
     def left(self) -> str:
-        """hash: destination that has left the file → since when. Each until it is back, renamed or forgotten."""
+        """hash: destination that has left the file → time it left. Each until it is back, renamed or forgotten."""
         return self._tag + "left"
 
     @property
@@ -63,24 +63,25 @@ class Keys:
 
     @property
     def alerts(self) -> str:
-        """hash: `<destination>|<who>` → 1 while it was told that the destination is late; claims of those who tell.
-        Pipeline."""
+        """hash: `<destination>|<who>` → 1 while the last alert sent says that the destination is late; claims of the
+        runs that are sending one. Pipeline."""
         return self._tag + "alerts"
 
     @property
     def under_way(self) -> str:
         """hash: run, began and since (microseconds), records, base, moved, again of the run under way; `node:<node>` →
-        until, `for:<node>` → how far ahead at most (both microseconds), `ready:<node>` → 1. Until the next run."""
+        time until which it is at work, `for:<node>` → how far ahead that may lie at most (both microseconds),
+        `ready:<node>` → 1. Until the next run."""
         return self._tag + "under-way"
 
     @property
     def before(self) -> str:
-        """hash: the same of the run that the one under way takes over from. Until the next run."""
+        """hash: the fields of `under_way`, for the run that the one under way takes over from. Until the next run."""
         return self._tag + "under-way-before"
 
     @property
     def bell(self) -> str:
-        """stream: one entry, newer with every change that a node may wait for. Pipeline."""
+        """stream: one entry, replaced at every change that a node may wait for. Pipeline."""
         return self._tag + "bell"
 
     def micro_batch(self, number: int) -> str:
@@ -92,11 +93,11 @@ class Keys:
         return f"{self._tag}planned:{source}"
 
     def acked(self, source: str) -> str:
-        """hash: part → token (JSON) the source was told last. Pipeline."""
+        """hash: part → token (JSON) that the source was told last. Pipeline."""
         return f"{self._tag}acked:{source}"
 
     def gone(self, source: str) -> str:
-        """hash: part → since when it is gone. Each until it is there again, or forgotten."""
+        """hash: part that is gone → time since which it is. Each until it is there again, or forgotten."""
         return f"{self._tag}gone:{source}"
 
     def ack(self, source: str) -> str:
@@ -104,7 +105,7 @@ class Keys:
         return f"{self._tag}ack:{source}"
 
     def intent(self, source: str) -> str:
-        """hash: part → token (JSON) the source is about to be told. Until the ack is committed."""
+        """hash: part → token (JSON) that the source is about to be told. Until the ack is committed."""
         return f"{self._tag}intent:{source}"
 
     def index(self, source: str) -> str:
@@ -122,11 +123,11 @@ class Keys:
         return f"{self._tag}destination:{destination}"
 
     def numbers(self, destination: str, *, redelivery: bool = False) -> str:
-        """hash: how far the records sent to a destination are numbered; redeliveries apart. Pipeline."""
+        """hash: numbering state of the records sent to a destination; redeliveries have their own. Pipeline."""
         return f"{self._tag}numbers:{destination}{'|redelivery' if redelivery else ''}"
 
     def window(self, destination: str) -> str:
-        """hash: the nack window of a destination, or ("") of what comes before the fan-out. Pipeline."""
+        """hash: nack window of a destination, or ("") of the nodes before the fan-out. Pipeline."""
         return f"{self._tag}window:{destination}"
 
     def dead(self, destination: str) -> str:
@@ -134,20 +135,20 @@ class Keys:
         return f"{self._tag}dead:{destination}"
 
     def run(self, destination: str, run: str) -> str:
-        """hash: micro-batch → ranges one run confirmed. Expires after the retention."""
+        """hash: micro-batch → ranges that one run confirmed. Expires after the retention."""
         return f"{self._tag}run:{destination}|{run}"
 
     def runs(self, destination: str) -> str:
-        """hash: run whose task has ended well after delivering something → when (milliseconds); the newest. Each until
-        it is in the spool."""
+        """hash: run whose task succeeded after it delivered something → time of its end (milliseconds); the newest
+        runs. Each until it is in the spool."""
         return f"{self._tag}runs:{destination}"
 
     def finished(self, destination: str, run: str) -> str:
-        """string: the same of one run, as earlier versions kept it. Seven times the retention."""
+        """string: the same for one run, as earlier versions kept it. Seven times the retention."""
         return f"{self._tag}finished:{destination}|{run}"
 
     def redo(self, destination: str) -> str:
-        """hash: epoch, run, at, micro-batch → ranges still to redeliver. Until nothing is left, or nobody goes on."""
+        """hash: epoch, run, at, micro-batch → ranges still to redeliver. Until nothing is left, or it is given up."""
         return f"{self._tag}redo:{destination}"
 
     def ingest(self, source: str) -> str:
@@ -155,8 +156,8 @@ class Keys:
         return f"{self._tag}ingest:{source}"
 
     def ingest_sizes(self, source: str) -> str:
-        """stream: the same ids with how many events and bytes each has, so that none is read to be planned. Each until
-        acked; what earlier versions stored is not in it."""
+        """stream: the same ids with the number of events and bytes of each chunk, so that planning reads no chunk. Each
+        until acked; it has none of the chunks that earlier versions stored."""
         return f"{self._tag}ingest-sizes:{source}"
 
     def ingested(self, source: str) -> str:
@@ -168,7 +169,7 @@ class Keys:
         return f"{self._tag}ingest-index:{source}"
 
     def ingest_lanes(self, source: str) -> str:
-        """sorted set: the same lanes by the second in which each was used last."""
+        """sorted set: the same lanes, by the second in which each was last used."""
         return f"{self._tag}ingest-lanes:{source}"
 
     def ingest_group(self, source: str, gateway: str) -> str:
@@ -176,7 +177,7 @@ class Keys:
         return f"{self._tag}ingest-group:{source}|{gateway}"
 
     def redrive(self, destination: str) -> str:
-        """hash: token, nonce, epoch, by, step; dead letter → claimed, or what became of it. Until the redrive ends."""
+        """hash: token, nonce, epoch, by, step; dead letter → claimed, or its outcome. Until the redrive ends."""
         return f"{self._tag}redrive:{destination}"
 
     def parked(self, destination: str) -> str:
@@ -188,6 +189,6 @@ class Keys:
         return f"{self._tag}replay:{destination}|{run}"
 
     def turns(self, destination: str) -> str:
-        """hash: run → where its interval begins, and who has the turn, of replays under way. Each until it ends or
+        """hash: run → start of its interval, and whether it has the turn, of replays under way. Each until it ends or
         lapses."""
         return f"{self._tag}turns:{destination}"

@@ -1,7 +1,7 @@
-"""Leases: who may change a node's state, with fencing tokens that only grow (invariant 4).
+"""Leases: the right to change a node's state, with fencing tokens that only grow (invariant 4).
 
-Fencing guards what is written to the broker, never what is sent: an executor stops sending when its own view of the
-lease says so (`expires_at`), and a successor waits until expiry and a grace have passed.
+Fencing guards writes to the broker, never sends: an executor stops sending when its own view of the lease has expired
+(`expires_at`), and a successor waits until the lease's expiry and a grace have passed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, LeaseHeld, Terminated, Unavailable
 
 _POLL = 0.2
-"""Seconds between two looks at a lease that is held: its holder may release it early."""
+"""Seconds between two attempts to acquire a lease that is held: its holder may release it early."""
 
 
 class Lease:
-    """A lease that was acquired; use as a context manager, or `release` it.
+    """A lease that was acquired; use it as a context manager, or `release` it.
 
-    `attempts`: consecutive acquisitions without progress, this one included (1: the last holder made progress or left
-    in good order). Left through an error that is not the project's own, the attempt counts as one without progress;
-    SIGTERM is no error.
+    `attempts`: consecutive acquisitions without progress, this one included (1: the last holder made progress or
+    released in good order). If the context is left by an error that is not the project's own, the attempt counts as one
+    without progress; SIGTERM is no error.
     """
 
     def __init__(
@@ -39,24 +39,27 @@ class Lease:
 
     @property
     def expires_at(self) -> float:
-        """`time.monotonic()` until which nobody else can hold it: measured from before the call that renewed it."""
+        """Value of `time.monotonic()` until which nobody else can hold the lease, measured from before the call that
+        renewed it."""
         return self._expires_at
 
     def renewed(self, began: float) -> None:
-        """Notes that a call which began at `time.monotonic()` = `began` has renewed the lease."""
+        """Notes that a call that began at `time.monotonic()` = `began` has renewed the lease."""
         with self._lock:
             self._expires_at = max(self._expires_at, began + self.ttl)
 
     def renew(self) -> None:
-        """Keeps it. Raises Fenced where somebody took over, whatever the pipeline's status is."""
+        """Renews the lease, whatever the pipeline's status. Raises Fenced if another holder took over."""
         began = time.monotonic()
         keys = {"lease": self._broker.keys.lease(self.node), "scopes": ()}
         self._broker.run(scripts.RENEW, keys, token=self.token)
         self.renewed(began)
 
     def release(self, expect_sealed: int | None = None, *, failed: bool = False) -> bool:
-        """Gives it up. False, and the lease is kept, where a micro-batch beyond `expect_sealed` has been sealed: the
-        holder looks again, so that none is left behind. None: that does not matter."""
+        """Gives the lease up, unless a micro-batch beyond `expect_sealed` has been sealed (None: does not matter).
+
+        Returns False, and keeps the lease, in that case: the holder looks again, so that none is left behind.
+        """
         answer = self._broker.run(
             scripts.RELEASE,
             {"lease": self._broker.keys.lease(self.node), "pipeline": self._broker.keys.pipeline},
@@ -73,33 +76,33 @@ class Lease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Terminated) and error.busy:
-            return  # it lapses by itself, once nobody sends under it any more
+            return  # the lease expires by itself, once nobody sends under it any more
         try:
             self.release(failed=error is not None and not isinstance(error, ConduitError | Terminated))
         except BrokerUnavailable:
-            # The error under way says more; the lease expires by itself.
+            # The error being raised says more; the lease expires by itself.
             if error is None:
                 raise
 
 
 class Attempt(Lease):
-    """An executor's attempt at work of the lease's holder, with a token of its own; use as a context manager.
+    """An executor's attempt at the work of the lease's holder, with a token of its own; use it as a context manager.
 
-    Left, whichever way, it sends no more: the next attempt need not wait for its expiry.
+    Once the context is left, in any way, the attempt sends no more, and the next one need not wait for its expiry.
     """
 
     def release(self, expect_sealed: int | None = None, *, failed: bool = False) -> bool:
-        """The attempt has ended; the lease stays the driver's."""
+        """Ends the attempt; the driver keeps its lease."""
         keys = {"lease": self._broker.keys.lease(self.node)}
         self._broker.run(scripts.ATTEMPTED, keys, token=self.token, error="")
         return True
 
 
 class Leases(BrokerBase):
-    """Acquiring leases."""
+    """Operations on leases."""
 
     def acquire(self, node: str, owner: str, *, wait: float = 0.0, ttl: float | None = None) -> Lease:
-        """The lease of `node` (`sources.<id>`, `processors`, `seal`, `destinations.<id>`, `acks.<id>`).
+        """Acquires the lease of `node` (`sources.<id>`, `processors`, `seal`, `destinations.<id>`, `acks.<id>`).
 
         Waits up to `wait` seconds for its holder. `ttl` must exceed the longest send, as nothing is sent in the last
         `timeout` seconds of a lease; default: the broker's. Raises LeaseHeld.
@@ -112,7 +115,7 @@ class Leases(BrokerBase):
             try:
                 token, attempts = self._ask(node, owner, nonce, ttl)
             except Terminated as asked:
-                # The lease may have been on its way: asked for once more by the same name, it is that one.
+                # The lease may have been granted already: a second call with the same nonce returns it.
                 if not asked.busy:
                     with suppress(ConduitError):
                         token, attempts = self._ask(node, owner, nonce, ttl)
@@ -127,29 +130,29 @@ class Leases(BrokerBase):
             return Lease(self, node, token, attempts=attempts, ttl=ttl, expires_at=began + ttl)
 
     def _ask(self, node: str, owner: str, nonce: str, ttl: float) -> tuple[int, int]:
-        """Token and attempts; the same again for the same `nonce`. Raises LeaseHeld."""
+        """Returns token and attempts, the same ones again for the same `nonce`. Raises LeaseHeld."""
         grace, lives = int(self.lease_grace * 1e6), int(ttl * 1e6)
         keys = {"lease": self.keys.lease(node)}
         token, attempts = self.run(scripts.ACQUIRE, keys, owner=owner, nonce=nonce, ttl=lives, grace=grace)
         return int(token), int(attempts)
 
     def held_for(self, node: str) -> float:
-        """Seconds until a lease that is held would be free, the grace included; 0 where it is free. Takes nothing."""
+        """Returns the seconds until a held lease would be free, grace included; 0 if it is free. Acquires nothing."""
         lease, (secs, micros) = self.read(("HMGET", self.keys.lease(node), "owner", "until", "ttl"), ("TIME",))
         owner, until, ttl = lease
         if not owner:
             return 0.0
         left = int(until) / 1e6 - (int(secs) + int(micros) / 1e6)
         if left > int(ttl or 0) / 1e6:
-            # The server's clock went back: only `acquire` can count from now on, so it has to be asked.
+            # The server's clock went back: only `acquire` can make the lease count from now on, so let it be called.
             return 0.0
         return max(0.0, left + self.lease_grace)
 
     def attempt(self, node: str, destination: str, token: int) -> Attempt:
-        """An attempt of an executor at work of the driver that holds the lease under `token` (invariant 4).
+        """Begins an executor's attempt at the work of the driver that holds the lease under `token` (invariant 4).
 
-        Waits while another attempt of the same driver is at it, until that has ended, or has said nothing for as long
-        as the lease lives. Raises Fenced where the driver has lost its lease, PipelineStopped, and Unavailable where an
+        Waits while another attempt of the same driver is under way, until that one has ended, or has not renewed for as
+        long as the lease lives. Raises Fenced if the driver has lost its lease, PipelineStopped, and Unavailable if an
         attempt under this lease has given up.
         """
         nonce = uuid.uuid4().hex
@@ -173,15 +176,16 @@ class Leases(BrokerBase):
             return Attempt(self, node, int(own), attempts=int(attempts), ttl=ttl_s, expires_at=began + ttl_s)
 
     def give_up(self, node: str, token: int, error: str) -> None:
-        """The attempt with this token ends without progress; `error` says why."""
+        """Ends the attempt with this token without progress; `error` says why."""
         self.run(scripts.ATTEMPTED, {"lease": self.keys.lease(node)}, token=token, error=error)
 
     def gave_up(self, node: str) -> str:
-        """Why an attempt under the present lease gave up; empty where none did."""
+        """Returns the reason for which an attempt under the present lease gave up; "" if none did."""
         return self.field(self.keys.lease(node), "gave_up") or ""
 
     def attach(self, node: str, token: int) -> Lease:
-        """A lease that another process of the same holder acquired, renewed (a driver's executors send under it).
+        """Renews and returns a lease that another process of the same holder acquired (executors send under their
+        driver's lease).
 
         Raises Fenced.
         """

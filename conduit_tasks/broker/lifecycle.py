@@ -16,17 +16,17 @@ from conduit_tasks.broker.state import PipelineStatus, Status
 from conduit_tasks.errors import ConfigError
 
 SCHEMA = 1
-"""Version of the layout in `keys.py`."""
+"""Version of the key layout in `keys.py`."""
 
 MIGRATIONS: dict[int, Callable[[BrokerBase], None]] = {}
-"""Version → what turns its state into the next version's; each may run twice (a crash in between)."""
+"""Schema version → function that migrates its state to the next version; it may run twice (a crash in between)."""
 
 
 class Lifecycle(MicroBatches, Recovering):
-    """Status of the pipeline, and of its destinations where they are isolated."""
+    """Status of the pipeline, and of its destinations if they are isolated."""
 
     def initialise(self) -> None:
-        """Makes the state if there is none, migrates an older one. Raises ConfigError on a newer one."""
+        """Creates the state if there is none, and migrates an older one. Raises ConfigError on a newer one."""
         with reaching(self.redis):
             found: Any = self.redis.get(self.keys.schema)
             if found is None:
@@ -46,11 +46,11 @@ class Lifecycle(MicroBatches, Recovering):
                 self.redis.set(self.keys.schema, str(step + 1))
 
     def known(self) -> bool:
-        """Whether there is state of the pipeline; makes none."""
+        """Returns whether there is state of the pipeline; creates none."""
         return bool(self.read(("EXISTS", self.keys.schema))[0])
 
     def register(self, sources: Sequence[str], destinations: Sequence[str]) -> None:
-        """The connectors of the file as it is now. A new destination starts behind the last sealed micro-batch."""
+        """Registers the file's present connectors. A new destination starts after the last sealed micro-batch."""
         expect, joined = "", ""
         keys = {
             "pipeline": self.keys.pipeline,
@@ -65,7 +65,8 @@ class Lifecycle(MicroBatches, Recovering):
             expect, joined = self._join(sources)
 
     def _join(self, sources: Sequence[str]) -> tuple[str, str]:
-        """Where the sources are behind what is sealed: there the live stream of a new destination begins (X3)."""
+        """Returns the pipeline's numbers, and (JSON) the sources' positions after the last sealed micro-batch: the live
+        stream of a new destination begins there (X3)."""
         numbers = self.numbers("last", "sealed", "unsealed")
         positions = {s: self.position(s) for s in sources}
         unsealed = self.unsealed()
@@ -75,16 +76,16 @@ class Lifecycle(MicroBatches, Recovering):
         return " ".join(map(str, numbers)), orjson.dumps({"batch": numbers[1], "sources": positions}).decode()
 
     def registered(self) -> tuple[list[str], list[str]]:
-        """Ids of the registered sources and destinations."""
+        """Returns the ids of the registered sources and destinations."""
         sources, destinations = self.read(("SMEMBERS", self.keys.sources), ("SMEMBERS", self.keys.destinations))
         return sorted(sources), sorted(destinations)
 
     def stored_status(self) -> Status:
-        """The status as it is stored: "running" also where nodes fail and are tried again, which `status` looks up."""
+        """Returns the stored status: "running" even if nodes fail and are tried again, which only `status` looks up."""
         return cast(Status, self.field(self.keys.pipeline, "status") or "running")
 
     def status(self) -> PipelineStatus:
-        """What the pipeline does, with the first error if it stopped by one."""
+        """Returns the pipeline's status, with the first error if it stopped or is recovering because of one."""
         state = self.hash(self.keys.pipeline)
         status = cast(Status, state.get("status", "running"))
         error = stored_error(state.get("error"), state.get("error_at"))
@@ -96,11 +97,11 @@ class Lifecycle(MicroBatches, Recovering):
         return PipelineStatus(status, error, seconds(state.get("deadline")))
 
     def attempts(self) -> dict[str, int]:
-        """Node → attempts without progress, the one under way included; 0 where the last one left in good order."""
+        """Returns node → attempts without progress, including the one under way; 0 if the last ended in good order."""
         return self.troubles(*self.nodes())[1]
 
     def nodes(self) -> list[str]:
-        """Everything that works under a lease, and the planning of each source."""
+        """Returns all nodes that work under a lease, and the planning of each source."""
         sources, destinations = self.registered()
         return [
             *(f"plan.{s}" for s in sources),
@@ -112,7 +113,7 @@ class Lifecycle(MicroBatches, Recovering):
         ]
 
     def stop(self, deadline_s: float) -> str:
-        """Begins a graceful stop (C15): nothing new is read, what is in flight goes on. Returns the status."""
+        """Begins a graceful stop (C15): nothing new is read, records in flight go on. Returns the status."""
         return self._stop(False, deadline_s)
 
     def force_stop(self) -> str:
@@ -128,7 +129,8 @@ class Lifecycle(MicroBatches, Recovering):
         self.run(scripts.STOP, {"scope": self.keys.destination(destination)}, force=True, deadline=0)
 
     def stopped(self) -> bool:
-        """Ends a graceful stop where nothing is in flight (C3); called after every ack."""
+        """Ends a graceful stop if nothing is in flight (C3); called after every ack. Returns whether the pipeline is
+        stopped."""
         sources, destinations = self.registered()
         answer = self.run(
             scripts.STOPPED,
@@ -141,10 +143,11 @@ class Lifecycle(MicroBatches, Recovering):
         return bool(answer[0])
 
     def start(self, *, destinations: bool = True) -> None:
-        """Runs again: clears the first error, tripped windows and attempt counters (C6), starts every destination.
+        """Starts the pipeline again: clears the first error, tripped windows and attempt counters (C6), and starts
+        every destination.
 
-        `destinations` False: one that is stopped itself stays so (X1). After an error or a forceful stop, what was
-        staged of an unsealed micro-batch is dropped (C16).
+        `destinations` False: a destination that is stopped itself stays stopped (X1). After an error or a forceful
+        stop, the stages of an unsealed micro-batch are dropped (C16).
         """
         if self.hash(self.keys.pipeline).get("status") in ("degraded", "stopped"):
             self.drop_unsealed()
@@ -162,11 +165,11 @@ class Lifecycle(MicroBatches, Recovering):
         )
 
     def fail(self, node: str, error: str, error_class: str, micro_batch: int | None = None) -> bool:
-        """Stops the pipeline by this error; False where an earlier one is kept (invariant 9)."""
+        """Stops the pipeline with this error; returns False if an earlier one is kept (invariant 9)."""
         return self._fail(self.keys.pipeline, "degraded", error_json(node, error, error_class, micro_batch))
 
     def stop_destination(self, destination: str, error: str, error_class: str, micro_batch: int | None = None) -> bool:
-        """Stops one isolated destination by this error (X1); False where an earlier one is kept."""
+        """Stops one isolated destination with this error (X1); returns False if an earlier one is kept."""
         said = error_json(f"destinations.{destination}", error, error_class, micro_batch)
         return self._fail(self.keys.destination(destination), "stopped", said)
 
@@ -174,6 +177,6 @@ class Lifecycle(MicroBatches, Recovering):
         return bool(self.run(scripts.FAIL, {"scope": scope}, stopped=status, error=said)[0])
 
     def start_destination(self, destination: str) -> None:
-        """One stopped destination goes on; its error and its tripped window are cleared."""
+        """Starts one stopped destination again; its error and its tripped window are cleared."""
         each = [self.keys.window(destination), self.keys.lease(f"destinations.{destination}")]
         self.run(scripts.START, {"scope": self.keys.destination(destination), "each": each}, windows=1, leases=1)

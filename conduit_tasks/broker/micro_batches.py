@@ -1,4 +1,4 @@
-"""Micro-batches: opened, staged, sealed (docs/architecture.md, "Life of a micro-batch")."""
+"""Micro-batches: open, stage, seal (docs/architecture.md, "Life of a micro-batch")."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class MicroBatches(BrokerBase):
     """The stream of micro-batches of one pipeline; at most one is unsealed (invariant 3)."""
 
     def position(self, source: str) -> Position:
-        """How far a source is planned: part → token."""
+        """Returns the position up to which a source is planned: part → token."""
         return _tokens(self.scanned(self.keys.planned(source)))
 
     def open(self, slices: Mapping[str, Sequence[Slice]], config: str, expect: int, *, processors: bool = False) -> int:
-        """Opens micro-batch `expect`, the one behind the last, and moves the planned positions, in one step.
+        """Opens micro-batch `expect`, the one after the last, and moves the planned positions, in one step.
 
-        Returns the number of the unsealed micro-batch if there is one already. `processors`: the pipeline has some,
-        they stage too. Raises PipelineStopped, Fenced where another run opened and sealed it meanwhile (plan again).
+        Returns its number, or that of the unsealed micro-batch if there is one already. `processors`: the pipeline has
+        some, they stage too. Raises PipelineStopped, and Fenced if another run opened and sealed it meanwhile (plan
+        again).
         """
         some = {source: list(of) for source, of in slices.items() if of}
         if not some:
@@ -59,10 +60,10 @@ class MicroBatches(BrokerBase):
         return int(kind)
 
     def place(self, source: str, before: Position, after: Position) -> None:
-        """Moves the planned position of a source from `before` to `after`: what lies between is read again, or never.
+        """Moves the planned position of a source from `before` to `after`: records in between are read again, or never.
 
         Only while the pipeline is stopped or degraded and everything sealed is acked. Parts that are missing in `after`
-        go. Raises NotStopped, Fenced where the position is not `before` (nor `after`) any more.
+        are removed. Raises NotStopped, and Fenced if the position is not `before` (nor `after`) any more.
         """
         parts = [part for part in {**before, **after} if before.get(part) != after.get(part)]
         if len(parts) > PORTION:
@@ -90,20 +91,20 @@ class MicroBatches(BrokerBase):
                 raise Fenced(f"source {source}: the position of {part} was moved meanwhile; look again")
 
     def latest_sealed(self) -> int:
-        """The highest sealed number; 0 before the first."""
+        """Returns the highest sealed number; 0 before the first."""
         return self.numbers("sealed")[0]
 
     def unsealed(self) -> MicroBatch | None:
-        """The open micro-batch, if there is one."""
+        """Returns the open micro-batch; None if there is none."""
         number = self.numbers("unsealed")[0]
         if not number:
             return None
         found = self.find_micro_batch(number)
-        # It may have been sealed, even collected, between the two looks.
+        # It may have been sealed, even collected, between the two reads.
         return found if found is not None and found.state == "open" else None
 
     def micro_batch(self, m: int) -> MicroBatch:
-        """One micro-batch. Raises ConduitError where it was collected or never opened."""
+        """Returns one micro-batch. Raises ConduitError if it was collected or never opened."""
         found = self.find_micro_batch(m)
         if found is None:
             raise ConduitError(
@@ -112,7 +113,7 @@ class MicroBatches(BrokerBase):
         return found
 
     def find_micro_batch(self, m: int) -> MicroBatch | None:
-        """One micro-batch; None where it was collected or never opened."""
+        """Returns one micro-batch; None if it was collected or never opened."""
         from conduit_tasks.connectors.base import Slice
 
         data = self.hash(self.keys.micro_batch(m))
@@ -134,7 +135,7 @@ class MicroBatches(BrokerBase):
             matched=orjson.loads(data.get("matched", "{}")),
         )
 
-    def stage(  # noqa: PLR0917 - what names a stage, and what it came to
+    def stage(  # noqa: PLR0917 - the names of a stage, and its result
         self,
         node: str,
         m: int,
@@ -143,11 +144,11 @@ class MicroBatches(BrokerBase):
         slices: Sequence[Slice] | None = None,
         observed: Mapping[str, int] | None = None,
     ) -> list[str]:
-        """Tells what `node` made of micro-batch m; returns the nodes that have not staged yet.
+        """Stores the stage of `node` for micro-batch m; returns the nodes that have not staged yet.
 
-        `slices`: those of the source with the ends that reading found, where some were open. The first fenced stage of
-        a node is final; which one won, `micro_batch(m).stages[node].manifest` says. Indexes are handed out here.
-        `observed`: durations (`metrics.histogram`), counted where this stage wins. Raises Fenced, PipelineStopped,
+        `slices`: those of the source, with the ends that reading found if some were open. The first fenced stage of a
+        node is final; `micro_batch(m).stages[node].manifest` names the one that won. Indexes are handed out here.
+        `observed`: durations (`metrics.histogram`), counted if this stage wins. Raises Fenced, PipelineStopped,
         InvariantBroken.
         """
         kind, _, source = node.partition(".")
@@ -178,10 +179,10 @@ class MicroBatches(BrokerBase):
         )
 
     def restage(self, sources: Sequence[str], config: str, *, processors: bool = False, manifest: str = "") -> None:
-        """Drops what was staged of the unsealed micro-batch, for a pipeline file that changed since it was planned.
+        """Drops the stages of the unsealed micro-batch, for a pipeline file that changed since it was planned.
 
-        `sources`: those of the file now; one that is gone leaves the micro-batch and its planned position goes back.
-        Slices and indexes of the others stay. Holders of leases on its nodes are fenced. Where no source stays, the
+        `sources`: those of the file now. A source that is gone leaves the micro-batch, and its planned position goes
+        back; slices and indexes of the others stay. Holders of leases on its nodes are fenced. If no source stays, the
         micro-batch is sealed, empty, by `manifest`.
         """
         m = self.numbers("unsealed")[0]
@@ -194,7 +195,7 @@ class MicroBatches(BrokerBase):
         for source in gone:
             rest += ["", *_starts(found.slices[source])]
         for source in stay:
-            # What reading found of an open slice goes with what was staged of it.
+            # The end that reading found for an open slice is dropped with its stage.
             of = found.slices[source]
             again = [replace(s, end=None) if s.open else s for s in of]
             rest += [_slices(again) if any(s.open for s in of) else "", *_starts([s for s in of if s.open])]
@@ -226,22 +227,23 @@ class MicroBatches(BrokerBase):
         self._unindex(m, 0)
 
     def drop_unsealed(self) -> None:
-        """Drops what was staged of the unsealed micro-batch: it is asked for again from its sources (C16)."""
+        """Drops the stages of the unsealed micro-batch: it is read again from its sources (C16)."""
         m = self.numbers("unsealed")[0]
         found = self.find_micro_batch(m) if m else None
         if found is not None:
             self.restage(list(found.slices), found.config, processors="processors" in found.nodes)
 
     def undo_unsealed(self) -> None:
-        """Ends the unsealed micro-batch empty, its sources' positions back at where it began: it is planned again, from
-        what is there then (SEMANTICS C9). Only for what can be asked for no more: otherwise `drop_unsealed`."""
+        """Ends the unsealed micro-batch empty and moves its sources' positions back to its start: the next plan takes
+        the records that are there then (SEMANTICS C9). Only if it cannot be read again, otherwise `drop_unsealed`."""
         m = self.numbers("unsealed")[0]
         found = self.find_micro_batch(m) if m else None
         if found is not None:
             self.restage([], found.config)
 
     def before_unsealed(self, source: str) -> Position:
-        """How far a source is planned but for the unsealed micro-batch: where `undo_unsealed` puts it."""
+        """Returns a source's planned position without the unsealed micro-batch, to which `undo_unsealed` moves it
+        back."""
         unsealed = self.unsealed()
         of = unsealed.slices.get(source, []) if unsealed is not None else []
         return self.position(source) | {s.part: s.start for s in reversed(of)}
@@ -259,10 +261,10 @@ class MicroBatches(BrokerBase):
         nacked: int = 0,
         dead: Iterable[Indexed] = (),
     ) -> bool:
-        """Makes micro-batch m final, under the lease `seal`; False where another manifest sealed it before.
+        """Seals micro-batch m, under the lease `seal`; returns False if another manifest sealed it before.
 
         `filtered`, `nacked`: records lost before the fan-out; `dead`: the stored dead letters of those nacked.
-        Raises Fenced, PipelineStopped, InvariantBroken where something has not staged.
+        Raises Fenced, PipelineStopped, and InvariantBroken if a node has not staged.
         """
         self._unindex(m, token)
         left = iter(dead)
@@ -298,7 +300,7 @@ class MicroBatches(BrokerBase):
         return bool(answer[0])
 
     def _unindex(self, m: int, token: int) -> None:
-        """Takes back the letters of an attempt to seal micro-batch m other than `token`, if it left any."""
+        """Removes the indexed letters that an attempt to seal micro-batch m under another token than `token` left."""
         keys = {"micro_batch": self.keys.micro_batch(m), "dead": self.keys.dead("")}
         left = self.field(keys["micro_batch"], "indexing")
         if left is None or left == str(token):
@@ -309,15 +311,16 @@ class MicroBatches(BrokerBase):
         self.run(scripts.UNINDEX, keys, token=int(left), over=True, letters=[])
 
     def totals(self) -> dict[str, int]:
-        """Over everything sealed: `read`, `filtered`, `nacked`, and `<node>/read` … of each node's stages."""
+        """Returns counts over everything sealed: `read`, `filtered`, `nacked`, and `<node>/read` … of each node's
+        stages."""
         return {name: int(n) for name, n in self.hash(self.keys.totals).items()}
 
     def histograms(self) -> dict[tuple[str, str], Histogram]:
-        """(node, what) → durations: `latency` of a destination's records, and what each stage of a node took."""
+        """Returns (node, what) → durations: `latency` of a destination's records, and the time of a node's stages."""
         return histograms(self.hash(self.keys.figures))
 
     def backlog(self, destinations: Sequence[str]) -> Backlog:
-        """What is sealed beyond the lowest cursor of these destinations (C13)."""
+        """Returns the backlog: everything sealed beyond the lowest cursor of these destinations (C13)."""
         sealed, *cursors = self.cursors(destinations)
         pending = range(min(cursors, default=sealed) + 1, sealed + 1)
         *found, (secs, _) = self.read(
@@ -325,7 +328,7 @@ class MicroBatches(BrokerBase):
         )
         oldest = [int(at) / 1e6 for _, _, at in found if at]
         if oldest and oldest[0] > int(secs) + 1:
-            # The server's clock went back: they would have no age for as long as that.
+            # The server's clock went back: until it has caught up, they would have no age.
             self.not_ahead(*((self.keys.micro_batch(m), "sealed_at", "") for m in pending))
             oldest[0] = float(secs)
         return Backlog(
@@ -336,7 +339,7 @@ class MicroBatches(BrokerBase):
         )
 
     def cursors(self, destinations: Sequence[str]) -> list[int]:
-        """The last sealed number, then the cursor of each destination (looked at before it, so never ahead)."""
+        """Returns the last sealed number, then the cursor of each destination (read before it, so never ahead)."""
         found = self.read(
             *(("HGET", self.keys.destination(d), "cursor") for d in destinations),
             ("HGET", self.keys.pipeline, "sealed"),
@@ -365,12 +368,12 @@ def _tokens(texts: Mapping[str, str]) -> Position:
 
 
 def _slices(slices: Sequence[Slice]) -> str:
-    # As it is: thousands of copies by `asdict` would take seconds.
+    # Without `asdict`: its copies of thousands of slices would take seconds.
     return orjson.dumps(list(slices)).decode()
 
 
 def _starts(slices: Sequence[Slice]) -> list[str]:
-    """Number of parts, then part and token (JSON) where each begins."""
+    """Returns the number of parts, then part and start token (JSON) of each."""
     starts: dict[str, str] = {}
     for piece in slices:
         starts.setdefault(piece.part, orjson.dumps(piece.start).decode())

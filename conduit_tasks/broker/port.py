@@ -1,4 +1,4 @@
-"""What a delivery engine talks to: one destination, one micro-batch, one lease (`delivery.port.DeliveryPort`)."""
+"""The broker as delivery engines see it: one destination, one micro-batch, one lease (`delivery.port.DeliveryPort`)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """Where dead letters go."""
+    """A store of dead letters."""
 
     def store(self, letters: Sequence[DeadLetter]) -> Any:
-        """Durable on return, idempotent by `DeadLetter.key` (invariant 8)."""
+        """Stores letters: durable on return, idempotent by `DeadLetter.key` (invariant 8)."""
 
 
 class BrokerPort:
-    """The real DeliveryPort. `run` names the run whose confirms are remembered for `retention` seconds;
-    `epoch` above 0 redelivers (`Broker.reopen`): records that voted once do not vote again; `sent` says then which of
-    some seqs have rows for this destination. `parking`: of the same work; what it holds is stored before, and its keys
-    are parked with, the confirm (X4). `latencies`: of the same work; they are told with the confirm."""
+    """The DeliveryPort that talks to Redis.
 
-    def __init__(  # noqa: PLR0917  # the six things a port is made of
+    `run`: the run whose confirms are remembered for `retention` seconds. `epoch` above 0: a redelivery
+    (`Broker.reopen`), in which records do not vote a second time; `sent` then returns those of the given seqs that have
+    rows for this destination. `parking`: of the same work; its records are stored before the confirm, and its keys are
+    parked with it (X4). `latencies`: of the same work; sent with the confirm.
+    """
+
+    def __init__(  # noqa: PLR0917  # the six parts of a port
         self,
         broker: Broker,
         lease: Lease,
@@ -65,7 +68,7 @@ class BrokerPort:
         state: dict[str, Any] | None = None,
         dead: Sequence[DeadLetter] = (),
     ) -> None:
-        """See DeliveryPort; one command. Raises what the parking store raises: nothing is confirmed then."""
+        """See DeliveryPort; one command. Raises the errors of the parking store: then nothing is confirmed."""
         if self._parking is not None:
             self._parking.save()
         began = time.monotonic()
@@ -88,10 +91,11 @@ class BrokerPort:
         self._lease.renewed(began)
 
     def _closed(self, ranges: Sequence[tuple[int, int]], dead: Sequence[DeadLetter]) -> dict[Letter, str]:
-        """Letters that records of these ranges left earlier: they have arrived after all, or are dead letters anew.
+        """Returns the outcomes of the letters that records of these ranges left in earlier epochs: redriven, or dead
+        again.
 
-        Ranges also cover what failed before the fan-out. What a redrive made of that is a letter of this destination,
-        but no row of the micro-batch: it was not sent here, and stays a letter (T4, X2)."""
+        Ranges also cover records that failed before the fan-out. If a redrive made such a record a letter of this
+        destination, it has no row in the micro-batch: it was not sent here, and stays a letter (T4, X2)."""
         if self._earlier is None:
             found = [e for e in self._broker.dead_letters(self._destination.id) if e.micro_batch == self._m]
             seqs = {e.seq for e in found if e.epoch < self._epoch}

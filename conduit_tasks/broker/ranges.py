@@ -1,6 +1,6 @@
 """Sets of non-negative integers as sorted, inclusive ranges: the delivery state of one micro-batch.
 
-The text form, `"0-4999,6000-6000"`, is what Redis holds and what the scripts compute with.
+Redis holds them, and the scripts compute with them, in the text form `"0-4999,6000-6000"`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 MOST = 4_000
-"""Ranges that one confirm takes (`confirm.lua`)."""
+"""Limit of ranges in one confirm (`confirm.lua`)."""
 
 _RANGE = re.compile(r"(\d+)-(\d+)")
 
@@ -24,7 +24,7 @@ class RangeSet:
 
     @classmethod
     def of(cls, ranges: Iterable[tuple[int, int]]) -> RangeSet:
-        """Any inclusive ranges, in any order, overlapping or not. Raises ValueError on a range that is none."""
+        """Builds a set of inclusive ranges, in any order, overlapping or not. Raises ValueError on an invalid range."""
         merged: list[tuple[int, int]] = []
         for first, last in sorted(ranges):
             if first < 0 or last < first:
@@ -61,15 +61,15 @@ class RangeSet:
 
     @property
     def count(self) -> int:
-        """How many integers it holds."""
+        """Number of integers in the set."""
         return sum(last - first + 1 for first, last in self.ranges)
 
     def add(self, other: RangeSet | Sequence[tuple[int, int]]) -> RangeSet:
-        """The union."""
+        """Returns the union."""
         return RangeSet.of([*self.ranges, *other])
 
     def subtract(self, other: RangeSet) -> RangeSet:
-        """What is in this set and not in `other`."""
+        """Returns the integers that are in this set and not in `other`."""
         out: list[tuple[int, int]] = []
         holes = other.ranges
         j = 0
@@ -88,17 +88,17 @@ class RangeSet:
         return RangeSet(tuple(out))
 
     def intersect(self, other: RangeSet) -> RangeSet:
-        """What is in both."""
+        """Returns the integers that are in both sets."""
         return self.subtract(self.subtract(other))
 
     def complement(self, total: int) -> RangeSet:
-        """What of [0, total) is missing."""
+        """Returns the integers of [0, total) that are not in this set."""
         return (RangeSet(((0, total - 1),)) if total > 0 else RangeSet()).subtract(self)
 
     def contains(self, other: RangeSet) -> bool:
-        """Whether all of `other` is in this set."""
+        """Returns whether all of `other` is in this set."""
         return not other.subtract(self)
 
     def disjoint(self, other: RangeSet) -> bool:
-        """Whether nothing is in both."""
+        """Returns whether no integer is in both sets."""
         return self.subtract(other) == self

@@ -1,8 +1,8 @@
-"""Rebuilding a pipeline's state in Redis from its spool (SEMANTICS X7): the manifests of what is sealed, and the marks
-beside them of how far each destination is and each source was acked.
+"""Rebuilding a pipeline's state in Redis from its spool (SEMANTICS X7): from the manifests of sealed micro-batches, and
+the marks beside them, which hold the cursor of each destination and the ack of each source.
 
-Nothing is lost by it: what no mark proves delivered is delivered again, in order; what was not sealed is asked for
-again from its source, behind what is. The state goes back by a moment at most, as after a crash.
+Nothing is lost: records that no mark proves delivered are delivered again, in order; records that were not sealed are
+read again from their source, after the sealed ones. The state goes back by a moment at most, as after a crash.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from conduit_tasks.spool.spool import Spool
 Fields = dict[str, str]
 
 NODE = "rebuild"
-"""Whoever brings a state back by itself holds its lease."""
+"""Node whose lease a run holds while it rebuilds the state by itself."""
 
 _LARGE = ("micro-batch:", "planned:", "acked:", "intent:", "index:", "dead:", "parked:")
-"""Keys that are written in portions: there may be many of them, or much in one."""
+"""Keys that are written in portions: there may be many of them, or many fields in one."""
 _ADDED = ("dead:", "parked:")
-"""Of them, what is added to what is there, and may be cut off in the middle."""
+"""Those of `_LARGE` whose fields are added to the present ones; the write may be cut off in the middle."""
 _OF_DESTINATIONS = ("status", "error", "error_at", "forced")
-"""What a destination's mark does not bring back: it starts running."""
+"""Fields that are not restored from a destination's mark: it starts running."""
 
 
 @dataclass
 class Rebuilt:
-    """What the state is to be. `hashes`: key → fields. `delivered`, `acked`: how far each is, for people."""
+    """The state to write. `hashes`: key → fields. `delivered`, `acked`: progress of each node, for people."""
 
     sealed: int = 0
     collected: int = 0
@@ -53,29 +53,29 @@ class Rebuilt:
     delivered: dict[str, str] = field(default_factory=dict)
     acked: dict[str, int] = field(default_factory=dict)
     records: int = 0
-    """In the spool, of sealed micro-batches."""
+    """Records of sealed micro-batches in the spool."""
     dropped: list[int] = field(default_factory=list)
-    """Micro-batches without a sealed manifest: their sources are asked again."""
+    """Micro-batches without a sealed manifest: they are read again from their sources."""
 
 
 def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
-    """The state that the spool speaks for; `broker` only names keys.
+    """Returns the state that the spool proves; `broker` only names keys.
 
-    Raises SpoolError where a manifest or a file that somebody still needs is missing or changed.
+    Raises SpoolError if a manifest or a file that is still needed is missing or changed.
     """
     marks = Checkpoint(spool, pipeline.id).read()
     there = tokens(spool, pipeline.id)
     nodes = [*(d.node for d in pipeline.destinations), *(f"acks.{s.id}" for s in pipeline.sources)]
     reached = {node: covers(marks[node], there) for node in nodes if node in marks}
     sealed = max([*there, *reached.values()], default=0)
-    # A node without a mark is given everything that is there.
+    # A node without a mark gets everything that the spool holds.
     needed = min(reached.values(), default=min(there, default=1) - 1)
     manifests: dict[int, SealedManifest] = {}
     collected = 0
     for m in range(sealed, 0, -1):
         found = _intact(pipeline, spool, m, m > needed)
         if found is None:
-            # Collected, or on the way: it is in order, so everything below is gone too.
+            # Collected, or being collected: collection goes in order, so everything below is gone too.
             collected = m
             break
         manifests[m] = found
@@ -112,17 +112,17 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
 
 
 def holds_state(broker: Broker) -> bool:
-    """Whether Redis knows of any micro-batch of the pipeline."""
+    """Returns whether Redis knows of any micro-batch of the pipeline."""
     return broker.numbers("last")[0] > 0
 
 
 def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
-    """Writes the state, in portions while the pipeline stands still, and then the numbers in one step. Where it is cut
-    off, the next call does it. Raises ConfigError where there is state and `replace` is False, Fenced."""
+    """Writes the state, in portions while the pipeline stands still, and then the numbers in one step. If it is cut
+    off, the next call does it again. Raises ConfigError if there is state and `replace` is False, and Fenced."""
     keys, nonce = broker.keys, uuid.uuid4().hex
     with reaching(broker.redis):
         present = sorted(broker.redis.scan_iter(match=literal(keys.prefix) + "*", count=1000))
-    # But for the one under which a run does this (`micro_batch.forgotten`): the others wait for it.
+    # All but the lease under which a run rebuilds (`micro_batch.forgotten`): the other runs wait for that one.
     leases = [key for key in present if key.startswith(keys.lease("")) and key != keys.lease(NODE)]
     for taken in list(portions(leases)) or [()]:
         if broker.run(
@@ -172,7 +172,7 @@ def _mine(broker: Broker, answer: list[Any]) -> None:
 
 
 def has_state(pipeline: str) -> ConfigError:
-    """The refusal to rebuild what is there."""
+    """Returns the error that refuses to rebuild over present state."""
     return ConfigError(
         f"Redis holds state of pipeline {pipeline}; rebuilding would set it back to what the spool proves. Stop the "
         "pipeline's runs and add --replace where that is wanted"
@@ -180,7 +180,8 @@ def has_state(pipeline: str) -> ConfigError:
 
 
 def _intact(pipeline: Pipeline, spool: Spool, m: int, needed: bool) -> SealedManifest | None:
-    """The sealed manifest whose files are all there; None where they are not and nobody needs them."""
+    """Returns the sealed manifest of micro-batch m if all its files are there, and None if some are not and it is not
+    `needed`. Raises SpoolError if it is needed."""
     path = spool.sealed(pipeline.id, m)
     if path is None:
         if needed:
@@ -224,7 +225,7 @@ def _micro_batch(pipeline: Pipeline, spool: Spool, manifest: SealedManifest) -> 
 
 
 def _matched(pipeline: Pipeline, spool: Spool, manifest: SealedManifest) -> dict[str, int]:
-    """Under the ids of now: a destination may have been renamed since."""
+    """Returns the matched counts under the present ids: a destination may have been renamed since."""
     ids = {known_as(spool, pipeline.id, d.id, manifest.matched): d.id for d in pipeline.destinations}
     return {ids.get(id, id): count for id, count in manifest.matched.items()}
 
@@ -235,21 +236,21 @@ def _destination(mark: Mark | None, cursor: int, manifests: dict[int, SealedMani
         was = mark.hashes["destination"]
         fields |= {name: value for name, value in was.items() if name not in _OF_DESTINATIONS}
         following = manifests.get(cursor + 1)
-        # Outside of the micro-batch that they were confirmed in, ranges mean nothing.
+        # Ranges are valid only for the micro-batch that they were confirmed in.
         if cursor != mark.number or following is None or following.token > mark.at:
             fields.pop("ranges", None)
     return {**fields, "cursor": str(cursor)}
 
 
 def _intent(mark: Mark | None, acked: int, there: dict[int, int]) -> tuple[Fields, Fields]:
-    """Fields of the ack, and the position, of what the source was about to be told: it is told again (C12)."""
+    """Returns the ack's fields and the position that the source was about to be told: it is told again (C12)."""
     if mark is None or not acked < mark.claims == trusted(mark, there):
         return {}, {}
     return {"from": str(acked + 1), "to": str(mark.claims)}, mark.hashes["intent"]
 
 
 def _planned(mark: Mark | None, source: str, manifests: dict[int, SealedManifest]) -> Fields:
-    """Part → token: what was acked, then what is sealed, in order."""
+    """Returns part → token of the planned position: the acked one, moved on by the sealed micro-batches, in order."""
     planned = dict(mark.hashes.get("acked", {})) if mark else {}
     for m in sorted(manifests):
         for part, end in manifests[m].positions.get(source, {}).items():
@@ -258,7 +259,7 @@ def _planned(mark: Mark | None, source: str, manifests: dict[int, SealedManifest
 
 
 def _index(mark: Mark | None, source: str, manifests: dict[int, SealedManifest]) -> Fields:
-    """Partition → next index."""
+    """Returns partition → next index."""
     index = {name: int(n) for name, n in (mark.hashes.get("index", {}) if mark else {}).items()}
     for m in sorted(manifests):
         for s in manifests[m].slices:
@@ -268,8 +269,8 @@ def _index(mark: Mark | None, source: str, manifests: dict[int, SealedManifest])
 
 
 def _totals(marks: dict[str, Mark], manifests: dict[int, SealedManifest]) -> Fields:
-    """What the newest mark counted, and the manifests sealed since; what was filtered or nacked is told of all nodes
-    together there."""
+    """Returns the totals of the newest mark plus those of the manifests sealed since; these count filtered and nacked
+    records of all nodes together."""
     known = [mark.hashes["totals"] for mark in marks.values() if "totals" in mark.hashes]
     counts = Counter({name: int(n) for name, n in max(known, key=lambda t: int(t[SEALED]), default={}).items()})
     counted = counts.pop(SEALED, 0)

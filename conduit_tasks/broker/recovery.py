@@ -1,7 +1,7 @@
-"""Failures of nodes that may mend by themselves: counted, tried again after a growing delay, and at the limit the
-pipeline is degraded with the first of them (SEMANTICS C16, invariant 9).
+"""Failures of nodes that may pass by themselves: they are counted and the node is tried again after a growing delay; at
+the limit the pipeline is degraded with the first of them (SEMANTICS C16, invariant 9).
 
-Counted are failures without progress in between. What a destination's outage or a nack does is no failure of this kind.
+Only failures without progress in between are counted. A destination's outage or a nack is no such failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Failing:
-    """A node whose last attempts failed. `error`: the first; `wait`: seconds until it is to be tried again."""
+    """A node whose last attempts failed. `error`: the first error; `wait`: seconds until it is to be tried again."""
 
     node: str
     failures: int
@@ -32,12 +32,12 @@ class Failing:
 
 
 class Recovering(BrokerBase):
-    """What is kept in the nodes' lease hashes."""
+    """Failures of nodes, kept in their lease hashes."""
 
     def failed(self, node: str, id: str, error: str, error_class: str, policy: Recovery) -> int:
-        """Counts a failure (`id` names it: repeated, it counts once); returns how many there are in a row.
+        """Counts a failure (`id` names it: repeated, it counts once); returns the number of failures in a row.
 
-        Past `policy.max_retries` the pipeline is degraded with the first.
+        Past `policy.max_retries` the pipeline is degraded with the first error.
         """
         answer = self.run(
             scripts.RECOVER,
@@ -52,15 +52,15 @@ class Recovering(BrokerBase):
         return int(answer[0])
 
     def recovered(self, node: str) -> None:
-        """The node went well. Whoever stages, seals, confirms or acks need not say so."""
+        """Notes that a node succeeded. Not needed after a stage, seal, confirm or ack, which note it themselves."""
         self.run(scripts.RECOVERED, {"lease": self.keys.lease(node)})
 
     def failing(self, *nodes: str) -> list[Failing]:
-        """Those of these nodes whose last attempt failed, the first to have failed first."""
+        """Returns those of these nodes whose last attempt failed, ordered by the time of their first error."""
         return self.troubles(*nodes)[0]
 
     def troubles(self, *nodes: str) -> tuple[list[Failing], dict[str, int]]:
-        """`failing`, and attempts of every node without progress: one command a node, for who wants to know both."""
+        """Returns `failing`, and node → attempts without progress, with one command per node."""
         names = ("failures", "error", "error_at", "retry_at", "attempts")
         found = self.read(*(("HMGET", self.keys.lease(node), *names) for node in nodes), ("TIME",))
         now = int(found[-1][0]) + int(found[-1][1]) / 1e6

@@ -1,8 +1,8 @@
-"""Sending dead letters again: claims, outcomes, and the keys that wait for them (SEMANTICS X2, X4).
+"""Redrive of dead letters: claims, outcomes, and the keys that wait for them (SEMANTICS X2, X4).
 
-One redrive at a time and destination, under that destination's lease: claim → settle … settle → mark. What a holder
-that died had claimed is open again, what it had settled is marked by the next one. Where a destination is "", letters
-are from before the fan-out: they are claimed, dispatched to destinations, and marked.
+One redrive at a time per destination, under that destination's lease: claim → settle … settle → mark. If a holder died,
+the letters it had claimed are open again, and those it had settled are marked by the next one. Destination "" means
+letters from before the fan-out: they are claimed, dispatched to destinations, and marked.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ REDRIVEN, AGAIN = "redriven", "dead again"
 Letter = tuple[int, int, int, int]
 """(epoch, micro-batch, seq, ord), as `DeadLetter.key`."""
 Position = tuple[int, int, int]
-"""(micro-batch, seq, ord): where a record stands among all that a destination is given."""
+"""(micro-batch, seq, ord): the place of a record in the order in which a destination gets records."""
 
 
 def lease_node(destination: str) -> str:
-    """Under whose lease letters of a destination, or ("") of before the fan-out, are redriven."""
+    """Returns the node under whose lease letters of a destination ("": from before the fan-out) are redriven."""
     return f"destinations.{destination}" if destination else "redrive"
 
 
 def letter_field(key: Letter) -> str:
-    """A dead letter's field in the index."""
+    """Returns a dead letter's field in the index."""
     return "-".join(map(str, key))
 
 
@@ -48,7 +48,7 @@ def letter_key(field: str) -> Letter:
 
 @dataclass(frozen=True)
 class Settled:
-    """What became of one letter in a redrive of epoch `epoch`: `redriven`, or `dead again`. `at`: server's clock."""
+    """Outcome of one letter in a redrive of epoch `epoch`: `redriven` or `dead again`. `at`: by the server's clock."""
 
     key: Letter
     outcome: str
@@ -58,10 +58,12 @@ class Settled:
 
 
 class Redrives(DeadIndex):
-    """See the module. `token`: of the destination's lease. Raises Fenced, PipelineStopped, InvariantBroken."""
+    """Operations of a redrive; see the module. `token`: of the destination's lease. Methods raise Fenced,
+    PipelineStopped, InvariantBroken."""
 
     def claim(self, destination: str, token: int, by: str, letters: Sequence[Letter]) -> tuple[int, list[Letter]]:
-        """Begins a redrive: its epoch, and those of `letters` that it may send; the others are dead letters no more."""
+        """Begins a redrive; returns its epoch, and those of `letters` that it may send: the others are dead letters no
+        more."""
         self._give_back(destination, token)
         epoch, out, nonce = 0, list[Letter](), uuid.uuid4().hex
         for portion in list(portions(letters)) or [()]:
@@ -90,13 +92,14 @@ class Redrives(DeadIndex):
         park: Mapping[str, Position] | None = None,
         dead: Sequence[DeadLetter] = (),
     ) -> str:
-        """Outcomes of claimed letters and of parked records (`through`: hash of a key → the newest of it). `dead`: the
-        new letters, stored by now (invariant 8). `step`: counts these calls from 1. Returns the pipeline's status."""
+        """Settles claimed letters, with their outcomes, and parked records (`through`: hash of a key → the newest
+        position settled). `dead`: the new letters, stored by now (invariant 8). `step`: counts these calls from 1.
+        Returns the pipeline's status."""
         outcomes = {letter_field(key): outcome for key, outcome in settled.items()}
         said = Said({}, positions(park or {}), index_entries(dead))
         if max(len(outcomes), len(said.park), len(said.letters) // 2) > PORTION:
             epoch, by = self._claim(destination)
-            # What is settled before this step is claimed no more, so this step must not hear of it.
+            # Letters settled ahead of this step are claimed no more, so this step must not contain them.
             early = Said(outcomes, said.park, said.letters)
             early = self.say_letters(destination, lease_node(destination), token, early, epoch=epoch, by=by)
             outcomes, said = early.closed, replace(early, closed={})
@@ -115,7 +118,7 @@ class Redrives(DeadIndex):
         return str(answer[0])
 
     def _claim(self, destination: str) -> tuple[int, str]:
-        """Epoch and operator of the redrive under way."""
+        """Returns epoch and operator of the redrive under way."""
         found = self.read(("HMGET", self.keys.redrive(destination), "epoch", "by"))[0]
         return int(found[0] or 0), found[1] or ""
 
@@ -127,9 +130,9 @@ class Redrives(DeadIndex):
         to: Mapping[str, Sequence[DeadLetter]],
         again: Sequence[DeadLetter],
     ) -> int:
-        """Outcomes of claimed letters from before the fan-out: `to` says which destinations have them now, `again` what
-        failed once more. All new letters are stored by now (invariant 8). A record's letters change in one step, unless
-        they are thousands; returns the step that comes next."""
+        """Settles claimed letters from before the fan-out, with their outcomes. `to`: destination → letters that it has
+        now; `again`: letters that failed once more. All new letters are stored by now (invariant 8). A record's letters
+        change in one step, unless they are thousands. Returns the next step."""
         of: dict[tuple[int, int], list[str]] = {}
         for at, each in enumerate([again, *to.values()]):
             for letter in each:
@@ -147,7 +150,8 @@ class Redrives(DeadIndex):
         return step
 
     def _dispatch(self, token: int, step: int, outcomes: dict[str, str], to: list[str], letters: list[str]) -> None:
-        """One step. `letters`: place in `to`, from 1 (0: before the fan-out), field and value each."""
+        """Does one step of `dispatch`. `letters`: place in `to` (from 1; 0: before the fan-out), field and value of
+        each letter."""
         while len(letters) > 6 * PORTION:
             some, letters = letters[: 3 * PORTION], letters[3 * PORTION :]
             for at, name in enumerate(["", *to]):
@@ -167,7 +171,7 @@ class Redrives(DeadIndex):
         )
 
     def settled(self, destination: str) -> list[Settled]:
-        """What is settled, and perhaps not marked in the store."""
+        """Returns the letters that are settled, and perhaps not marked in the store yet."""
         out = []
         for field, value in self.scanned(self.keys.redrive(destination)).items():
             if field[:1].isdigit() and value != "claimed":
@@ -176,20 +180,21 @@ class Redrives(DeadIndex):
         return sorted(out, key=lambda s: s.key)
 
     def claimed(self, destination: str) -> set[Letter]:
-        """What a redrive under way has claimed, or one that died; empty where its lease is not held."""
+        """Returns the letters claimed by a redrive under way, or by one that died; empty if the lease is not held."""
         owner = self.field(self.keys.lease(lease_node(destination)), "owner")
         fields = self.scanned(self.keys.redrive(destination)) if owner else {}
         return {letter_key(field) for field, value in fields.items() if value == "claimed" and field[:1].isdigit()}
 
     def mark(self, destination: str, token: int, letters: Sequence[Letter], *, over: bool = False) -> None:
-        """The store knows what became of these; `over`: the redrive ends, and gives back what it did not send."""
+        """Notes that the store has the outcomes of these letters. `over`: the redrive ends, and gives back the letters
+        that it did not send."""
         for portion in portions(letters):
             self._mark(destination, token, [letter_field(key) for key in portion])
         if over:
             self._give_back(destination, token)
 
     def _give_back(self, destination: str, token: int) -> None:
-        """Claims that nobody will settle: of the redrive that ends, or of one whose holder is gone."""
+        """Gives back claims that will not be settled: of the redrive that ends, or of one whose holder is gone."""
         found = self.scanned(self.keys.redrive(destination))
         claims = [field for field, value in found.items() if value == "claimed" and field[:1].isdigit()]
         if found:
@@ -201,17 +206,18 @@ class Redrives(DeadIndex):
         self.run(scripts.MARK, keys, token=token, back=back, letters=letters)
 
     def parked(self, destination: str) -> dict[str, Position]:
-        """Parked keys: hash → position up to which the key is settled; what comes after it waits."""
+        """Returns the parked keys: hash → position up to which the key is settled; records after it wait."""
         found = self.scanned(self.keys.parked(destination))
         return {key: position(text) for key, text in found.items()}
 
     def unpark(self, destination: str, token: int, key: str, at: Position) -> bool:
-        """Lets a key's records flow again, unless its position is not `at` any more."""
+        """Unparks a key, so that its records flow again. Returns False, and leaves it parked, if its position is not
+        `at` any more."""
         keys = self._keys(destination, "lease", "parked")
         return bool(self.run(scripts.UNPARK, keys, token=token, key=key, position=position_text(at))[0])
 
     def purge(self, destination: str, letters: Sequence[Letter]) -> list[Letter]:
-        """Takes letters out of the index; returns those that stay, because a redrive has claimed them."""
+        """Removes letters from the index; returns those that stay, because a redrive has claimed them."""
         keys = self._keys(destination, "lease", "dead", "redrive")
         kept: list[str] = []
         for portion in portions(letters):
@@ -232,12 +238,12 @@ class Redrives(DeadIndex):
 
 
 def _place(key: Letter) -> tuple[int, int]:
-    """Whose letter it is: micro-batch and seq."""
+    """Returns micro-batch and seq of a letter's record."""
     return key[1:3]
 
 
 def position_text(at: Position) -> str:
-    """A position as the broker keeps it."""
+    """Returns a position as the broker stores it."""
     return "-".join(map(str, at))
 
 
@@ -248,5 +254,5 @@ def position(text: str) -> Position:
 
 
 def positions(given: Mapping[str, Position]) -> dict[str, str]:
-    """Positions by key, as scripts take them."""
+    """Returns positions by key, as scripts take them."""
     return {key: position_text(at) for key, at in given.items()}

@@ -1,5 +1,5 @@
-"""What a replay tells the broker (SEMANTICS X3): its progress per run and destination, whose turn it is, and what a
-destination has of the time before it joined. Live cursors are never read or moved by it."""
+"""State of replays (SEMANTICS X3): progress per run and destination, the run that has the turn, and the event times
+before a destination joined that it has. Replays never read or move live cursors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MICRO = 1_000_000
 
 @dataclass(frozen=True)
 class Joined:
-    """When a destination joined: it gets live what lies past `sources` (by source, part → token) and past micro-batch
-    `batch`."""
+    """Point at which a destination joined: it gets live all records past `sources` (by source, part → token) and past
+    micro-batch `batch`."""
 
     batch: int
     sources: Mapping[str, Position]
@@ -33,8 +33,8 @@ class Joined:
 
 @dataclass(frozen=True)
 class Share:
-    """A destination's progress in a replay: `done` per portion; `prepared` names what it is a share of. `epoch` numbers
-    what it sends, the same at every attempt."""
+    """A destination's progress in a replay. `done`: ranges per portion; `prepared`: name of the preparation that it is
+    a share of; `epoch`: of everything it sends, the same at every attempt."""
 
     prepared: str
     epoch: int
@@ -42,16 +42,17 @@ class Share:
     done: Mapping[int, RangeSet]
 
     def of(self, token: str) -> bool:
-        """Whether it is a share of what was prepared under this token."""
+        """Returns whether it is a share of the preparation made under this token."""
         return self.prepared.startswith(f"{token}-")
 
 
 class Replays(Redrives):
-    """See the module. `token`: of the destination's lease. Raises Fenced, PipelineStopped, InvariantBroken."""
+    """Operations of a replay; see the module. `token`: of the destination's lease. Methods raise Fenced,
+    PipelineStopped, InvariantBroken."""
 
     def joined(self, destination: str) -> Joined | None:
-        """Where a destination's live stream began; None where that is not known: it is older than the mark, its state
-        was rebuilt, or micro-batches were collected while it was away."""
+        """Returns the point at which a destination's live stream began; None if it is not known: the destination is
+        older than this mark, its state was rebuilt, or micro-batches were collected while it was away."""
         found = self.field(self.keys.destination(destination), "joined")
         if not found:
             return None
@@ -59,26 +60,29 @@ class Replays(Redrives):
         return Joined(data["batch"], data["sources"])
 
     def replayed(self, destination: str) -> RangeSet:
-        """Event times (µs since the epoch) of which replays have delivered all that the destination had missed."""
+        """Returns the event times (µs since the epoch) for which replays have delivered all that the destination had
+        missed."""
         return RangeSet.parse(self.field(self.keys.destination(destination), "replayed"))
 
     def turn(self, destination: str, run: str, start: int, ttl: float, *, take: bool = False) -> str:
-        """Announces a replay whose interval begins at `start` (µs) for `ttl` seconds (0: it has ended); returns the run
-        that has the turn, else the one with the earliest interval of all under way. `take`: this one takes it, where
-        it is that, and keeps it until its end."""
+        """Announces a replay whose interval begins at `start` (µs) for `ttl` seconds (0: it has ended).
+
+        Returns the run that has the turn; if none has it, the run with the earliest interval of all under way. `take`:
+        if that is this run, it takes the turn and keeps it until its end.
+        """
         keys = {"turns": self.keys.turns(destination)}
         given = {"from": start, "ttl": int(ttl * MICRO), "take": take}
         return str(self.run(scripts.TURN, keys, run=run, **given)[0])
 
     def replay_share(self, destination: str, run: str) -> Share | None:
-        """A destination's progress; None where it has none (any more)."""
+        """Returns a destination's progress; None if it has none (any more)."""
         return _share(self.scanned(self.keys.replay(destination, run)))
 
     def replay_begin(
         self, destination: str, run: str, token: int, prepared: str, *, generation: str, retention: float
     ) -> Share:
-        """Begins, or goes on. One that has finished in another `generation` begins anew. `retention`: of the spool,
-        seconds."""
+        """Begins a share, or continues it. A share that finished in another `generation` begins again. `retention`: of
+        the spool, in seconds."""
         self.run(
             scripts.REPLAY_BEGIN,
             self._share_keys(destination, run, "pipeline", "destination", "lease", "replay"),
@@ -87,12 +91,12 @@ class Replays(Redrives):
             generation=generation,
             remember=int(max(retention, 86_400.0) * 7_000),
         )
-        # Only the holder of the lease changes it.
+        # Only the holder of the lease changes the share.
         share = self.replay_share(destination, run)
         assert share is not None
         return share
 
-    def replay_confirm(  # noqa: PLR0917 - what a confirmation is made of
+    def replay_confirm(  # noqa: PLR0917 - the parts of a confirmation
         self,
         destination: str,
         run: str,
@@ -105,14 +109,15 @@ class Replays(Redrives):
         settled: Mapping[Letter, str] | None = None,
         dead: Sequence[DeadLetter] = (),
     ) -> None:
-        """These seqs of a portion are delivered, dead letters (stored by now, invariant 8), or not for it."""
+        """Confirms seqs of a portion: delivered, dead letters (stored by now, invariant 8), or not for this
+        destination."""
         said = Said({letter_field(key): outcome for key, outcome in (settled or {}).items()}, {}, index_entries(dead))
         parts = [RangeSet(tuple(some)) for some in portions(RangeSet.of(ranges).ranges, MOST)] or [RangeSet()]
         if len(parts) > 1 or max(len(said.closed), len(said.letters) // 2) > PORTION:
             epoch, by = self._claim(destination)
             node = f"destinations.{destination}"
             said = self.say_letters(destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1)
-        # The counters go with the last of them.
+        # The counters go with the last part.
         for some in parts[:-1]:
             self.replay_confirm(destination, run, token, portion, some.ranges, {})
         self.run(
@@ -128,7 +133,8 @@ class Replays(Redrives):
         )
 
     def replay_end(self, destination: str, run: str, token: int, covered: tuple[int, int] | None) -> None:
-        """It has everything. `covered`: event times (µs, both inside) of which it now misses nothing."""
+        """Ends a replay that has delivered everything. `covered`: event times (µs, both included) of which the
+        destination now misses nothing."""
         text = str(RangeSet((covered,))) if covered else ""
         keys = self._share_keys(destination, run, "pipeline", "destination", "lease", "replay")
         self.run(scripts.REPLAY_END, keys, token=token, covered=text)

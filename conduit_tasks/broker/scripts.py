@@ -1,13 +1,13 @@
 """The Lua scripts as typed calls: a script's header is its contract, checked at import.
 
 A header line `-- @key NAME TYPE …` or `-- @arg NAME TYPE …` declares KEYS or ARGV in order; a type ending in `*N`
-takes the rest of the list, at most N items; one in `<N` is text that the script takes apart, of at most N items parted
-by commas, or JSON of at most N members. While a script runs Redis serves nobody else: N is what takes it some 20 ms
-(`python -m benchmarks scripts`). The loader turns them into `K.NAME` and `A.NAME` for the script, encodes arguments by
-their type, and refuses a script that uses a name it does not declare.
+takes the rest of the list, at most N items; a type ending in `<N` is text that the script parses: at most N items
+separated by commas, or JSON of at most N members. Redis serves nobody else while a script runs: N is chosen so that it
+takes some 20 ms (`python -m benchmarks scripts`). The loader turns the declarations into `K.NAME` and `A.NAME` for the
+script, encodes arguments by their type, and refuses a script that uses a name it does not declare.
 
-A line `-- @grows` marks a script that takes in something new: a Redis at its maxmemory refuses it. All others go on, as
-what is under way has to end before anything is freed.
+A line `-- @grows` marks a script that takes in something new: a Redis at its maxmemory refuses it. All other scripts
+still run, as memory is freed only once the work under way has ended.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from redis.exceptions import NoScriptError
 from conduit_tasks.broker.connection import Client, reaching
 
 LIST = 20_000
-"""Items of a list whose header does not say how many it takes."""
+"""Limit of items of a list whose header declares none."""
 MEMBERS = 1_000
-"""The same of JSON: counters, places of histograms, an error."""
+"""Limit of members of JSON whose header declares none: counters, fields of histograms, an error."""
 
 _DECLARED = re.compile(r"^-- @(key|arg) +(\w+) +(\w+)([*<]?)(\d*)", re.MULTILINE)
 _GROWS = re.compile(r"^-- @grows\b", re.MULTILINE)
@@ -38,8 +38,8 @@ _ARG_TYPES = {"int", "text", "json", "blob"}
 
 @dataclass(frozen=True)
 class Parameter:
-    """One declared key or argument; `rest`: it takes a list, and is the last of its kind. `most`: items in it; None: it
-    is not taken apart."""
+    """One declared key or argument. `rest`: it takes a list, and is the last of its kind; `most`: limit of its items,
+    None: the script does not parse it."""
 
     name: str
     type: str
@@ -47,9 +47,10 @@ class Parameter:
     most: int | None = None
 
     def encode(self, value: Any) -> list[str | bytes]:
-        """The value as Redis gets it. Raises TypeError where it is not of the declared type."""
+        """Returns the value as Redis gets it. Raises TypeError if it is not of the declared type or has too many
+        items."""
         if self.most is not None and (count := self._items(value)) > self.most:
-            # What is more goes in portions.
+            # The caller has to pass it in portions.
             raise TypeError(f"{self.name} takes at most {self.most:,} items, not {count:,}")
         return [self._one(v) for v in value] if self.rest else [self._one(value)]
 
@@ -66,7 +67,7 @@ class Parameter:
         if self.type == "json":
             return orjson.dumps(value).decode()
         if self.type == "int":
-            # bool is an int to Python; a flag is meant there, and Redis is sent 0 or 1.
+            # A bool, which is an int to Python, is a flag: Redis is sent 0 or 1.
             if not isinstance(value, int):
                 raise TypeError(f"{self.name} takes an int, not {value!r}")
             return str(int(value))
@@ -77,7 +78,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Script:
-    """One script; call it with every declared key and argument by name."""
+    """One script; it is called with every declared key and argument by name."""
 
     name: str
     source: str = field(repr=False)
@@ -86,9 +87,9 @@ class Script:
     args: tuple[Parameter, ...]
 
     def __call__(self, client: Client, keys: Mapping[str, str | Sequence[str]], **args: Any) -> list[Any]:
-        """Runs it: one command (EVALSHA), two where the server does not know the script yet.
+        """Runs the script: one command (EVALSHA), two if the server does not know the script yet.
 
-        Raises BrokerUnavailable, and TypeError where the call does not fit the header.
+        Raises BrokerUnavailable, and TypeError if the call does not fit the header.
         """
         count, flat = self._words(keys, args)
         with reaching(client):
@@ -101,7 +102,7 @@ class Script:
     def followed(
         self, client: Client, command: Sequence[Any], keys: Mapping[str, str | Sequence[str]], **args: Any
     ) -> tuple[list[Any], Any]:
-        """As a call, with `command` right behind it on the same connection; both answers."""
+        """Runs the script, and then `command` on the same connection; returns both answers."""
         count, flat = self._words(keys, args)
         with reaching(client):
             for words in (("EVALSHA", self.sha), ("EVAL", self.source)):
@@ -130,7 +131,7 @@ def _flat(name: str, declared: tuple[Parameter, ...], given: Mapping[str, Any]) 
 
 
 def load(name: str) -> Script:
-    """The script `scripts/<name>.lua`. Raises TypeError where header and body do not fit together."""
+    """Loads the script `scripts/<name>.lua`. Raises TypeError if header and body do not fit together."""
     folder = files("conduit_tasks.broker") / "scripts"
     body = (folder / f"{name}.lua").read_text()
     declared: dict[str, list[Parameter]] = {"key": [], "arg": []}
@@ -154,8 +155,11 @@ def load(name: str) -> Script:
 
 
 def _even_when_full(keys: list[Parameter]) -> str:
-    """At its maxmemory, Redis refuses a script's write that may need memory only while the script has written nothing;
-    to remove what is not there counts as a write, and is never refused (Redis 6.2 to Valkey 9)."""
+    """Returns a first command that lets a script write at maxmemory.
+
+    Redis then refuses a write that may need memory only while the script has written nothing. Removing an absent field
+    counts as a write, and is never refused (Redis 6.2 to Valkey 9).
+    """
     at = next((i for i, key in enumerate(keys, 1) if key.type == "hash"), None)
     return f"if KEYS[{at}] then redis.call('HDEL', KEYS[{at}], '') end\n" if at else ""
 

@@ -1,5 +1,5 @@
-"""What is stored before a record is sent: its number (SEMANTICS O5–O6r), and, for at-most-once, that it may have been
-sent (SEMANTICS B8). One command per micro-batch, and one per some hundred records."""
+"""State that is stored before a record is sent: its number (SEMANTICS O5–O6r) and, for at-most-once, the mark that it
+may have been sent (SEMANTICS B8). One command per micro-batch, and one per some hundred records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from conduit_tasks.broker.leases import Leases
 
 @dataclass(frozen=True)
 class Numbered:
-    """The numbers of one micro-batch at one destination: `before` holds the last number of each lane before it."""
+    """Numbers of one micro-batch at one destination. `before`: lane → last number before this micro-batch."""
 
     epoch: int
     before: Mapping[str, int]
 
 
 class Sending(Leases):
-    """The sender's side of a pipe, as far as it must outlive the sender."""
+    """The sender's state of a pipe, as far as it must outlive the sender."""
 
     def number(
         self,
@@ -33,10 +33,10 @@ class Sending(Leases):
         counts: Callable[[], Mapping[str, int]],
         stream: int = 0,
     ) -> Numbered:
-        """The numbers of micro-batch m, fixed by the first call for it.
+        """Returns the numbers of micro-batch m, which the first call for it fixes.
 
-        `seal`: the token that sealed it; `counts()`: lane → records in it, only asked where nothing is fixed yet;
-        `stream`: 0, or the epoch of the redelivery, which has numbers of its own.
+        `seal`: the token that sealed it; `counts()`: lane → records in it, only called if the numbers are not fixed
+        yet; `stream`: 0, or the epoch of the redelivery, which has numbers of its own.
         """
         key = self.keys.numbers(destination, redelivery=stream > 0)
         stored = self.hash(key)
@@ -53,11 +53,11 @@ class Sending(Leases):
         return Numbered(int(answer[0]), orjson.loads(answer[1]))
 
     def begin_send(self, destination: str, m: int, token: int, seq: int, *, epoch: int = 0) -> None:
-        """Everything of micro-batch m up to `seq` may have been sent from here on."""
+        """Marks that all records of micro-batch m up to `seq` may have been sent from now on."""
         self.run(scripts.BEGIN_SEND, self._of(destination), m=m, token=token, epoch=epoch, seq=seq)
 
     def begun(self, destination: str, m: int, *, epoch: int = 0) -> int:
-        """The mark of `begin_send`; -1 where nothing of micro-batch m was sent."""
+        """Returns the mark of `begin_send`; -1 if nothing of micro-batch m was sent."""
         mark = self.field(self.keys.destination(destination), "begun")
         begun_epoch, begun_m, seq = (mark or "0:0:-1").split(":")
         return int(seq) if (int(begun_epoch), int(begun_m)) == (epoch, m) else -1

@@ -1,4 +1,4 @@
-"""What the broker answers with: plain values, nothing here talks to Redis.
+"""Values that the broker returns; nothing here talks to Redis.
 
 Times are seconds since the epoch by the server's clock unless said otherwise.
 """
@@ -30,8 +30,8 @@ class StoredError:
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """`recovering`: it runs, and some node's last attempt failed or ended without progress; `error` is then the first
-    of its failures, if one was told. `deadline`: of a graceful stop."""
+    """Status of a pipeline. `recovering`: it runs, and some node's last attempt failed or ended without progress;
+    `error` is then the first error of the failures, if one is known. `deadline`: of a graceful stop."""
 
     status: Status
     error: StoredError | None = None
@@ -39,7 +39,7 @@ class PipelineStatus:
 
     @property
     def overdue(self) -> bool:
-        """Whether a graceful stop has missed its deadline, by this machine's clock (C15)."""
+        """Whether a graceful stop has missed its deadline (C15), by this machine's clock."""
         import time
 
         return self.status == "stopping" and self.deadline is not None and time.time() > self.deadline
@@ -47,7 +47,7 @@ class PipelineStatus:
 
 @dataclass(frozen=True)
 class Stage:
-    """What one node made of a micro-batch. `counts`: records per slice of a source, None for `processors`."""
+    """Result of one node for a micro-batch. `counts`: records per slice of a source, None for `processors`."""
 
     manifest: str
     counts: Sequence[int] | None
@@ -57,14 +57,15 @@ class Stage:
     matched: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
     skipped: int = 0
-    """Slices of a source that were passed over, in whole or in part, because what they hold is gone."""
+    """Number of a source's slices that were passed over, in whole or in part, because their data is gone."""
     first_index: tuple[int, ...] | None = None
     """Index of each slice's first record in its partition; the broker fills it in."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One micro-batch. `slices` is in file order of the sources; `manifest` and what follows are there once sealed."""
+    """One micro-batch. `slices` is in file order of the sources; `sealed_at` and the fields after it are set once it is
+    sealed."""
 
     number: int
     state: Literal["open", "sealed", "collecting"]
@@ -72,7 +73,7 @@ class MicroBatch:
     config: str
     """Digest of the pipeline file it was planned by."""
     nodes: tuple[str, ...]
-    """What has to stage before it can be sealed."""
+    """Nodes that have to stage before it can be sealed."""
     slices: dict[str, list[Slice]]
     stages: dict[str, Stage]
     sealed_at: float | None = None
@@ -83,13 +84,13 @@ class MicroBatch:
 
     @property
     def missing(self) -> list[str]:
-        """The nodes that have not staged yet."""
+        """Nodes that have not staged yet."""
         return [n for n in self.nodes if n not in self.stages]
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """What is sealed and not confirmed by every destination."""
+    """Micro-batches that are sealed and not confirmed by every destination."""
 
     records: int = 0
     bytes: int = 0
@@ -97,32 +98,32 @@ class Backlog:
     micro_batches: int = 0
 
     def age(self, now: float) -> float:
-        """Seconds the oldest has waited; 0 where nothing waits."""
+        """Returns the seconds that the oldest has waited; 0 if nothing waits."""
         return 0.0 if self.oldest_sealed_at is None else max(0.0, now - self.oldest_sealed_at)
 
 
 @dataclass(frozen=True)
 class DeliveryState:
-    """How far one destination is. `confirmed` is that of micro-batch `cursor + 1`."""
+    """Delivery state of one destination. `confirmed`: ranges of micro-batch `cursor + 1`."""
 
     cursor: int
     epoch: int
-    """The last redelivery begun; 0 = none yet."""
+    """Epoch of the last redelivery begun; 0 = none yet."""
     confirmed: RangeSet
     state: dict[str, Any] | None
-    """The destination's own, as last confirmed."""
+    """The destination's own state, as last confirmed."""
     counters: dict[str, int]
     """matched, delivered, filtered, nacked, completed, retried (and redelivered) over everything confirmed."""
     status: Literal["running", "stopped"]
     error: StoredError | None
     confirmed_at: float | None = None
     sent_at: float | None = None
-    """When the last confirm of records that were sent came, whoever sent them (live, again or replayed)."""
+    """Time of the last confirm of records that were sent, be it live, again or by a replay."""
 
 
 @dataclass(frozen=True)
 class Ack:
-    """What a source is to be told: everything of micro-batches `m_from` … `m_to` is confirmed."""
+    """Ack to a source: everything of micro-batches `m_from` … `m_to` is confirmed."""
 
     m_from: int
     m_to: int

@@ -1,8 +1,8 @@
-"""The run under way: which of its nodes are at work, and the bell that wakes those that wait for each other.
+"""The run under way: its nodes at work, and the bell that wakes nodes that wait for each other.
 
-The nodes of a run work side by side. What they hand over is told by the micro-batches themselves; this says only
-whether it is worth waiting for more. Lost, it costs time and nothing else: a run that waits for nobody ends, and the
-next one goes on from the cursors.
+The nodes of a run work side by side. They hand over work through the micro-batches; the state here only says whether it
+is worth waiting for more. Its loss costs time and nothing else: a run without a node to wait for ends, and the next run
+goes on from the cursors.
 """
 
 from __future__ import annotations
@@ -22,81 +22,84 @@ from conduit_tasks.errors import BrokerFull
 NODE, FOR, READY, LEFT_OUT = "node:", "for:", "ready:", "left_out:"
 NO_LIMIT = -1
 MOST_BLOCKED = 2.0
-"""Seconds that one command waits for the bell: well below the client's timeout of an answer."""
+"""Seconds that one command waits for the bell: well below the client's timeout for an answer."""
 
 
 class Heard(IntEnum):
-    """Who heard what a node said of itself."""
+    """Answer to a node's report: the part of the run that heard it."""
 
     NOBODY = 0
     ALL = 1
     WITHOUT_ACKS = 2
-    """The acks had ended before."""
+    """All but the acks, which had ended before."""
 
 
 @dataclass(frozen=True)
 class UnderWay:
-    """One run, as it was at one look; times in seconds. `nodes`: node → until when it is at work, 0: it has ended,
-    below: what is left for it waits for something that another run does not bring about."""
+    """Snapshot of one run; times in seconds. `nodes`: node → time until which it is at work; 0: it has ended; below 0:
+    it has ended, and its remaining work waits for something that another run does not bring about."""
 
     run: str
     began: float
-    """Names it: later than of every run before."""
+    """Identifies the run: later than that of every run before."""
     since: float
-    """When it began, by the clock as it goes now."""
+    """Time at which it began, by the clock as it goes now."""
     now: float
     records: int | None
-    """New records that it may read at most; None: no limit."""
+    """Limit of new records that it may read; None: no limit."""
     base: int
     """Records that the sources had read before it."""
     moved: int
-    """How far everything was before it: the last sealed number and the cursors, added up."""
+    """Progress of the pipeline before it: sum of the last sealed number and the cursors."""
     nodes: Mapping[str, float]
     again: str = ""
-    """Why a run is to follow at once; empty where there is no need."""
+    """Reason for which a run is to follow at once; empty if there is no need."""
     lasts: bool = False
-    """It waits for more where nothing is left, until its limit; otherwise it ends."""
+    """Whether it waits for more when nothing is left, until its limit, instead of ending."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Source → why it could not be asked when the run did so last; empty: it could."""
+    """Source → reason for which the run's last request to it failed; empty: it did not fail."""
     ready: frozenset[str] = frozenset()
     """Nodes that can do their work at once."""
     ended: float = 0.0
-    """When one of its nodes ended last."""
+    """Time at which one of its nodes ended last."""
     before: UnderWay | None = None
     """The run that this one takes over from; its nodes go on until those of this one are ready."""
     after: UnderWay | None = None
     """The run that takes over from this one."""
 
     def began_at(self, node: str) -> bool:
-        """Whether the node's task has begun, and perhaps ended."""
+        """Returns whether the node's task has begun, even if it has ended since."""
         return node in self.nodes
 
     def at_work(self, node: str) -> bool:
-        """Whether the node's task goes on."""
+        """Returns whether the node's task is running."""
         return self.nodes.get(node, 0.0) > self.now
 
     def takes_over(self, node: str) -> bool:
-        """Whether the node can do its work from now on, and does."""
+        """Returns whether the node is ready to do its work and its task is running."""
         return node in self.ready and self.at_work(node)
 
     def waits(self, node: str) -> bool:
-        """Whether the node's task has ended, and what is left for it waits: it is down, stopped, fails, or was not
-        chosen. Another run at once would find it the same."""
+        """Returns whether the node's task has ended and its remaining work waits: the node is down, stopped, failing,
+        or was not chosen. Another run at once would find the same."""
         return self.nodes.get(node, 0.0) < 0
 
     def silent(self, node: str) -> bool:
-        """Whether the node's task has begun, and says no more, without a word of its end: it was killed, or stands
-        still."""
+        """Returns whether the node's task has begun and has stopped reporting without saying that it ended: it was
+        killed or hangs."""
         return 0 < self.nodes.get(node, 0.0) <= self.now
 
 
 class Runs(BrokerBase):
-    """What the nodes of a run know of each other."""
+    """State that the nodes of a run share."""
 
     def begin_run(self, run: str, records: int | None, base: int, moved: int = 0, *, lasts: bool = False) -> None:
-        """A run begins that has work, or `lasts`: waits for some. `records`: new ones to read at most, None: no limit;
-        `base`: read before it; `moved`: the last sealed number and the cursors, added up. Where both last, the one
-        before goes on until this one takes over."""
+        """Begins a run that has work, or that waits for some (`lasts`).
+
+        `records`: limit of new records to read, None: no limit; `base`: records read before it; `moved`: sum of the
+        last sealed number and the cursors. If this run and the one before both last, the one before goes on until this
+        one takes over.
+        """
         records = NO_LIMIT if records is None else records
         self.run(scripts.BEGIN_RUN, self._of_runs(), run=run, records=records, base=base, moved=moved, lasts=int(lasts))
 
@@ -104,9 +107,12 @@ class Runs(BrokerBase):
         return {"under_way": self.keys.under_way, "before": self.keys.before, "bell": self.keys.bell}
 
     def tell_at_work(self, run: str, node: str, seconds: float, again: str = "", *, begins: bool = False) -> Heard:
-        """Says that a node's task is at work for so many seconds, 0: that it has ended, below: that it has, and what is
-        left for it waits; `again`: why a run is to follow at once; `begins`: it is not ready yet. NOBODY: another
-        run has begun since, which does not take over from this one."""
+        """Reports that a node's task is at work for the next `seconds`; 0: it has ended; below 0: it has ended, and its
+        remaining work waits.
+
+        `again`: reason for which a run is to follow at once; `begins`: the task is not ready yet. Returns NOBODY if
+        another run has begun since that does not take over from this one.
+        """
         for_us = int(seconds * 1e6) if seconds >= 0 else -1
         (known,) = self.run(
             scripts.AT_WORK, self._of_runs(), run=run, node=node, for_us=for_us, again=again, begins=int(begins)
@@ -114,18 +120,17 @@ class Runs(BrokerBase):
         return Heard(known)
 
     def tell_ready(self, run: str, node: str) -> None:
-        """Says that a node can do its work from now on: the same node of the run before may end."""
+        """Reports that a node is ready to do its work: the same node of the run before may end."""
         keys = {"under_way": self.keys.under_way, "bell": self.keys.bell}
         self.run(scripts.READY, keys, run=run, node=node)
 
     def tell_left_out(self, run: str, source: str, why: str) -> None:
-        """Says that this source could not be asked, or, where `why` is empty, that it could again."""
+        """Reports that this source could not be asked or, if `why` is empty, that it could be asked again."""
         keys = {"under_way": self.keys.under_way, "before": self.keys.before}
         self.run(scripts.LEFT_OUT, keys, run=run, source=source, why=why)
 
     def under_way(self, run: str) -> UnderWay | None:
-        """What is known of this run, which is under way, or from which the one under way takes over; None where it is
-        neither."""
+        """Returns the state of this run if it is under way, or if the run under way takes over from it; else None."""
         now, before = self.runs_under_way()
         if now is not None and now.run == run:
             return replace(now, before=before)
@@ -134,41 +139,41 @@ class Runs(BrokerBase):
         return None
 
     def runs_under_way(self) -> tuple[UnderWay | None, UnderWay | None]:
-        """What is known of the run that began last, and of the one that it takes over from."""
+        """Returns the state of the run that began last, and of the run that it takes over from."""
         both, now = self._of_both()
         places = (self.keys.under_way, self.keys.before)
         if ahead := [(place, *time) for place, of in zip(places, both) for time in _ahead(of, now)]:
-            # The server's clock went back: who was killed would be at work for as long as that.
+            # The server's clock went back: a killed node would count as at work until it has caught up.
             self.not_ahead(*ahead)
             both, now = self._of_both()
         of, before = (_course(of, now / 1e6) for of in both)
         return of, before
 
     def _of_both(self) -> tuple[list[dict[str, str]], int]:
-        """What is stored of them, and the server's time in microseconds."""
+        """Returns the stored fields of both runs, and the server's time in microseconds."""
         of, before, (secs, micros) = self.read(
             ("HGETALL", self.keys.under_way), ("HGETALL", self.keys.before), ("TIME",)
         )
         return [_fields(of), _fields(before)], int(secs) * 1_000_000 + int(micros)
 
     def has_forgotten(self, course: UnderWay) -> bool:
-        """Whether Redis knows nothing any more of a run that it knew of, nor of one that began later."""
+        """Returns whether Redis has forgotten a run that it knew, and knows none that began later."""
         run, began = self.read(("HMGET", self.keys.under_way, "run", "began"))[0]
         return run != course.run and int(began or 0) / 1e6 < course.began
 
     def ring(self, what: str) -> None:
-        """Wakes who waits; a Redis that is full wakes nobody, and they look by themselves a little later."""
+        """Wakes the nodes that wait. A full Redis wakes none: they look by themselves a little later."""
         with suppress(BrokerFull):
             self.run(scripts.RING, {"bell": self.keys.bell}, what=what)
 
     def bell(self) -> str:
-        """When it rang last: to be asked before a look whose outcome may be to wait."""
+        """Returns the id of the last ring. Call it before a check that may be followed by `await_bell`."""
         with reaching(self.redis):
             found: Any = self.redis.xrevrange(self.keys.bell, count=1)
         return str(found[0][0]) if found else "0-0"
 
     def await_bell(self, since: str, seconds: float) -> None:
-        """Waits until it rings, or has rung since; `seconds` at most."""
+        """Waits until the bell has rung after `since`, for at most `seconds`."""
         give_up = time.monotonic() + seconds
         while (left := give_up - time.monotonic()) > 0:
             with reaching(self.redis):
@@ -182,7 +187,8 @@ def _fields(found: Any) -> dict[str, str]:
 
 
 def _ahead(found: Mapping[str, str], now: int) -> list[tuple[str, str]]:
-    """Times that lie further ahead than they can, and what says how far: for `not_ahead`."""
+    """Returns, for `not_ahead`, the fields of times that lie further ahead than they can, and the fields of their
+    limits."""
     nodes = [(name, FOR + name.removeprefix(NODE)) for name in found if name.startswith(NODE)]
     times = [(name, most) for name, most in nodes if most in found]
     times += [(name, "") for name in ("since", "ended") if name in found]

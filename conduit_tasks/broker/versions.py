@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InForce:
-    """A version: `topology` as `pipeline.version` has it; `since`: seconds since the epoch; `by`: a run, or who."""
+    """A version in force. `topology`: as `pipeline.version` has it; `since`: seconds since the epoch; `by`: the run, or
+    who applied it."""
 
     digest: str
     topology: Mapping[str, Any]
@@ -29,17 +30,17 @@ class InForce:
 
 
 class Versions(BrokerBase):
-    """What a pipeline runs under."""
+    """Versions of the pipeline file, and destinations that are renamed or have left it."""
 
     def in_force(self) -> InForce | None:
-        """The version that was adopted last; None before the first run, and of state from before versions were kept."""
+        """Returns the version adopted last; None before the first run, and for state older than versions."""
         found = self.hash(self.keys.version)
         if not found:
             return None
         return InForce(found["digest"], orjson.loads(found["topology"]), seconds(found["since"]) or 0.0, found["by"])
 
     def adopt(self, pipeline: Pipeline, by: str) -> bool:
-        """From here on the pipeline runs under this file; True where it was another before. Destinations that it lacks
+        """Puts this version of the file in force; returns whether another one was before. Destinations that it lacks
         are noted: their state stays, so that they can come back."""
         digest = pipeline.digest()
         if self.field(self.keys.version, "digest") == digest:
@@ -55,26 +56,26 @@ class Versions(BrokerBase):
         return bool(answer[0])
 
     def left(self) -> dict[str, float]:
-        """Destination that has left the file → since when, in seconds since the epoch."""
+        """Returns destination that has left the file → time it left, in seconds since the epoch."""
         return {id: seconds(at) or 0.0 for id, at in self.hash(self.keys.left).items()}
 
     def interrupt(self) -> None:
-        """Notes that a pipeline that runs is to be started again, once what it is stopped for is done."""
+        """Notes that a running pipeline, which is about to be stopped for a change, is to be started again after it."""
         self.run(scripts.INTERRUPT, {"pipeline": self.keys.pipeline})
 
     def interrupted(self) -> bool:
-        """Whether `interrupt` was called, and the pipeline not started since."""
+        """Returns whether `interrupt` was called and the pipeline was not started since."""
         return self.field(self.keys.pipeline, "resume") is not None
 
     def rename(self, old: str, new: str) -> bool:
-        """All that is known of destination `old` goes on as `new`; False where that was done before.
+        """Renames a destination: all state of `old` becomes that of `new`. Returns False if that was done before.
 
-        Raises ConfigError where the pipeline runs, or `new` has got something already.
+        Raises ConfigError if the pipeline runs, or if `new` has records of its own already.
         """
         moved, gone = self._all_of(old), [self.keys.lease(f"destinations.{old}")]
         pairs = [text for key in moved for text in (key, self._under(key, old, new))]
         last, collected = self.numbers("last", "collected")
-        # Of what it has, nobody asks any more how much of it matched.
+        # Matched counts of micro-batches that it has confirmed are not needed any more.
         first = max(collected, int(self.field(self.keys.destination(old), "cursor") or 0)) + 1
         for some in portions(range(first, last + 1)):
             self.run(scripts.MATCHED, {"each": [self.keys.micro_batch(m) for m in some]}, old=old, new=new)
@@ -104,14 +105,14 @@ class Versions(BrokerBase):
         return kind == 1
 
     def forget(self, destination: str) -> bool:
-        """Removes the state of a destination that has left the file; False where it is in the file."""
+        """Removes the state of a destination that has left the file; returns False if it is in the file."""
         keys = [*self._all_of(destination), self.keys.destination(destination)]
         keys.append(self.keys.lease(f"destinations.{destination}"))
         own = {"destinations": self.keys.destinations, "left": self.keys.left}
         return all(self.run(scripts.FORGET, {**own, "each": some}, id=destination)[0] for some in portions(keys))
 
     def _all_of(self, id: str) -> list[str]:
-        """Every key of a destination but its delivery and its lease."""
+        """Returns every key of a destination but those of its delivery and its lease."""
         keys = self.keys
         one = [keys.window, keys.dead, keys.redo, keys.redrive, keys.parked, keys.turns, keys.numbers, keys.runs]
         found = [*(key(id) for key in one), keys.numbers(id, redelivery=True)]
@@ -126,5 +127,5 @@ class Versions(BrokerBase):
 
 
 def literal(prefix: str) -> str:
-    """A prefix as a glob pattern that means itself."""
+    """Returns a glob pattern that matches the prefix literally."""
     return "".join(f"\\{c}" if c in "*?[]\\" else c for c in prefix)

@@ -1,1 +1,1 @@
-"""What a changed pipeline file does to data in flight, and applying it (docs/changes.md)."""
+"""Effects of a changed pipeline file on data in flight, and applying the file (docs/changes.md)."""

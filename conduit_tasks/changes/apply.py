@@ -1,7 +1,7 @@
-"""Applying a changed file: the pipeline is drained and stands still, state goes where the file says, and it goes on.
+"""Applies a changed file: drains and stops the pipeline, moves its state as the file says, and starts it again.
 
 Every step may be done twice. A crash between any two leaves a pipeline that is stopped, or unchanged; the same command
-again finishes, and starts it where it was running before.
+again finishes, and starts the pipeline if it was running before.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ POLL = 0.2
 
 
 class Undecided(ConfigError):
-    """A change loses or doubles events unless it is decided about; the message names the options."""
+    """Change that loses or doubles events unless it is decided about; the message names the options."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What the operator says. `rename`: destination, old id → new; `drop`: ids that may leave with what they have not
-    got, and may come back; `forget`: ids that left before, whose state goes for good; `yes`: what these have not got is
-    given up."""
+    """Decisions of the operator. `rename`: destination, old id → new; `drop`: ids that may leave with work outstanding,
+    and may come back; `forget`: ids that left before, whose state is deleted for good; `yes`: the outstanding work of
+    dropped and forgotten ids is given up."""
 
     rename: Mapping[str, str] = field(default_factory=dict)
     drop: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class Decisions:
 
 
 def check(pipeline: Pipeline, plan: Plan, broker: Broker, decisions: Decisions) -> None:
-    """Raises ConfigError for an option that fits nothing, Undecided where one is missing."""
+    """Raises ConfigError for an option that fits nothing, Undecided if one is missing."""
     now = {d.id for d in pipeline.destinations}
     for old, new in decisions.rename.items():
         if new not in now or old in now:
@@ -76,7 +76,7 @@ def _id(change: Change) -> str:
 
 def _decided(change: Change, decisions: Decisions) -> bool:
     if change.what == "spool-path":
-        # It is looked at again when the pipeline stands still.
+        # Looked at again once the pipeline stands still.
         return True
     if change.kind != "removed":
         return False
@@ -94,10 +94,10 @@ def apply(
     start: bool = True,
     step: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Applies `file` to one pipeline of it; `step` is told what is done, when it is.
+    """Applies `file` to one pipeline of it; calls `step` with each step once it is done.
 
-    `deadline`: seconds in which what is in flight should be delivered; `wake` sees to runs that do. Raises Undecided,
-    ConfigError, ConduitError where something still works at the deadline.
+    `deadline`: seconds in which what is in flight should be delivered; `wake` makes sure that runs deliver it. Raises
+    Undecided, ConfigError, and ConduitError if a node is still at work at the deadline.
     """
     broker = open_broker(pipeline.id, initialise=False)
     try:
@@ -123,7 +123,7 @@ def apply(
 
 
 def _stand_still(broker: Broker, pipeline: Pipeline, deadline: float, wake: Callable[[str], bool] | None) -> None:
-    """A micro-batch that is under way is finished under the version that it began with, as far as it can be."""
+    """Stops the pipeline; a micro-batch under way is finished under the version that it began with, if possible."""
     until = time.monotonic() + deadline
     moves = broker.stored_status() not in ("stopped", "degraded")
     if moves and _live(pipeline.id) is not None:
@@ -136,12 +136,12 @@ def _stand_still(broker: Broker, pipeline: Pipeline, deadline: float, wake: Call
             )
         time.sleep(POLL)
     if moves:
-        # Nobody works on it: what is left waits for a destination that is down, and keeps its place.
+        # No node is at work: what is left waits for a destination that is down, and keeps its place.
         broker.force_stop()
 
 
 def _check_standing(broker: Broker, pipeline: Pipeline, plan: Plan, decisions: Decisions) -> None:
-    """What can only be said of a pipeline that stands still."""
+    """Checks what can only be checked once the pipeline stands still. Raises Undecided."""
     if any(c.what == "spool-path" for c in plan.changes):
         waiting = [id for id in broker.registered()[1] if in_flight(broker, id).micro_batches]
         if waiting or broker.unsealed():
@@ -162,14 +162,14 @@ def _check_standing(broker: Broker, pipeline: Pipeline, plan: Plan, decisions: D
 
 
 def _live(id: str) -> Path | None:
-    """The file in the pipelines' folder that holds a pipeline."""
+    """Returns the file in the pipelines' folder that holds a pipeline; None if there is none."""
     loaded = load_folder(settings().path(settings().pipelines))
     return next((Path(p.file) for p in loaded.pipelines if p.id == id), None)
 
 
 def check_beside(file: Path, pipelines: Sequence[Pipeline]) -> None:
-    """Raises ConfigError where the file, put where runs see it, would keep a pipeline from being loaded: one of its own
-    that clashes with one that is there, or another that was loaded until now."""
+    """Raises ConfigError if the file, put where runs see it, would keep a pipeline from being loaded: one of its own
+    that clashes with an existing one, or another that was loaded until now."""
     folder = Path(settings().path(settings().pipelines))
     ids = {p.id for p in pipelines}
     before = load_folder(folder, plugins=True)
@@ -181,13 +181,13 @@ def check_beside(file: Path, pipelines: Sequence[Pipeline]) -> None:
 
 
 def _place(file: Path, pipeline: Pipeline, declared: Sequence[Declared]) -> Path:
-    """Where the pipeline is declared, also if it cannot be loaded; else the file's name in the folder."""
+    """Returns the file that declares the pipeline, even if it cannot be loaded; else the file's name in the folder."""
     folder = Path(settings().path(settings().pipelines))
     return next((Path(d.file) for d in declared if d.id == pipeline.id), folder / file.name)
 
 
 def _target(file: Path, pipeline: Pipeline) -> Path:
-    """Where the file has to be for runs to see it. Raises ConfigError where others would go with the old one."""
+    """Returns the path at which runs see the file. Raises ConfigError if other pipelines would go with the old file."""
     target = _place(file, pipeline, load_folder(settings().path(settings().pipelines)).declared)
     if target.resolve() == file.resolve() or not target.exists():
         return target
@@ -214,7 +214,8 @@ def _install(file: Path, target: Path, step: Callable[[str], None]) -> None:
 
 
 def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callable[[str], None]) -> None:
-    """The spool and the store of dead letters first: the broker's state says whether it is done."""
+    """Renames a destination, in the spool and the dead-letter store first: the broker's state says whether it is
+    done."""
     from conduit_tasks.delivery.dead_letter_move import move
     from conduit_tasks.spool.checkpoint import Checkpoint, Mark
     from conduit_tasks.spool.names import renamed
@@ -242,7 +243,7 @@ def _adopt(broker: Broker, pipeline: Pipeline, decisions: Decisions, step: Calla
         step("registered")
     broker.adopt(pipeline, "conduit apply")
     step(f"version {pipeline.digest()} is in force")
-    # What has nothing left goes by itself.
+    # A destination with nothing left is forgotten without being asked for.
     for id in broker.left():
         nothing = not in_flight(broker, id).micro_batches and not broker.dead_count(id) and not broker.parked(id)
         if nothing or id in decisions.forget:

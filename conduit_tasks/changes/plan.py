@@ -1,7 +1,7 @@
-"""What a changed pipeline file does to a pipeline with data in flight. Reads; changes nothing.
+"""Effects of a changed pipeline file on a pipeline with data in flight. Reads; changes nothing.
 
-A change is *safe* where no event is lost or sent twice by it that would not be without it. One that is not names what
-has to be decided, in the words of `conduit apply`.
+A change is *safe* if it loses no event, and sends none twice, that would not be lost or sent twice without it. A change
+that is not safe names what has to be decided, in the words of `conduit apply`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InFlight:
-    """What one destination still has to get of sealed micro-batches. `records`: those its trigger matched, at most;
-    `bytes`: their share of the micro-batches' size, so about."""
+    """Part of the sealed micro-batches that one destination still has to get. `records`: those its trigger matched, at
+    most; `bytes`: their share of the micro-batches' size, so approximate."""
 
     records: int = 0
     bytes: int = 0
     micro_batches: int = 0
     lost: int = 0
-    """How many of `micro_batches` are collected already: nothing can deliver them any more."""
+    """Number of micro-batches past the cursor that are collected already: nothing can deliver them any more."""
 
     def __str__(self) -> str:
         return f"{self.records:,} records, {self.bytes:,} bytes" if self.micro_batches else "-"
@@ -36,7 +36,8 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Change:
-    """One change, what it does, and to what. `decision`: what has to be said for it to be applied; "": it is safe."""
+    """One change, its effect, and the node it concerns. `decision`: what must be decided for it to be applied; "": it
+    is safe."""
 
     kind: str
     node: str
@@ -50,13 +51,13 @@ class Change:
         return not self.decision
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types."""
+        """Returns the change as JSON types."""
         return {**asdict(self), "safe": self.safe}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer for one pipeline. `now`: the version in force, None where none is recorded."""
+    """Answer for one pipeline. `now`: the version in force, None if none is recorded."""
 
     pipeline: str
     digest: str
@@ -70,7 +71,7 @@ class Plan:
         return [change for change in self.changes if not change.safe]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types."""
+        """Returns the plan as JSON types."""
         return {
             "pipeline": self.pipeline,
             "version": self.digest,
@@ -82,7 +83,7 @@ class Plan:
 
 
 def plan_change(pipeline: Pipeline, broker: Broker) -> Plan:
-    """Compares a pipeline as its file says with what is in force and in flight. `broker` may know nothing of it."""
+    """Compares a pipeline's file with what is in force and in flight. `broker` may know nothing of the pipeline."""
     if not broker.known():
         return Plan(pipeline.id, pipeline.digest(), None, False, [])
     now = broker.in_force()
@@ -93,7 +94,7 @@ def plan_change(pipeline: Pipeline, broker: Broker) -> Plan:
 
 
 def in_flight(broker: Broker, destination: str) -> InFlight:
-    """What a destination has not confirmed of what is sealed."""
+    """Returns what a destination has not confirmed of the sealed micro-batches."""
     state = broker.hash(broker.keys.destination(destination))
     if "cursor" not in state:
         return InFlight()
@@ -116,7 +117,7 @@ def in_flight(broker: Broker, destination: str) -> InFlight:
 
 
 def left_behind(pipeline: Pipeline, broker: Broker) -> list[Change]:
-    """Destinations that left the file before, and still have something to deliver, redrive or release."""
+    """Returns destinations that left the file before, and still have something to deliver, redrive or release."""
     out = []
     for id in broker.left():
         if any(d.id == id for d in pipeline.destinations):
@@ -141,12 +142,12 @@ class _Effects:
         self._next = broker.latest_sealed() + 1
 
     def all(self) -> list[Change]:
-        """Every change, as `differences` orders them."""
+        """Returns every change, as `differences` orders them."""
         self._alike = dict(alike(self._old, self._new))
         return [self._change(difference) for difference in differences(self._old, self._new)]
 
     def without_version(self) -> list[Change]:
-        """Where no version is recorded, connectors that came or went are all there is to see."""
+        """Returns the connectors that came or went: there is nothing else to see if no version is recorded."""
         self._alike = {}
         sources, destinations = self._broker.registered()
         now = {f"sources.{s}" for s in sources} | {f"destinations.{d}" for d in destinations}
@@ -269,7 +270,7 @@ class _Effects:
 
 
 def _exceptions(broker: Broker, destination: str) -> str:
-    """Open dead letters and parked keys, in words."""
+    """Returns the open dead letters and parked keys, in words."""
     counts = [(broker.dead_count(destination), "dead letters"), (len(broker.parked(destination)), "parked keys")]
     return " and ".join(f"{count:,} {name}" for count, name in counts if count)
 

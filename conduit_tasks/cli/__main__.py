@@ -1,4 +1,4 @@
-"""`python -m conduit_tasks.cli` is the command `conduit`, where its script is not on the PATH."""
+"""`python -m conduit_tasks.cli` runs the command `conduit` if its script is not on the PATH."""
 
 from conduit_tasks.cli.main import main
 

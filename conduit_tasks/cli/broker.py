@@ -1,6 +1,6 @@
-"""`conduit broker`: whether the Redis server is fit to hold delivery state, and bringing lost state back.
+"""`conduit broker`: checks that the Redis server is fit to hold delivery state, and restores lost state.
 
-`check`: exit 0: fit; 1: findings; 2: it cannot be asked. The password is never shown.
+`check`: exit 0: fit; 1: findings; 2: the server cannot be asked. The password is never shown.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def rebuild(
 ) -> None:
     """Bring the state of PIPELINE back from its spool, after Redis lost it (SEMANTICS X7).
 
-    Nothing is lost: what is not proved delivered goes again, in order, and what was not sealed is read again.
+    Nothing is lost: records that are not proved delivered are sent again, in order, and unsealed micro-batches are read
+    again.
     """
     from conduit_tasks.broker import rebuild as rebuilding
     from conduit_tasks.cli.output import note, print_table
@@ -117,7 +118,7 @@ def _latency(client: Client) -> list[float]:
 
 
 def _pipelines(client: Client) -> list[tuple[str, str, str]]:
-    """(pipeline, schema, status) of everything the server holds."""
+    """Returns (pipeline, schema, status) of every pipeline that the server holds."""
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.broker.connection import reaching
     from conduit_tasks.broker.keys import SCHEMA_PATTERN

@@ -1,4 +1,4 @@
-"""`conduit plan | apply FILE`: what a changed pipeline file does to data in flight, and applying it."""
+"""`conduit plan | apply FILE`: shows the effects of a changed pipeline file on data in flight, and applies it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from conduit_tasks.pipeline.topology import Pipeline
 
 DECIDE = 3
-"""Exit code where something has to be decided."""
+"""Exit code if something has to be decided."""
 
 EVER = ("1970-01-01", "2200-01-01")
-"""The interval that history is."""
+"""Interval of a replay of all history."""
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "left": "!"}
 
@@ -33,10 +33,10 @@ def plan(
     pipeline: Id = None,
     format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
 ) -> None:
-    """Shows what a changed file does to what is in flight, compared with the version in force. Changes nothing.
+    """Shows the effects of a changed file on data in flight, compared with the version in force. Changes nothing.
 
-    Exit code 0: nothing to do, or nothing of it loses or doubles an event. 1: an error. 2: the file cannot be read or
-    is wrong. 3: something has to be decided: see `conduit apply`.
+    Exit code 0: nothing to do, or no change loses or doubles an event. 1: an error. 2: the file cannot be read or is
+    wrong. 3: something has to be decided: see `conduit apply`.
     """
     plans = [_plan(found) for found in load(file, pipeline)]
     if format is Format.json:
@@ -72,10 +72,10 @@ def apply(  # noqa: PLR0917 - its options
     deadline: Annotated[float, typer.Option(help="Seconds in which what is in flight should be delivered.")] = 60.0,
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start again what was running.")] = True,
 ) -> None:
-    """Applies a changed file: drains, stops, changes, and starts again what was running.
+    """Applies a changed file: drains, stops and changes its pipelines, and starts them again if they were running.
 
-    FILE takes the place of the pipelines' file in the project's folder. Stopped half-way, the same command again
-    finishes. Exit codes as of `conduit plan`; 3: nothing was changed, or a replay of history left dead letters.
+    FILE replaces the pipelines' file in the project's folder. If it is interrupted, the same command again finishes.
+    Exit codes as of `conduit plan`; 3: nothing was changed, or a replay of history left dead letters.
     """
     from conduit_tasks.changes.apply import Undecided
 
@@ -105,7 +105,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _joining(found: list[Pipeline], now: list[str], history: list[str]) -> list[tuple[Pipeline, str]]:
-    """Destinations that are to get history, with their pipelines."""
+    """Returns the destinations that are to get history, with their pipelines. Raises ConfigError for contradicting or
+    unknown ids."""
     if both := sorted({*now} & {*history}):
         raise ConfigError(f"--from-now {both[0]} and --from-history {both[0]}: one of the two")
     ids = {d.id for p in found for d in p.destinations}
@@ -115,7 +116,7 @@ def _joining(found: list[Pipeline], now: list[str], history: list[str]) -> list[
 
 
 def _asked(p: Pipeline, renamed: dict[str, str], drop: list[str], forget: list[str], yes: bool) -> Decisions:
-    """What of the options concerns this pipeline of the file."""
+    """Returns the decisions of the options for this pipeline of the file."""
     from conduit_tasks.changes.apply import Decisions
 
     ids = {d.id for d in p.destinations}
@@ -156,7 +157,8 @@ def _apply(file: Path, asked: list[tuple[Pipeline, Decisions]], deadline: float,
 
 
 def _replay(p: Pipeline, id: str) -> bool:
-    """History of a destination, up to where its live stream begins. Again, it goes on, and sends nothing twice."""
+    """Replays history to a destination, up to the beginning of its live stream, and returns whether no record became a
+    dead letter. Called again it goes on, and sends nothing twice."""
     from conduit_tasks.replay.run import replay
 
     outcomes = replay(p.id, EVER[0], EVER[1], [id], "missing", run=f"apply__{id}", wait=120.0)
@@ -166,7 +168,8 @@ def _replay(p: Pipeline, id: str) -> bool:
 
 
 def load(file: Path, pipeline: str | None) -> list[Pipeline]:
-    """The pipelines of a file that has no error, beside those that are there as well; exits with 2 where it has."""
+    """Loads the pipelines of a file; exits with 2 if it has an error, also together with the other files of the
+    folder."""
     from conduit_tasks.changes.apply import check_beside
     from conduit_tasks.pipeline.load import load_file
 

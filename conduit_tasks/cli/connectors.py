@@ -1,4 +1,4 @@
-"""`conduit connectors`: which connectors are there, what do they take, and does one keep its contract?"""
+"""`conduit connectors`: list and describe connectors, and test whether one keeps its contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMAT = typer.Option(help="text, or json for programs.")
 
 @app.command(name="list")
 def list_(format: Annotated[Format, _FORMAT] = Format.text) -> None:
-    """Every connector, ours and those that other packages added."""
+    """Lists every connector, ours and those of other packages."""
     from conduit_tasks.connectors import registry
 
     rows = []
@@ -36,7 +36,7 @@ def list_(format: Annotated[Format, _FORMAT] = Format.text) -> None:
 def describe(
     name: Annotated[str, typer.Argument(metavar="NAME")], format: Annotated[Format, _FORMAT] = Format.text
 ) -> None:
-    """What a connector is, and its options as source and as destination."""
+    """Prints the summary of a connector, and its options as source and as destination."""
     from conduit_tasks.connectors import registry
     from conduit_tasks.errors import UnknownPlugin
 
@@ -76,10 +76,10 @@ def try_(
     wait: Annotated[float, typer.Option(help="Seconds until what was written must be readable.", min=0)] = 10.0,
     format: Annotated[Format, _FORMAT] = Format.text,
 ) -> None:
-    """Tries whether a connector keeps its contract, on the system that the settings name.
+    """Tests whether a connector keeps its contract, on the system that the settings name.
 
-    It writes records there and acks what it reads: give it a system that is there for tests. A side is left out where
-    only the other has settings. Ends with 0 where nothing is broken, 1 where something is, 2 where nothing was tried.
+    It writes records there and acks the records it reads: give it a system for tests. A side is left out if only the
+    other has settings. Exit code 0 if no check failed, 1 if one failed, 2 if nothing was tried.
     """
     from conduit_tasks.connectors.acceptance import accept
     from conduit_tasks.errors import ConfigError
@@ -121,9 +121,9 @@ def teardown(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do it: what is removed there is gone.")] = False,
 ) -> None:
-    """Removes what a source made in its system, such as a replication slot; the pipeline must be stopped.
+    """Removes the objects that a source made in its system, such as a replication slot; the pipeline must be stopped.
 
-    For a pipeline or connector that is about to be deleted: it cannot go on from where it was.
+    For a pipeline or connector that is about to be deleted: it cannot go on from its position.
     """
     from conduit_tasks.micro_batch.teardown import teardown
 
@@ -135,7 +135,7 @@ def teardown(
 
 
 def _from_file(file: Path) -> dict[str, dict[str, str]]:
-    """Settings, source, destination → settings. Raises ConfigError."""
+    """Reads a map from `settings`, `source` and `destination` to options. Raises ConfigError."""
     import os
 
     from conduit_tasks.errors import ConfigError

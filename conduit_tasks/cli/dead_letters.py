@@ -1,7 +1,7 @@
-"""`conduit dead-letters`: what could not be delivered: look, take out, send again, give up (SEMANTICS C14, X2).
+"""`conduit dead-letters`: records that could not be delivered: list, export, send again, give up (SEMANTICS C14, X2).
 
-All commands take the same filters. What is *open* is what the broker's index says; the letters are in the project's own
-store. What a `dead-letter-queue` with a plugin writes is there too; the plugin itself is not read.
+All commands take the same filters. The broker's index says which letters are *open*; the letters are in the project's
+own store, also letters that a `dead-letter-queue` with a plugin writes; the plugin itself is not read.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ FILTERS: dict[str, Any] = {
     "micro_batches": Annotated[list[int] | None, typer.Option("--micro-batch", help="Only of this micro-batch.")],
     "ids": Annotated[list[str] | None, typer.Option("--id", help="Only of the record with this id.")],
 }
-"""What every command selects by."""
+"""Options by which every command selects."""
 
 
 def filtered(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose `selection` is made of the options FILTERS."""
+    """Wraps a command: its parameter `selection` is made from the options FILTERS."""
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> None:
@@ -67,7 +67,7 @@ def filtered(command: Callable[..., None]) -> Callable[..., None]:
     kind = inspect.Parameter.KEYWORD_ONLY
     options = [inspect.Parameter(n, kind, default=None, annotation=a) for n, a in FILTERS.items()]
     positional = [p for p in own if p.kind is not kind]
-    wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what typer reads
+    wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # typer reads it
         [*positional, *options, *(p for p in own if p.kind is kind)]
     )
     wrapper.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
@@ -106,7 +106,7 @@ def list_(
 
 @app.command()
 def show(pipeline: Pipeline, id: Annotated[str, typer.Argument(help="A record's id, as `list` prints it.")]) -> None:
-    """Show one record's letters whole, as JSON: record, position, error, node, attempts, and how it was redriven."""
+    """Show one record's whole letters, as JSON: record, position, error, node, attempts, and its redrive."""
     selection = Selection(ids=(id,))
     with _opened(pipeline, selection) as (_, _, book):
         found = book.select(selection, every=True)
@@ -124,7 +124,7 @@ def count(
     every: Every = False,
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.text,
 ) -> None:
-    """Count the dead letters of PIPELINE by destination and error class, and what waits behind them."""
+    """Count the dead letters of PIPELINE by destination and error class, and the keys parked behind them."""
     with _opened(pipeline, selection) as (_, broker, book):
         found = book.select(selection, every=every)
         numbers = Counter((e.destination, str(e.row["error_class"]), e.state) for e in found)
@@ -176,9 +176,9 @@ def redrive(
     by: Annotated[str | None, typer.Option(help="Who does it; default: you, at this machine.")] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a live delivery to hand over.")] = 120.0,
 ) -> None:
-    """Send dead letters again, to exactly the destination that they failed at, and then what is parked behind them.
+    """Send dead letters again, only to the destination at which they failed, and then the records parked behind them.
 
-    Exit code 0 where nothing is a dead letter again, 3 where something is.
+    Exit code 0 if no record is a dead letter again, 3 if one is.
     """
     from conduit_tasks.delivery import redrive as sending
     from conduit_tasks.micro_batch.context import opened
@@ -221,7 +221,7 @@ def purge(
     every: Every = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without it, only print what would go.")] = False,
 ) -> None:
-    """Give dead letters up: remove them for good. Never those that are being redriven."""
+    """Give dead letters up: remove them for good, except letters that are being redriven."""
     from conduit_tasks.delivery.dead_letter_book import index_name
 
     with _opened(pipeline, selection) as ((store, marks), broker, book):
@@ -232,7 +232,7 @@ def purge(
         removed = 0
         for name in sorted({e.destination for e in found}):
             keys = {e.key for e in found if e.destination == name}
-            # First the index, then the files: a crash in between leaves letters that are known to be open no more.
+            # First the index, then the files: a crash in between leaves letters that are no longer open.
             keys -= set(broker.purge(index_name(name), sorted(keys)))
             store.remove(name, keys)
             marks.remove(name, keys)
@@ -244,7 +244,7 @@ def purge(
 
 @contextmanager
 def _opened(pipeline: str, selection: Selection) -> Iterator[tuple[tuple[DeadLetterStore, Marks], Any, Book]]:
-    """The stores, the broker, and what both know; the pipeline's file need not be there any more."""
+    """Opens the stores, the broker, and the book made from both; the pipeline's file need not exist any more."""
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.broker.connection import connect
     from conduit_tasks.delivery.dead_letter_book import read_book

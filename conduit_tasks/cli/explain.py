@@ -1,4 +1,4 @@
-"""`conduit explain`: what a pipeline promises."""
+"""`conduit explain`: prints the guarantees of a pipeline."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def explain(
     pipeline: Annotated[str, typer.Argument(metavar="PIPELINE|FILE", help="A pipeline's id, or a file (all of it).")],
     format: Annotated[ExplainFormat, typer.Option(help="mermaid: a picture.")] = ExplainFormat.text,
 ) -> None:
-    """Prints nodes, edges and what holds on each: guarantee, order, acks, where duplicates can arise, what is not
-    tolerated; limits and what failed records do."""
+    """Prints nodes, edges and the guarantees of each: guarantee, order, acks, possible duplicates, faults that are not
+    tolerated; limits and the treatment of failed records."""
     from conduit_tasks.pipeline import explain as explained
 
     found = _pipelines(pipeline)
@@ -38,7 +38,8 @@ def explain(
 
 
 def _pipelines(name: str) -> list[Pipeline]:
-    """Of a file, all; otherwise the one with this id. Raises ConfigError where there is none without an error."""
+    """Returns all pipelines of a file, otherwise the pipeline with this id. Raises ConfigError if there is an error or
+    no pipeline."""
     from conduit_tasks.pipeline.load import get_pipeline, load_file
 
     if not Path(name).is_file():

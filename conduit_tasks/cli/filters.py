@@ -1,4 +1,4 @@
-"""`conduit filters`: what would a trigger's filter say of these events?"""
+"""`conduit filters`: tries a trigger's filter on events."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def try_(
 ) -> None:
     """Reads CloudEvents in JSON, one per line, and prints one JSON object per line.
 
-    `{"result": …}`, or where there was an error `{"error": KIND, "message": …, "result": …}` with KIND parse, math,
-    cast, missingFunction, functionEvaluation, missingAttribute or generic. A trigger wants the event only where the
-    result is true and there is no error. An expression that cannot be parsed is answered for every event.
+    `{"result": …}`, or after an error `{"error": KIND, "message": …, "result": …}` with KIND parse, math,
+    cast, missingFunction, functionEvaluation, missingAttribute or generic. A trigger wants the event only if the
+    result is true and there is no error. For an expression that cannot be parsed, every event gets the parse error.
     """
     import orjson
 

@@ -1,6 +1,6 @@
 """`conduit gateway`: takes events over HTTP for every source with `plugin: gateway`.
 
-Exit 0: it was asked to stop, and everything it took is answered; 1: it cannot begin (a file, Redis, the port).
+Exit 0: it was asked to stop, and every accepted request is answered; 1: it cannot start (a file, Redis, the port).
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
 ) -> None:
     """Take events over HTTP and answer when they are stored: POST /ingest/PIPELINE/CONNECTOR.
 
-    CloudEvents (binary, structured, batched) and JSON webhooks. GET /healthz and /readyz tell how it is. It looks at
-    the pipeline files again when they change. SIGTERM stops it after everything it took is answered.
+    CloudEvents (binary, structured, batched) and JSON webhooks. GET /healthz and /readyz return its health. It reads
+    the pipeline files again when they change. SIGTERM stops it after every accepted request is answered.
     """
     from conduit_tasks.gateway.limits import Limits
     from conduit_tasks.gateway.serve import Options, Service
@@ -106,7 +106,7 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
 
     def listening(url: str, paths: list[str]) -> None:
         for path in paths or [" (no source yet)"]:
-            # Flushed: who started it waits for this line to know the port.
+            # Flushed: a starting process waits for this line to know the port.
             print(f"listening on {url}{path}", flush=True)
 
     service.run(listening)

@@ -1,4 +1,4 @@
-"""`conduit init`: a project to start from."""
+"""`conduit init`: writes a starter project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def init(
 ) -> None:
     """Writes a starter project: a commented pipeline with its data, the DAG files, the schema for editors.
 
-    Nothing that exists is changed; running it twice is running it once.
+    Existing files are not changed; running it again writes only files that are missing.
     """
     from conduit_tasks.cli.starter import FILES, SCHEMA
     from conduit_tasks.pipeline.model import json_schema
@@ -30,7 +30,8 @@ def init(
 
 
 def _write(path: Path, text: str) -> bool:
-    """Whether it was written: an existing file is kept. Raises ConfigError where it cannot be written."""
+    """Writes a new file and returns whether it was written: an existing file is kept. Raises ConfigError if the file
+    cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

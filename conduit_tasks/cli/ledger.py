@@ -1,4 +1,4 @@
-"""`conduit ledger PIPELINE`: what became of which records, where, when and in which attempt (SEMANTICS X5)."""
+"""`conduit ledger PIPELINE`: outcomes of records by destination, time and attempt (SEMANTICS X5)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _places(  # noqa: PLR0917 - the three ways of naming a record
 
 
 def _time(text: str) -> float:
-    """Seconds since the epoch: a duration before now, or a time (UTC where it names no zone)."""
+    """Returns seconds since the epoch of a duration before now, or of a time (UTC if it names no zone)."""
     from conduit_tasks.pipeline.units import parse_duration
 
     try:

@@ -1,5 +1,5 @@
 """The command `conduit`. Every command is a module of its own, imported only when it is called: `conduit --help`
-loads no Spark and no Airflow, and a module that cannot be imported breaks only its own command."""
+imports no Spark and no Airflow, and a module that cannot be imported breaks only its own command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from conduit_tasks.errors import ConduitError
 
 
 class Lazy(NamedTuple):
-    """Where a command is: a module of `conduit_tasks.cli` with a function of the command's name (dashes as
+    """Place of a command: a module of `conduit_tasks.cli` with a function of the command's name (dashes as
     underscores) or, in a module of that name, `app: typer.Typer` with commands of its own."""
 
     module: str
@@ -51,11 +51,11 @@ COMMANDS = {
     "broker": Lazy("broker", "Look after the broker."),
     "stack": Lazy("stack", "Start and stop the embedded stack."),
 }
-"""One line adds a command."""
+"""All commands; one line adds a command."""
 
 
 class LazyGroup(TyperGroup):
-    """Lists commands from the table, and imports one when it is asked for."""
+    """Group that lists commands from the table, and imports a command when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name, lazy in COMMANDS.items() if importlib.util.find_spec(f"conduit_tasks.cli.{lazy.module}")]
@@ -71,11 +71,11 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """The command object of a name in the table."""
+    """Returns the command object of a name in the table."""
     module = importlib.import_module(f"conduit_tasks.cli.{COMMANDS[name].module}")
     function = name.replace("-", "_")
     group = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    # A callback makes it a group whatever is in it, so that the command is found under its name.
+    # With a callback it is a group even with one command, so that the command is found under its name.
     group.callback()(lambda: None)
     if hasattr(module, "app") and function == COMMANDS[name].module:
         group.add_typer(module.app, name=name)
@@ -104,7 +104,8 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 def main() -> None:
-    """The console script: an error of ours is one line on stderr and exit code 1; `CONDUIT_DEBUG=1` shows where."""
+    """Runs the console script: a ConduitError is one line on stderr and exit code 1; `CONDUIT_DEBUG=1` shows its
+    traceback."""
     from conduit_tasks.logs import configure
 
     configure(logging.WARNING)

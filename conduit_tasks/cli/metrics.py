@@ -1,4 +1,4 @@
-"""`conduit metrics`: what the broker holds of every pipeline, printed, served to be scraped, or sent by OTLP."""
+"""`conduit metrics`: metrics of all pipelines from the broker's state: printed, served for scraping, sent by OTLP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def metrics(
 ) -> None:
     """Print the metrics of all pipelines (Prometheus' text format), serve them, or send them by OTLP.
 
-    Exit 1 where the broker, or for a single export the collector, does not answer.
+    Exit 1 if the broker, or for a single export the collector, does not answer.
     """
     from conduit_tasks.airflow.api.overview import brokers
     from conduit_tasks.metrics.definitions import STATE

@@ -1,4 +1,4 @@
-"""How commands print: text for people, JSON for programs; results on stdout, everything else on stderr."""
+"""Output of commands: text for people, JSON for programs; results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Format(StrEnum):
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented; what JSON does not know (paths, dates) as text."""
+    """Prints one JSON document, indented; values that JSON does not have (paths, dates) become text."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as their contents; numbers to the right, with thousands separated."""
+    """Prints columns as wide as their contents; numbers to the right, with thousands separated."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[n]) for line in [list(headers), *cells]) for n in range(len(headers))]
     right = [bool(rows) and all(_is_number(row[n]) or row[n] is None for row in rows) for n in range(len(headers))]
@@ -32,12 +32,12 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal: progress, advice."""
+    """Prints a line for the person at the terminal: progress, advice."""
     print(text, file=sys.stderr)
 
 
 def fail(text: str) -> None:
-    """An error, in one line."""
+    """Prints an error, in one line."""
     print(f"conduit: {text}", file=sys.stderr)
 
 

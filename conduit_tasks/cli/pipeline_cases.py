@@ -1,4 +1,4 @@
-"""Unit tests of pipelines as they are written: read, run, compared (`docs/pipeline-tests.md`)."""
+"""Unit tests of pipelines from `.test.yaml` files: read, run, compared (`docs/pipeline-tests.md`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NACK_KEYS = {"node", "processor", "class", "message"}
 @dataclass(frozen=True)
 class Case:
     """One test. `inputs`: source id and record, in order. `expect`: destination → partial records. `nacks`: for each
-    expected failure, what its parts contain."""
+    expected failure, texts that its parts contain."""
 
     name: str
     pipeline: Pipeline
@@ -32,7 +32,7 @@ class Case:
     nacks: list[dict[str, str]] = field(default_factory=list)
 
     def run(self) -> list[str]:
-        """What is not as expected, as lines to print; none: it passed."""
+        """Runs the test and returns the differences as lines to print; none: it passed."""
         from conduit_tasks.processors.walk import walk
 
         walked = walk(self.pipeline, self.inputs)
@@ -49,12 +49,12 @@ class Case:
 
 
 def are_tests(file: Path) -> bool:
-    """Whether it is a file of unit tests, by its name, whatever its case."""
+    """Returns whether it is a file of unit tests, by its name in any case."""
     return file.name.lower().endswith(SUFFIXES)
 
 
 def tests_beside(pipeline_file: Path) -> Path:
-    """`flights.yaml` → `flights.test.yaml`."""
+    """Finds `flights.test.yaml` for `flights.yaml`. Raises ConfigError if there is none."""
     beside = sorted(pipeline_file.parent.iterdir()) if pipeline_file.parent.is_dir() else []
     for path in beside:
         if are_tests(path) and _stem(path) == pipeline_file.stem:
@@ -63,7 +63,7 @@ def tests_beside(pipeline_file: Path) -> Path:
 
 
 def pipeline_beside(tests: Path) -> Path:
-    """`flights.test.yaml` → `flights.yaml`."""
+    """Finds `flights.yaml` for `flights.test.yaml`. Raises ConfigError if there is none."""
     for path in pipeline_files(tests.parent):
         if path.stem == _stem(tests):
             return path
@@ -71,12 +71,12 @@ def pipeline_beside(tests: Path) -> Path:
 
 
 def _stem(tests: Path) -> str:
-    """`flights.test.yaml` → `flights`."""
+    """Returns `flights` for `flights.test.yaml`."""
     return Path(tests.stem).stem
 
 
 def load(file: Path, pipelines: Mapping[str, Pipeline]) -> list[Case]:
-    """The cases of a file. Raises ConfigError that names the file, the test and the key."""
+    """Loads the cases of a file. Raises ConfigError that names the file, the test and the key."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -148,7 +148,7 @@ def _read(value: Any, where: str) -> Record:
 
 
 def _present(expected: Any) -> Any:
-    """Without the metadata that are expected to be absent."""
+    """Returns the expected record without metadata that is expected to be absent."""
     metadata = expected.get("metadata") if isinstance(expected, dict) else None
     if not isinstance(metadata, dict):
         return expected
@@ -177,7 +177,8 @@ def _compared(destination: str, expected: list[dict[str, Any]], got: list[dict[s
 
 
 def _part(got: dict[str, Any], want: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for of a record: its keys; of the metadata the names; of the payload before and after."""
+    """Returns the parts of a record that the test names: its keys, names in metadata, before and after in the
+    payload."""
     part = {}
     for name, value in want.items():
         inner = name in ("metadata", "payload") and isinstance(value, dict)
@@ -190,7 +191,7 @@ def _contains(got: dict[str, str], want: dict[str, str]) -> bool:
 
 
 def _diff(want: Any, got: Any) -> list[str]:
-    """`-` what was expected, `+` what came."""
+    """Returns a diff: `-` expected, `+` received."""
     before, after = (
         [] if value is None else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
         for value in (want, got)

@@ -1,4 +1,4 @@
-"""`conduit pipelines`: do a pipeline's processors and triggers do what they are meant to?"""
+"""`conduit pipelines`: unit tests of a pipeline's processors and triggers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Try pipelines before they run.")
 
 @app.callback()
 def _group() -> None:
-    """More commands than one may stand here."""
+    """Makes `pipelines` a group, which may get more commands."""
 
 
 @app.command(name="test")
@@ -25,9 +25,9 @@ def run_tests(
     tests: Annotated[Path | None, typer.Option(help="Default: FILE with .test.yaml for its ending.")] = None,
     format: Annotated[Format, typer.Option(help="text, or json for programs.")] = Format.text,
 ) -> None:
-    """Runs the unit tests beside a pipeline file: records in, what arrives at each destination out.
+    """Runs the unit tests beside a pipeline file: input records, and the records expected at each destination.
 
-    Nothing is read or sent; triggers and all processors are the real ones. Exit code 0: all passed. 1: one did not.
+    Nothing is read or sent; triggers and all processors are the real ones. Exit code 0: all passed. 1: one failed.
     2: a file cannot be read or is wrong.
     """
     from conduit_tasks.cli.pipeline_cases import are_tests, load, pipeline_beside, tests_beside

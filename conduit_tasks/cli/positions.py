@@ -1,4 +1,4 @@
-"""`conduit positions PIPELINE`: how far its sources are read; set while it is stopped."""
+"""`conduit positions PIPELINE`: shows the positions of its sources, or sets them while it is stopped."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def positions(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")] = False,
     format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
 ) -> None:
-    """Show the positions of the sources, or set one's while the pipeline is stopped and nothing is in flight.
+    """Show the positions of the sources, or set those of one while the pipeline is stopped and nothing is in flight.
 
-    What lies behind the new position is read and delivered again, with the same ids; what is jumped over is never read.
+    Records after the new position are read and delivered again, with the same ids; skipped records are never read.
     """
     from conduit_tasks.micro_batch import positions as module
 
@@ -58,7 +58,7 @@ def positions(
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    """Both a part and a token may hold `=`: the first one behind which there is JSON divides, else the last."""
+    """Splits PART=TOKEN. Both may hold `=`: the first `=` that is followed by JSON divides them, else the last one."""
     if "=" not in text:
         raise ConfigError(f"--set takes PART=TOKEN, not '{text}'")
     for at in (at for at, letter in enumerate(text) if letter == "="):

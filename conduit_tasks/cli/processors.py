@@ -1,4 +1,4 @@
-"""`conduit processors`: which are there, what do they take, and what would one make of these records?"""
+"""`conduit processors`: list and describe processors, and try one on records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMAT = typer.Option(help="text, or json for programs.")
 
 @app.command(name="list")
 def list_(format: Annotated[Format, _FORMAT] = Format.text) -> None:
-    """Every processor, ours and those that other packages added."""
+    """Lists every processor, ours and those of other packages."""
     from conduit_tasks.processors import registry
 
     known = registry.known()
@@ -32,7 +32,7 @@ def list_(format: Annotated[Format, _FORMAT] = Format.text) -> None:
 def describe(
     name: Annotated[str, typer.Argument(metavar="NAME")], format: Annotated[Format, _FORMAT] = Format.text
 ) -> None:
-    """What a processor does, and its options."""
+    """Prints the summary of a processor and its options."""
     from conduit_tasks.cli.specs import as_dict, print_spec
     from conduit_tasks.processors import registry
 
@@ -57,8 +57,8 @@ def try_(
     """Reads OpenCDC records in JSON, one per line, and prints one JSON object per line.
 
     `{"records": […]}`, `{"filtered": true}` or `{"error": "…"}`. The position is base64; a string in key,
-    payload.before or payload.after is raw data, an object structured data. Nothing is kept of one record for the next,
-    unless the processor itself remembers.
+    payload.before or payload.after is raw data, an object structured data. No state is kept from one record to the
+    next, unless the processor itself keeps some.
     """
     from conduit_tasks.cli.specs import as_settings
     from conduit_tasks.pipeline.plugins import parse_plugin

@@ -1,4 +1,4 @@
-"""OpenCDC records that people write: checked, so that a slip is said and not guessed at."""
+"""OpenCDC records written by people: checked, so that a mistake is reported and not guessed at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conduit_tasks.record.record import OPERATIONS, Origin, Record
 
 
 def read(data: Any, origin: Origin | None = None) -> Record:
-    """The record of one OpenCDC object: position base64; a string in key or payload is raw data, an object structured.
+    """Reads the record of one OpenCDC object: position base64; a string in key or payload is raw, an object structured.
 
     Raises ValueError.
     """

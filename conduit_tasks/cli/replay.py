@@ -1,4 +1,4 @@
-"""`conduit replay`: an interval of records again, to chosen destinations (SEMANTICS X3)."""
+"""`conduit replay`: sends an interval of records again, to chosen destinations (SEMANTICS X3)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def replay(
 ) -> None:
     """Send the records of an interval again; live positions do not move.
 
-    Called again after a crash it goes on; called again after it ended it begins anew. Exit code 0 where nothing became
-    a dead letter, 3 where something did.
+    Called again after a crash, it goes on; called again after it ended, it starts from the beginning. Exit code 0 if no
+    record became a dead letter, 3 if one did.
     """
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.replay.interval import ask

@@ -1,4 +1,4 @@
-"""`conduit run PIPELINE`: an Airflow run, now, watched until it ends, with those that follow it at once."""
+"""`conduit run PIPELINE`: starts an Airflow run and watches it, and the runs that follow it at once, until they end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conduit_tasks.stack.layout import Layout
 POLL = 0.5
 ENDED = ("success", "failed")
 SEEN_WITHIN = 60.0
-"""Seconds in which Airflow should have parsed a new pipeline file."""
+"""Seconds within which Airflow should have parsed a new pipeline file."""
 
 
 def run(
@@ -29,8 +29,8 @@ def run(
     destination: Annotated[list[str] | None, typer.Option(help="Deliver only to these.")] = None,
     max_records: Annotated[int | None, typer.Option(min=1, help="Read at most this many new records.")] = None,
 ) -> None:
-    """Run a pipeline now, until nothing is left. Exit code 0 where the run, and those that followed it at once,
-    succeeded, 1 where one failed, 2 where they did not end in time."""
+    """Run a pipeline now, until nothing is left. Exit code 0 if the run, and the runs that followed it at once,
+    succeeded, 1 if one failed, 2 if they did not end in time."""
     from conduit_tasks.pipeline.load import get_pipeline
     from conduit_tasks.pipeline.names import AFTER, dag_id
     from conduit_tasks.pipeline.schedule import is_continuous
@@ -50,7 +50,7 @@ def run(
         if not wait:
             return
         states, until = [watch(api, name, run_id, timeout)], time.monotonic() + timeout
-        # Under `@continuous` there is always one that follows.
+        # Under `@continuous` there is always a following run.
         while (
             states[-1] in ENDED
             and not is_continuous(found)
@@ -66,7 +66,7 @@ def run(
 
 
 def await_dag(api: Api, dag_id: str, timeout: float = SEEN_WITHIN) -> None:
-    """Waits until Airflow has the DAG. Raises ConfigError where it does not come, or is paused: no run would start."""
+    """Waits until Airflow has the DAG. Raises ConfigError if it does not appear, or is paused: no run would start."""
     deadline = time.monotonic() + timeout
     while (about := api.dag(dag_id)) is None or about.get("is_stale"):
         if time.monotonic() > deadline:
@@ -81,7 +81,7 @@ def watch(api: Api, dag_id: str, run_id: str, timeout: float) -> str:
     seen: dict[str, tuple[str, int]] = {}
     deadline = time.monotonic() + timeout
     while True:
-        # Asked before the tasks, so that an ended run's last changes are still printed.
+        # The run is read before its tasks, so that the last changes of an ended run are still printed.
         state = str(api.run(dag_id, run_id)["state"])
         for task in sorted(api.tasks(dag_id, run_id), key=lambda t: t.get("start_date") or "~"):
             now = (task["state"] or "", task["try_number"])
@@ -95,7 +95,7 @@ def watch(api: Api, dag_id: str, run_id: str, timeout: float) -> str:
 
 
 def describe(task: dict[str, Any]) -> str:
-    """`  destinations.out    success   3.2 s`."""
+    """Returns a task's line: `  destinations.out    success   3.2 s`."""
     took = f"{task['duration']:8.1f} s" if task.get("duration") else ""
     again = f"  (try {task['try_number']})" if task["try_number"] > 1 else ""
     return f"  {task['task_id']:<40} {task['state']:<15} {took}{again}".rstrip()

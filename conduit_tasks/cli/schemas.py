@@ -1,4 +1,4 @@
-"""`conduit schemas`: the schema registry built in, which `avro.*` use where they name no other."""
+"""`conduit schemas`: the built-in schema registry, which `avro.*` use if they name no other."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def list_(
     subject: Annotated[str | None, typer.Option(metavar="NAME", help="Only this subject.")] = None,
     format: Annotated[Format, _FORMAT] = Format.text,
 ) -> None:
-    """Every subject with its versions and the id of each."""
+    """Lists every subject with its versions and the id of each."""
     with _registry() as registry:
         found = [each for each in registry.listed() if subject in (None, each[0])]
     if format is Format.json:
         print_json([{"subject": name, "version": version, "id": id} for name, version, id in found])
     else:
-        # An id is a name, as it stands in records.
+        # An id is a name, so it is printed without thousands separators.
         print_table(("SUBJECT", "VERSION", "ID"), [(name, version, str(id)) for name, version, id in found])
 
 
@@ -78,7 +78,7 @@ def _registry() -> Iterator[RedisRegistry]:
 
 
 def _schema(file: Path) -> str:
-    """Compact JSON of a file's schema. Raises ConfigError where it is none."""
+    """Returns the compact JSON of a file's schema. Raises ConfigError if the file holds none."""
     import fastavro
     import orjson
 

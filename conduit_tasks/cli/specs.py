@@ -1,4 +1,4 @@
-"""A plugin's specification, printed, and its settings from the command line."""
+"""Output of a plugin's specification, and its settings from the command line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from conduit_tasks.errors import ConfigError
 
 
 def as_dict(spec: Spec) -> dict[str, Any]:
-    """For programs."""
+    """Returns a specification for programs."""
     return {"name": spec.name, "summary": spec.summary, "options": [_option(option) for option in spec.options]}
 
 
 def print_spec(spec: Spec, side: str = "", *, first: bool = True) -> None:
-    """For people: name and summary, then a line per option. `side`: source or destination."""
+    """Prints a specification for people: name and summary, then a line per option. `side`: source or destination."""
     if not first:
         print()
     print(f"{spec.name}{f' ({side})' if side else ''}: {spec.summary}")
@@ -28,7 +28,7 @@ def print_spec(spec: Spec, side: str = "", *, first: bool = True) -> None:
 
 
 def summary(found: Described) -> str:
-    """What a connector does, in a line: of both sides where they say different things."""
+    """Returns a connector's summary in a line: of both sides if they differ."""
     if found.error:
         return f"cannot be loaded: {found.error}"
     said = [cls.spec.summary.rstrip(".") for cls in (found.source, found.destination) if cls is not None]
@@ -36,14 +36,15 @@ def summary(found: Described) -> str:
 
 
 def default(option: Option) -> str:
-    """What holds where the option is not set."""
+    """Returns the default of an option as text, or `required`."""
     if option.required:
         return "required"
     return "" if option.default is None else option.default
 
 
 def meaning(option: Option) -> str:
-    """The help, with the choices where it does not name them, and whether it is secret."""
+    """Returns an option's help, with its choices if the help does not name them, Conduit's name, and whether it is
+    secret."""
     missing = [choice for choice in option.choices if choice not in option.help]
     text = f"{option.help}; one of {', '.join(option.choices)}" if missing else option.help
     if option.conduit:
@@ -52,7 +53,8 @@ def meaning(option: Option) -> str:
 
 
 def as_settings(pairs: Iterable[str], command: str) -> dict[str, str]:
-    """Settings from `KEY=VALUE`, … Raises ConfigError that names the command; a value may be secret and is not said."""
+    """Reads settings from `KEY=VALUE`, … Raises ConfigError that names the command, but not the value: it may be
+    secret."""
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

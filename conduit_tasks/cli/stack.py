@@ -19,7 +19,7 @@ def _layout() -> Layout:
 
 @app.command()
 def up(timeout: Annotated[float, typer.Option(help="Seconds to wait for each part.")] = 180.0) -> None:
-    """Start what does not run yet, and wait until everything answers."""
+    """Start the parts that do not run yet, and wait until all answer."""
     from conduit_tasks.stack import up as starting
     from conduit_tasks.stack.environment import USER
 
@@ -32,7 +32,7 @@ def up(timeout: Annotated[float, typer.Option(help="Seconds to wait for each par
 
 @app.command()
 def down(deadline: Annotated[float, typer.Option(help="Seconds in which pipelines may finish.")] = 60.0) -> None:
-    """Let pipelines finish what is in flight, then stop everything. Exit code 1 where the deadline was missed."""
+    """Let pipelines finish what is in flight, then stop everything. Exit code 1 if the deadline was missed."""
     from conduit_tasks.stack import down as stopping
 
     if not stopping.down(_layout(), note, deadline=deadline):
@@ -41,7 +41,7 @@ def down(deadline: Annotated[float, typer.Option(help="Seconds in which pipeline
 
 @app.command()
 def status(format: Annotated[Format, typer.Option(help="text or json")] = Format.text) -> None:
-    """Show which parts run and where. Exit code 1 where one is missing."""
+    """Show which parts run and where. Exit code 1 if one is stopped."""
     from conduit_tasks.stack import connect, gateway, processes
     from conduit_tasks.stack.down import GRACE
 

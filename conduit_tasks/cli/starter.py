@@ -106,4 +106,4 @@ FILES = {
     ".gitignore": ".conduit/\nout/\n",
 }
 SCHEMA = "include/pipeline.schema.json"
-"""Written too, from the model."""
+"""Path of the JSON Schema, which is written from the model."""

@@ -1,4 +1,4 @@
-"""`conduit status | start | stop PIPELINE`: how far every destination is, and whether anything moves at all."""
+"""`conduit status | start | stop PIPELINE`: shows the progress of every destination; starts and stops pipelines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def status(
     format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
     watch: Annotated[bool, typer.Option("--watch", help="Print again every two seconds, until interrupted.")] = False,
 ) -> None:
-    """Show how far each destination is. Exit code 0, or 1 where the pipeline is degraded."""
+    """Show the progress of each destination. Exit code 0, or 1 if the pipeline is degraded."""
     from conduit_tasks.micro_batch.progress import snapshot
 
     while True:
@@ -83,8 +83,8 @@ def stop(
 ) -> None:
     """Stop a pipeline. Gracefully: only its sources stop, everything in flight is delivered and acked (C15).
 
-    `--destination` stops that one alone: its cursor stays, the others go on until the lag budget is used up (X1).
-    Exit code 1 where something was still in flight at the deadline; it is delivered later all the same.
+    `--destination` stops only that destination: its cursor stays, the others go on until the lag budget is used up
+    (X1). Exit code 1 if records were still in flight at the deadline; they are still delivered later.
     """
     from conduit_tasks.micro_batch import control
 
@@ -108,7 +108,8 @@ def stop(
 
 
 def wake(pipeline: str) -> bool:
-    """Without a run under way nothing would drain it: starts one, where Airflow can be reached; False where none is."""
+    """Starts a run that drains a pipeline if no run is active and Airflow can be reached; False if no run can be
+    started."""
     from conduit_tasks.errors import ConduitError
     from conduit_tasks.settings import settings
     from conduit_tasks.stack.api import Api

@@ -1,4 +1,4 @@
-"""`conduit validate`: are these pipeline files right?"""
+"""`conduit validate`: checks pipeline files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def validate(
 
     Conditions, templates and filters are tried on the first records of sources that are files or made up.
 
-    Exit code 0: no error (there may be warnings). 1: errors. 2: something cannot be read.
+    Exit code 0: no error (there may be warnings). 1: errors. 2: a file or folder cannot be read.
     """
     from conduit_tasks.pipeline.load import LoadResult, load_file, load_folder
     from conduit_tasks.settings import settings

@@ -1,4 +1,4 @@
-"""`conduit verify`: does what is promised hold when everything is killed at the worst moment? (SEMANTICS X6)"""
+"""`conduit verify`: checks the guarantees while everything is killed at the worst moments (SEMANTICS X6)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 COLUMNS = ("events", "runs", "points", "faults", "loss", "inversions", "duplicates", "bound", "unacked", "handovers")
 LINES = 50
-"""Lines of progress, about; every tenth seed at the most."""
+"""Lines of progress, about; at most one line per ten seeds."""
 MANY = 500
-"""Seeds from which on what befell those that held is not kept: a long run needs no more memory than a short one."""
+"""Seeds from which on details of passed seeds are not kept: a long run needs no more memory than a short one."""
 
 
 def verify(  # noqa: PLR0917 - options, not arguments
@@ -30,10 +30,10 @@ def verify(  # noqa: PLR0917 - options, not arguments
     json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="With --json: every operation of each seed.")] = False,
 ) -> None:
-    """Break a pipeline of its own in every way a seed draws, restart it, and check what must hold.
+    """Break a pipeline of its own by the faults that a seed draws, restart it, and check its guarantees.
 
-    Uses a Redis and folders of its own, nothing of this installation. Exit code 0 where everything held, 1 with the
-    seeds where something did not, 2 for wrong input.
+    Uses a Redis and folders of its own, nothing of this installation. Exit code 0 if every guarantee held, 1 with the
+    seeds that violated one, 2 for wrong input.
     """
     from conduit_tasks.verify.processes import kill_processes
     from conduit_tasks.verify.run import verify as live
@@ -61,7 +61,7 @@ def verify(  # noqa: PLR0917 - options, not arguments
 
 
 def _stopped(first: int, count: int, events: int, results: list[Result]) -> None:
-    """Says what to call to go on with the first seed that has not ended."""
+    """Prints the command that goes on with the first seed that has not ended."""
     ended = {result.seed for result in results}
     at = next(seed for seed in range(first, first + count + 1) if seed not in ended)
     broken = [result for result in results if not result.ok]

@@ -1,4 +1,4 @@
-"""The acceptance suite: whether a connector keeps what `connectors/base.py` asks of it, tried on the real system.
+"""The acceptance suite: checks on the real system that a connector keeps the contract of `connectors/base.py`.
 
 `conduit connectors test NAME` runs it; a test of one's own is three lines:
 
@@ -8,8 +8,8 @@ def test_the_connector_keeps_its_contract(tmp_path):
     accept("mine", source=both, destination=both).require()
 ```
 
-It writes records and acks what it reads: point it to a system that is there for tests, with at most a few thousand
-records. Where both sides are given, they must be of the same system: the source reads what the destination wrote.
+It writes records and acks what it reads: use a test system with at most a few thousand records. If both sides are
+given, they must be of the same system: the source reads what the destination wrote.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Check", "Report", "accept"]
 RECORDS = 100
 """Records that are written, by default."""
 WAIT = 10.0
-"""Seconds until what was written must be readable, and what a queue handed out must come again, by default."""
+"""Seconds in which written records must become readable, and unacked messages of a queue come again, by default."""
 
 
 def accept(
@@ -46,14 +46,14 @@ def accept(
     records: int = RECORDS,
     wait: float = WAIT,
 ) -> Report:
-    """Tries one connector, and reports every promise.
+    """Tests one connector, and reports on every promise.
 
-    `connector`: its name, or a module (any object) with `SOURCE`, `DESTINATION` or both. `settings`: of both sides,
-    each takes what it knows; `source`, `destination`: of one side. A side is left out where only the other is given.
-    `feed` puts records where the source reads, where there is no destination to write them. `read_back` gives all that
-    is in the destination (records, text, bytes or JSON values), where there is no source to read them.
+    `connector`: its name, or a module (any object) with `SOURCE`, `DESTINATION` or both. `settings`: for both sides,
+    each takes the options it knows; `source`, `destination`: for one side. A side is left out if only the other is
+    given. `feed` writes records into the system of the source, if there is no destination to write them. `read_back`
+    returns all records of the destination (records, text, bytes or JSON values), if there is no source to read them.
 
-    Raises ConfigError where there is nothing to try, or where an option of `settings` belongs to neither side.
+    Raises ConfigError if there is nothing to test, or if an option of `settings` belongs to neither side.
     """
     sides = _sides(connector)
     name = connector if isinstance(connector, str) else next(iter(sides.values())).spec.name
@@ -98,7 +98,7 @@ def _checks(
 
 
 def _sides(connector: Any) -> dict[str, Any]:
-    """Side → class."""
+    """Returns side → class."""
     from conduit_tasks.connectors import registry
 
     if isinstance(connector, str):

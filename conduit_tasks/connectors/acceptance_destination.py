@@ -1,4 +1,4 @@
-"""The promises of a destination: an outcome for each record, all or nothing, back to what was confirmed."""
+"""Checks of a destination: one outcome per record, writes of all or nothing, return to the confirmed state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch
 
 SENDS = 8
-"""Records on their way at a time."""
+"""Records that are sent at the same time."""
 TIMEOUT = 30.0
 """Seconds for one send."""
 
@@ -35,7 +35,7 @@ class Writer:
     seal: int = field(default_factory=lambda: time.time_ns() // 1_000)
 
     def write(self, records: Sequence[Record], *, confirmed: bool = True) -> None:
-        """Opens, writes in two pieces, closes. Not `confirmed`: as if the process had died before it could confirm."""
+        """Opens, writes in two pieces, closes. Not `confirmed`: as if the process had died before the confirmation."""
         destination = self.cls(self.settings)
         if isinstance(destination, RecordDestination):
             self.outcomes += asyncio.run(_send(destination, records))
@@ -79,8 +79,8 @@ async def _send(destination: RecordDestination, records: Sequence[Record]) -> li
 def destination_checks(
     checks: Checks, writer: Writer, marked: Marked, records: int, read_back: ReadBack | None, *, source: bool
 ) -> None:
-    """Writes at least `records` marked records; `read_back`: all that is in the system afterwards. `source`: whether
-    a source reads them, and sees what is missing or there twice."""
+    """Writes at least `records` marked records; `read_back` returns all that is in the system afterwards. `source`:
+    whether a source reads them, and finds records that are missing or duplicated."""
     first, second = in_parts(marked.records(max(4, records)), 2)
     with checks.check("it opens, writes and closes") as check:
         writer.write(first)
@@ -125,7 +125,7 @@ def _judged(outcomes: Sequence[Any], sent: int) -> str:
 
 
 def _through_json(state: dict[str, Any] | None) -> dict[str, Any] | None:
-    """As the broker keeps it."""
+    """Returns the state as the broker stores it, as JSON. Raises Unmet if that changes it."""
     import orjson
 
     kept = orjson.loads(orjson.dumps(state))

@@ -1,4 +1,4 @@
-"""What this process holds open: threads, sockets and other file descriptors."""
+"""Open resources of this process: threads, sockets and other file descriptors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from conduit_tasks.connectors.acceptance_report import Unmet
 
 PATIENCE = 5.0
-"""Seconds that what is closing may take: the other end of a connection may be a thread of this process."""
+"""Seconds that closing may take: the other end of a connection may be a thread of this process."""
 
 
 @dataclass(frozen=True)
 class Open:
-    """How much is open."""
+    """Numbers of open resources."""
 
     threads: int
     sockets: int
@@ -38,7 +38,7 @@ class Open:
         return cls(threading.active_count(), sockets, files)
 
     def more_than(self, before: Open) -> str:
-        """What there is now that was not there before, in words; empty where there is none."""
+        """Returns the resources opened since `before`, in words; empty if there are none."""
         said = []
         for name in ("threads", "sockets", "files"):
             more = getattr(self, name) - getattr(before, name)
@@ -49,10 +49,10 @@ class Open:
 
 @contextmanager
 def leaving_nothing_open() -> Iterator[None]:
-    """Raises Unmet where more is open afterwards, or where something had to be collected to be closed.
+    """Raises Unmet if more is open afterwards, or if something was closed by garbage collection only.
 
-    Use it around a second use: what the first one makes once for the process (an executor's pool, a native runtime)
-    is no leak.
+    Wrap a second use in it: resources that the first use creates once for the process (an executor's pool, a native
+    runtime) are no leak.
     """
     before = Open.now()
     with warnings.catch_warnings(record=True) as seen, _collecting_only_what_is_new():
@@ -71,7 +71,7 @@ def leaving_nothing_open() -> Iterator[None]:
 
 @contextmanager
 def _collecting_only_what_is_new() -> Iterator[None]:
-    """What others left behind is neither told nor paid for."""
+    """Freezes the existing objects, so that garbage left by others is neither reported nor collected."""
     gc.freeze()
     try:
         yield

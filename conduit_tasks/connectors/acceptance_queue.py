@@ -1,4 +1,4 @@
-"""The promises of a queue: what was read and not acked comes again, what was acked does not (SEMANTICS T2)."""
+"""Checks of a queue: messages that were read and not acked come again, acked ones do not (SEMANTICS T2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conduit_tasks.connectors.base import Source
 
 
 def queue_checks(checks: Checks, make: Callable[[], Source], marked: Marked, put: Put | None, wait: float) -> None:
-    """Takes everything out of the queue. `wait`: seconds in which a message that is not acked must come again."""
+    """Reads and acks all messages of the queue. `wait`: seconds in which an unacked message must come again."""
     lost, settled = Reading(make), Reading(make)
     with checks.check("what waits is read, by an attempt that is lost") as check:
         deadline = time.monotonic() + wait
@@ -56,8 +56,9 @@ def _rows(reading: Reading) -> list[tuple[object, ...]]:
 
 
 def _take_out(reading: Reading, marked: Marked, most: int, wait: float, least: Set[object] = frozenset()) -> None:
-    """Reads and acks until nothing is left, `least` (positions) and every marked record are there; or nothing more
-    came for `wait` seconds, which the caller finds out."""
+    """Reads and acks until nothing is left and `least` (positions) and every marked record were read, or until nothing
+    came for `wait` seconds. Raises Unmet if positions of `least` are missing then; missing marks are for the caller to
+    find."""
     deadline = time.monotonic() + wait
     while True:
         before = reading.count

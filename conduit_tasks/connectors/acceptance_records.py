@@ -1,4 +1,4 @@
-"""Records that are found again: each carries a mark of its own, however the system in between stores it."""
+"""Records with a unique mark each, by which they are found again, however the system in between stores them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ KEYS = 7
 
 @dataclass
 class Marked:
-    """Makes records of one test; no two are the same, nor the same as another test's in the same system."""
+    """Makes the records of one test, all different from each other and from those of other tests in the same system."""
 
     nonce: str = field(default_factory=lambda: secrets.token_hex(4))
     made: list[str] = field(default_factory=list)
 
     def records(self, count: int) -> list[Record]:
-        """The next `count` records: structured, with text, numbers, a list and null."""
+        """Makes the next `count` records: structured, with text, numbers, a list and null."""
         out = []
         for n in range(len(self.made), len(self.made) + count):
             mark = f"conduit-{self.nonce}-{n:08d}"
@@ -44,7 +44,7 @@ class Marked:
         return out
 
     def count(self, seen: Iterable[Any]) -> Counter[str]:
-        """How often each mark is among what came back: records, text, bytes, or anything JSON can say."""
+        """Counts each mark in the values that came back: records, text, bytes, or anything that JSON can express."""
         pattern = re.compile(rb"conduit-%s-[0-9]{8}" % self.nonce.encode())
         found: Counter[str] = Counter()
         for each in seen:
@@ -56,7 +56,7 @@ class Marked:
 
 
 def once(marked: Marked, found: Counter[str], *, again: bool = False) -> str:
-    """Says how many came back. Raises Unmet where one is missing or, unless `again` is allowed, there twice."""
+    """Returns the number of records, in words. Raises Unmet if one is missing or, unless `again` is set, duplicated."""
     missing = marked.missing(found)
     if missing:
         raise Unmet(f"{len(missing)} of {len(marked.made)} did not come back, the first is {missing[0]}")
@@ -77,6 +77,6 @@ def _text(value: Any) -> bytes:
 
 
 def in_parts(records: Sequence[Record], parts: int) -> list[Sequence[Record]]:
-    """Cut into about equal parts, none of them empty."""
+    """Cuts the records into about equal parts, none of them empty."""
     size = max(1, -(-len(records) // parts))
     return [records[at : at + size] for at in range(0, len(records), size)]

@@ -1,4 +1,4 @@
-"""What the acceptance suite found: one check per promise of `connectors/base.py`."""
+"""Results of the acceptance suite: one check per promise of `connectors/base.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conduit_tasks.errors import AcceptanceFailed
 
 @dataclass
 class Check:
-    """One promise. `passed` None: it could not be tried. `why`: what was seen, or what would make it possible."""
+    """Result of one check. `passed` None: it could not be run. `why`: what was seen, or what is needed to run it."""
 
     side: str
     name: str
@@ -22,28 +22,28 @@ class Check:
 
 @dataclass
 class Report:
-    """All checks of one connector, in the order in which they were made."""
+    """All checks of one connector, in the order in which they were run."""
 
     connector: str
     checks: list[Check] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
-        """Whether no promise is broken; one that could not be tried breaks nothing."""
+        """Whether no check failed; a check that could not be run does not count as failed."""
         return not self.failures()
 
     def failures(self) -> list[Check]:
         return [check for check in self.checks if check.passed is False]
 
     def require(self) -> Report:
-        """Raises AcceptanceFailed, which lists what failed and why."""
+        """Returns the report. Raises AcceptanceFailed, with the reasons, if a check failed."""
         if not self.passed:
             lines = [f"{check.side}: {check.name}: {check.why}" for check in self.failures()]
             raise AcceptanceFailed("\n  ".join([f"connector '{self.connector}' breaks its contract:", *lines]))
         return self
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Returns the report for programs."""
         return {
             "connector": self.connector,
             "passed": self.passed,
@@ -52,11 +52,11 @@ class Report:
 
 
 class Unmet(Exception):
-    """The promise of the check under way is broken; the message says what was seen."""
+    """Failure of the running check; the message says what was seen."""
 
 
 class NotTried(Exception):
-    """The promise cannot be tried here; the message says what it would take."""
+    """The running check cannot be run here; the message says what it needs."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Checks:
 
     @contextmanager
     def check(self, name: str) -> Iterator[Check]:
-        """What is raised inside becomes the check's answer; nothing leaves but an interruption."""
+        """Runs one check: exceptions raised inside become its result; only interruptions are raised further."""
         check = Check(self.side, name)
         self.made.append(check)
         try:
@@ -78,10 +78,10 @@ class Checks:
             check.why = str(reason)
         except Unmet as fault:
             check.passed, check.why = False, str(fault)
-        except Exception as error:  # noqa: BLE001 - whatever a connector raises is its answer
+        except Exception as error:  # noqa: BLE001 - whatever a connector raises is the result
             check.passed, check.why = False, f"{type(error).__name__}: {error}"
 
     @property
     def sound(self) -> bool:
-        """Whether the last check passed, so that what follows has something to stand on."""
+        """Whether the last check passed, so that checks that depend on it can run."""
         return bool(self.made and self.made[-1].passed)

@@ -1,4 +1,4 @@
-"""The promises about settings: everything wrong is named before anything is opened."""
+"""Checks of settings: every error is named before anything is opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = "acceptance-unknown"
 
 
 def settings_checks(checks: Checks, cls: Any, settings: Mapping[str, str]) -> None:
-    """Checks the constructor of one side with these settings, which must be sound. Nothing is opened."""
+    """Checks the constructor of one side with these settings, which must be valid. Nothing is opened."""
     with checks.check("settings are taken, and the object travels to an executor before it is opened"):
         pickle.loads(pickle.dumps(cls(settings)))  # noqa: S301 - our own bytes
     if not checks.sound:

@@ -1,6 +1,6 @@
-"""The promises of a positional source: what is read again is the same, and nothing is missed or read twice.
+"""Checks of a positional source: a second read gives the same records, and none is missed or read twice.
 
-Those of a queue are in `acceptance_queue`.
+The checks of a queue are in `acceptance_queue`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from conduit_tasks.errors import Unavailable
 from conduit_tasks.record.record import OPERATIONS, Record
 
 MOST = 20_000
-"""Records that the suite reads; a source with more does not come to an end."""
+"""Limit of records that the suite reads; a source with more counts as endless."""
 PAGE = 1_000
-"""Records of a micro-batch where the size does not matter."""
+"""Records of a micro-batch if the size does not matter."""
 STEPS = 7
-"""Micro-batches in which everything is read again, about."""
+"""Approximate number of micro-batches in which everything is read again."""
 MORE = 10
-"""Records that are put there once everything was read."""
+"""Records that are written once everything was read."""
 ERROR = "conduit.error"
 """Metadata of a record that cannot be decoded; its data is raw."""
 
 Row = tuple[Any, ...]
-"""One record as it came, comparable."""
+"""One record as it was read, comparable."""
 Put = Callable[[Sequence[Record]], None]
 """Puts records into the system that the source reads."""
 
@@ -51,24 +51,24 @@ class InMemory:
 
 @dataclass
 class Reading:
-    """What a source gave, and how far it is."""
+    """Records that a source gave, and its position."""
 
     make: Callable[[], Source]
     position: Position = field(default_factory=dict)
     rows: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
-    """(partition, part) → its records, in order."""
+    """(partition, part) → records, in order."""
     records: list[Record] = field(default_factory=list)
     slices: int = 0
     ends: Position = field(default_factory=dict)
-    """Where the slices of the last step ended: what a queue is told when they are confirmed."""
+    """Ends of the slices of the last step: the position that a queue is given to ack."""
 
     @property
     def count(self) -> int:
         return len(self.records)
 
     def step(self, most: int, *, twice: bool = False, ack: Position | None = None) -> int:
-        """One micro-batch of at most `most` records by an instance of its own; `twice`: every slice is read by
-        another one again, and must be the same. Then `ack` is acked. Returns how many slices there were."""
+        """Reads one micro-batch of at most `most` records with a new instance, then acks `ack`. `twice`: every slice is
+        read again by another instance, and must be the same. Returns the number of slices."""
         source = self.make()
         try:
             slices = [_through_json(each) for each in source.plan(dict(self.position), Limit(records=most))]
@@ -81,7 +81,7 @@ class Reading:
             for slice in slices:
                 self._take(slice, twice)
             if source.in_driver and self.count == count:
-                # What is there is known to its session alone, which is asked by reading.
+                # Only its session knows what is there, and only reading asks the session.
                 return 0
             if slices and self.position == before:
                 raise Unmet(f"plan made a slice that leads nowhere: {slices[0]}")
@@ -92,7 +92,7 @@ class Reading:
         return len(slices)
 
     def settle(self) -> None:
-        """Acks what the last step read, by an instance of its own, as a task of its own does."""
+        """Acks the slices of the last step with a new instance, as a separate task does."""
         source = self.make()
         try:
             source.ack(self.ends)
@@ -101,7 +101,7 @@ class Reading:
 
     def _take(self, slice: Slice, twice: bool) -> None:
         rows, records, end = self._read(slice)
-        # Reading an open slice again may give other records; what the first to land found is fixed.
+        # Reading an open slice again may give other records; the first read that lands fixes them.
         if twice and not slice.open and self._read(slice)[0] != rows:
             raise Unmet(f"part '{slice.part}' from {slice.start} to {slice.end}: the second read differs")
         if slice.records is not None and slice.records != len(rows):
@@ -115,7 +115,7 @@ class Reading:
             raise Unmet(f"more than {MOST} records came; give a source that comes to an end, a small one")
 
     def _read(self, slice: Slice) -> tuple[list[Row], list[Record], Any]:
-        """By an instance of its own, as in an executor: rows, records, and where the slice ended."""
+        """Reads a slice with a new instance, as in an executor. Returns rows, records, and the end of the slice."""
         source = self.make()
         try:
             rows, records = _read(source, slice)
@@ -129,7 +129,7 @@ class Reading:
 
 
 def source_checks(checks: Checks, make: Callable[[], Source], marked: Marked, put: Put | None, wait: float) -> None:
-    """Reads everything there is; `put` makes more. `wait`: seconds until what was put must be seen."""
+    """Reads all records there are; `put` writes more. `wait`: seconds in which those must become readable."""
     whole = Reading(make)
     with checks.check("everything that is there is read") as check:
         drain(whole, marked, wait)
@@ -143,7 +143,7 @@ def source_checks(checks: Checks, make: Callable[[], Source], marked: Marked, pu
     resumed = Reading(make)
     most = max(1, whole.count // STEPS)
     with checks.check("a slice that is read again gives the same, in small steps and after acks") as check:
-        # The position is the broker's: acks trail what was read.
+        # The position comes from the broker: acks trail the reads.
         resumed.step(most, twice=True, ack={})
         with leaving_nothing_open():
             acked: Position = {}
@@ -176,7 +176,7 @@ def source_checks(checks: Checks, make: Callable[[], Source], marked: Marked, pu
 
 
 def maker(cls: type[Source], settings: Mapping[str, str]) -> Callable[[], Source]:
-    """Makes the source as the engine does."""
+    """Returns a function that makes the source as the engine does."""
     receipts = InMemory()
 
     def make() -> Source:
@@ -213,7 +213,7 @@ def _read(source: Source, slice: Slice) -> tuple[list[Row], list[Record]]:
 
 
 def _through_json(slice: Slice) -> Slice:
-    """As the broker keeps it."""
+    """Returns the slice as the broker stores it, as JSON. Raises Unmet if that changes it."""
     import orjson
 
     kept = Slice(**orjson.loads(orjson.dumps(asdict(slice))))
@@ -223,8 +223,8 @@ def _through_json(slice: Slice) -> Slice:
 
 
 def drain(reading: Reading, marked: Marked, wait: float) -> None:
-    """Reads until nothing is left and every marked record is there, or until nothing came for `wait` seconds; what may
-    recover by itself is waited for as long, as a pipeline does."""
+    """Reads until nothing is left and every marked record is there, or until nothing came for `wait` seconds.
+    Unavailable is retried for as long, as in a pipeline, and raised after that."""
     deadline = time.monotonic() + wait
     while True:
         try:

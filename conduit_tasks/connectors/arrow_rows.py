@@ -18,10 +18,10 @@ from conduit_tasks.record.schema import AFTER_STRUCTURED, RECORD_FIELDS, read_ba
 ERROR = "conduit.error"
 
 FORMS = ("payload", "opencdc")
-"""What a row is: the payload's fields, or the whole record in columns of fixed types."""
+"""Forms of a row: the payload's fields, or the whole record in columns of fixed types."""
 
 LEVELS = 90
-"""Of a column. Readers of Parquet refuse a whole file whose schema has more, Arrow at 100: every row of it."""
+"""Limit of the levels of a column. Readers of Parquet refuse a deeper file with all its rows (Arrow: at 100)."""
 
 OPENCDC = pa.schema(
     [
@@ -34,14 +34,14 @@ OPENCDC = pa.schema(
         pa.field("after", pa.string()),
     ]
 )
-"""`key`, `before` and `after` are JSON: raw data a string, as `Record.to_opencdc` has it."""
+"""Columns of `opencdc`. `key`, `before` and `after` are JSON; raw data is a JSON string, as in `Record.to_opencdc`."""
 
 
 def table_of(records: Sequence[Record], form: str) -> pa.Table:
-    """The records as rows, in order.
+    """Returns the records as rows, in order.
 
-    Raises Refused where a record has no structured payload to be a row, or where the values of a field fit no common
-    type; bisection then finds the record, or parts those that do not go together.
+    Raises Refused if a record has no structured payload to be a row, or if the values of a field fit no common type;
+    bisection then finds the record, or separates records that do not go together.
     """
     if form == "opencdc":
         return pa.Table.from_pylist([_opencdc(r) for r in records], OPENCDC)
@@ -61,7 +61,7 @@ def table_of(records: Sequence[Record], form: str) -> pa.Table:
 
 
 def _levels(type_: pa.DataType) -> int:
-    """Levels of Parquet's schema below a column, one at a time: types are nested as deeply as data."""
+    """Counts the levels of Parquet's schema below a column, without recursion: types are nested as deeply as data."""
     deepest, todo = 0, [(type_, 1)]
     while todo:
         each, level = todo.pop()
@@ -73,14 +73,14 @@ def _levels(type_: pa.DataType) -> int:
 
 
 def written_rows(rows: Rows, form: str) -> pa.Table:
-    """As `table_of`, for a batch-wise destination."""
+    """Returns rows as `table_of` does, for a batch-wise destination."""
     return table_of(rows.records(), form)
 
 
 def batch_of(rows: pa.RecordBatch, part: str, first: int, key: str | None) -> pa.RecordBatch:
-    """Rows as READ_SCHEMA, their fields as payload. Positions are `<part>:<row>`; `key`: the field of the key.
+    """Returns rows as READ_SCHEMA, their fields as payload. Positions are `<part>:<row>`; `key`: the field of the key.
 
-    Raises SourceError where two columns, or two fields of a struct, have one name.
+    Raises SourceError if two columns, or two fields of a struct, have the same name.
     """
     check_names(rows.schema, part)
     values, bad = _values(rows)
@@ -95,7 +95,8 @@ def batch_of(rows: pa.RecordBatch, part: str, first: int, key: str | None) -> pa
 
 
 def check_names(columns: Iterable[str | pa.Field], where: str) -> None:
-    """Raises SourceError where two have one name, of which a record would keep the last, also within a column."""
+    """Raises SourceError if two columns, or two fields within one, have the same name: a record would keep only the
+    last."""
     seen: set[str] = set()
     for column in columns:
         name = column if isinstance(column, str) else column.name
@@ -107,7 +108,7 @@ def check_names(columns: Iterable[str | pa.Field], where: str) -> None:
 
 
 def _values(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """The rows, and why which of them cannot be read: Arrow does not look whether a text is UTF-8."""
+    """Returns the rows, and errors by row that cannot be read: Arrow does not check that a text is UTF-8."""
     try:
         return rows.to_pylist(), {}
     except UnicodeDecodeError:
@@ -135,12 +136,13 @@ def _opencdc(record: Record) -> dict[str, Any]:
 
 
 def json_of(value: Any) -> bytes:
-    """JSON of a row: decimals as text, bytes in base64, durations in seconds, times as ISO 8601 says."""
+    """Returns the JSON of a row: decimals as text, bytes in base64, durations in seconds, times in ISO 8601."""
     return jsons.raw(value, _plain)
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not have: decimals as text, which keeps every digit, bytes in base64, durations in seconds."""
+    """Converts types that JSON does not have: decimals to text, which keeps every digit, bytes to base64, durations to
+    seconds."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, bytes):
@@ -152,7 +154,7 @@ def _plain(value: Any) -> Any:
 
 
 def key_of(value: Any) -> bytes | None:
-    """A field's value as a record's key."""
+    """Returns a field's value as a record's key."""
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else json_of(value)

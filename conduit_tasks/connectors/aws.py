@@ -1,7 +1,7 @@
-"""What the connectors of Amazon's services (and of servers that speak like them) share: options, clients, errors.
+"""Options, clients and errors for the connectors of Amazon's services (and of compatible servers).
 
 Credentials come from the options, or else from the usual chain: environment, shared files and `profile`, the role of
-the container or machine. Nothing of them is kept in a position, a state or a message.
+the container or machine. They are never kept in a position, a state or a message.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ OPTIONS = (
 )
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 5, 60
-"""Seconds. The longest poll waits 20."""
+"""Timeouts in seconds. The longest poll waits 20."""
 RETRIES = 4
-"""Attempts of one call at throttling and lost connections, by the client itself, seconds apart."""
+"""Attempts of one call, which the client itself repeats after throttling and lost connections, seconds apart."""
 
 CALL = RETRIES * (CONNECT_TIMEOUT + READ_TIMEOUT) + 20.0
-"""Seconds that one call takes at most, its attempts and their pauses together."""
+"""Limit of the seconds that one call takes, with its attempts and the pauses between them."""
 
 _LOCK = threading.Lock()
 _TRANSIENT = frozenset(
@@ -40,13 +40,13 @@ _TRANSIENT = frozenset(
 
 
 def check(settings: Mapping[str, str], name: str) -> None:
-    """Raises ConfigError where the options do not go together."""
+    """Raises ConfigError if the options do not go together."""
     if ("access-key-id" in settings) != ("secret-access-key" in settings):
         raise ConfigError(f"{name}: options 'access-key-id' and 'secret-access-key' are given together, or neither")
     if "session-token" in settings and "access-key-id" not in settings:
         raise ConfigError(f"{name}: option 'session-token' belongs to 'access-key-id', which is missing")
     for option in ("access-key-id", "secret-access-key", "session-token"):
-        # They become headers; the client prints one that cannot be.
+        # They become headers; the client prints a value that cannot be one.
         if not all("!" <= character <= "~" for character in settings.get(option, "")):
             raise ConfigError(
                 f"{name}: option '{option}' holds a blank, a line break or what is no ASCII; leave it out"
@@ -56,17 +56,17 @@ def check(settings: Mapping[str, str], name: str) -> None:
 
 
 def check_address(url: str, option: str) -> None:
-    """Raises ConfigError where it is no address without user and password: messages show it."""
+    """Raises ConfigError if it is no address, or holds a user or a password: messages show it."""
     check_no_login(url, option, "use 'access-key-id' and 'secret-access-key'")
     if not re.match("https?://[^/]", url):
         raise ConfigError(f"{option} must begin with http:// or https:// and name a host")
 
 
 def client(service: str, settings: Mapping[str, str], connections: int = 10, *, timeout: float | None = None) -> Any:
-    """A client of its own; to be closed. Raises ConfigError: no library, no region, no such profile.
+    """Returns a new client; the caller closes it. Raises ConfigError if the library, region or profile is missing.
 
-    `timeout`: seconds for an answer, and one attempt: the caller tries again, and what it gave up must not be sent
-    once more behind its back.
+    `timeout`: seconds for an answer. With it the client makes one attempt only: the caller retries, and a request that
+    it gave up must not be sent again without its knowledge.
     """
     try:
         from botocore.config import Config
@@ -83,7 +83,7 @@ def client(service: str, settings: Mapping[str, str], connections: int = 10, *, 
         user_agent_extra="conduit-tasks",
     )
     try:
-        # A session is not for several threads, what it makes is.
+        # A session is not thread-safe; the clients that it makes are.
         with _LOCK:
             return _session(settings.get("profile")).client(
                 service,
@@ -100,33 +100,33 @@ def client(service: str, settings: Mapping[str, str], connections: int = 10, *, 
 
 @lru_cache(maxsize=8)
 def _session(profile: str | None) -> Any:
-    """Kept, as making one reads half a megabyte of descriptions."""
+    """Returns a cached session, as making one reads half a megabyte of descriptions."""
     import boto3
 
     return boto3.session.Session(profile_name=profile)
 
 
 def code(error: Exception) -> str:
-    """The service's code of an error, without the prefix that SQS puts before some; empty where it did not answer."""
+    """Returns the service's code of an error, without the prefix that SQS puts before some; empty without an answer."""
     response = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", "")).removeprefix("AWS.SimpleQueueService.")
 
 
 def status(error: Exception) -> int | None:
-    """The answer's HTTP status."""
+    """Returns the answer's HTTP status; None without an answer."""
     response = getattr(error, "response", None) or {}
     found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return None if found is None else int(found)
 
 
 def transient(error: Exception) -> bool:
-    """Whether trying again may help (SEMANTICS T6): no answer, throttling, an error of the server."""
+    """Returns whether a retry may help (SEMANTICS T6): after no answer, throttling, an error of the server."""
     found = status(error)
     return found is None or found >= 500 or found in (408, 429) or code(error) in _TRANSIENT
 
 
 def explain(what: str, error: Exception) -> str:
-    """What failed, why, and what to do."""
+    """Returns a message with the failure, its reason, and what to do."""
     found = code(error)
     todo = "it is tried again"
     if not transient(error):
@@ -136,14 +136,15 @@ def explain(what: str, error: Exception) -> str:
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """What calls of a client raise."""
+    """Returns the exceptions that calls of a client raise."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     return BotoCoreError, ClientError
 
 
 class Failing:
-    """What calls of a client raise becomes `kind`, told as something that `what` says. Raises ConfigError as it is."""
+    """Context that turns errors of a client's calls into `kind`, with `what` in the message; others, such as
+    ConfigError, pass unchanged."""
 
     def __init__(self, kind: type[Exception], what: str) -> None:
         self._kind, self._what = kind, what

@@ -1,8 +1,7 @@
-"""Several records in one request, an outcome each (SEMANTICS C17).
+"""Several records in one request, with an outcome each (SEMANTICS C17).
 
-Records whose sends overlap travel together. A target that does not tell of each takes a request as a whole or refuses
-it as a whole; one that is refused is sent again in halves, so that the record at fault is found and the others are not
-blamed.
+Records whose sends overlap share a request. A target without outcomes per record takes or refuses a request as a
+whole; a refused request is sent again in halves, so that only the record at fault is refused.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from conduit_tasks.errors import Unavailable
 from conduit_tasks.record.record import Record
 
 Exchange = Callable[[list[Record]], Awaitable[Outcome | list[Outcome]]]
-"""One request: what became of all of it, or of each record."""
+"""Function that sends one request and returns one outcome for all of it, or one per record."""
 
 
 Batch = list[tuple[Record, "asyncio.Future[Outcome]"]]
 ENDING = 5.0
-"""Seconds that requests have to end in when they are given up."""
+"""Seconds that cancelled requests are given to end."""
 
 
 def _failed(batch: Batch, error: Exception) -> None:
@@ -30,7 +29,7 @@ def _failed(batch: Batch, error: Exception) -> None:
 
 
 class Batcher:
-    """`most` records a request at most; the first of them waits `delay` seconds for others. One event loop."""
+    """Batches of at most `most` records; the first record waits `delay` seconds for others. For one event loop."""
 
     def __init__(self, exchange: Exchange, most: int, delay: float) -> None:
         self._exchange, self._most, self._delay = exchange, most, delay
@@ -39,7 +38,7 @@ class Batcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def send(self, record: Record) -> Outcome:
-        """What became of this record."""
+        """Sends the record with others and returns its outcome."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Outcome] = loop.create_future()
         self._waiting.append((record, answer))
@@ -50,7 +49,7 @@ class Batcher:
         return await answer
 
     async def close(self) -> None:
-        """Gives up what is on its way: its senders are told at once."""
+        """Cancels all requests; the senders of their records get Unavailable at once."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -64,7 +63,7 @@ class Batcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # Whoever was given up by its sender in the meantime is not sent: nobody would hear of it.
+        # A record whose sender gave up in the meantime is not sent: nobody would receive its outcome.
         batch, self._waiting = [each for each in self._waiting if not each[1].done()], []
         if batch:
             task = asyncio.create_task(self._answered(batch))
@@ -72,13 +71,13 @@ class Batcher:
             task.add_done_callback(self._tasks.discard)
 
     async def _answered(self, batch: Batch) -> None:
-        """Every sender of the batch hears: what became of its record, or what went wrong."""
+        """Sends a batch; every sender receives the outcome of its record, or the error."""
         try:
             await self._bring(batch)
         except asyncio.CancelledError:
             _failed(batch, Unavailable("closed while it was sent"))
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs to judge
+        except Exception as error:  # noqa: BLE001 - the senders judge it
             _failed(batch, error)
 
     async def _bring(self, batch: Batch) -> None:

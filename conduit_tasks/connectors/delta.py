@@ -1,6 +1,6 @@
-"""Delta tables, by delta-rs: what versions add to them as records; records appended, effectively once.
+"""Delta tables, by delta-rs: a source of the rows that versions add, and a destination that appends effectively once.
 
-This module is light: what reads and writes is imported when it does (docs/connectors/delta.md).
+This module is light: the code that reads and writes is imported when it is needed (docs/connectors/delta.md).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NO_BOUND = 1 << 62
 
 
 class DeltaSource(Source):
-    """Token: {"version", "file", "row": the next to read}; "whole" as long as the table itself is being read, as it
-    was at that version. A record's position: `<file within the table>:<row>`.
+    """Token: {"version", "file", "row": the next to read}; "whole" as long as the table itself, as of that version, is
+    read. A record's position: `<file within the table>:<row>`.
     """
 
     spec = Spec(
@@ -118,14 +118,14 @@ class DeltaSource(Source):
 
 
 def table_uri(path: str) -> str:
-    """A URI as it is; a folder relative to home."""
+    """Returns a URI as it is, a folder relative to home. Raises ConfigError for file://."""
     if path.startswith("file://"):
         raise ConfigError("delta: option 'path': write a folder without file://")
     return path if "://" in path else installation().path(path)
 
 
 def _texts(partition: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of partition columns as text, which is what the log has and JSON takes."""
+    """Returns values of partition columns as text, as the log holds them and JSON can."""
     return {n: v if v is None else str(v).lower() if isinstance(v, bool) else str(v) for n, v in partition.items()}
 
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class DeltaDestination(BatchDestination):
-    """Keeps the number of the last row in the commit of the rows, as `txn` of its own application id (Delta protocol,
-    "Transaction identifiers"): a write that comes again is left out, and of two writers only one commits (B8, O5).
+    """Stores the number of the last row in the commit of the rows, as `txn` of its own application id (Delta protocol,
+    "Transaction identifiers"): a repeated write is skipped, and only one of two writers commits (B8, O5).
     """
 
     effectively_once = True
     keeps_index = True
     forks = False
-    """The library's threads are not there in a fork, and it refuses to go on."""
+    """The library's threads do not exist in a fork, and it refuses to go on."""
 
     spec = Spec(
         "delta",
@@ -76,7 +76,7 @@ class DeltaDestination(BatchDestination):
         return library().DeltaTable(self._uri, storage_options=self._options)
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
-        """One commit. Raises Refused, Unavailable."""
+        """Makes one commit. Raises Refused, Unavailable."""
         from conduit_tasks.connectors.arrow_rows import written_rows
 
         table = written_rows(rows, self.settings["rows"])
@@ -93,7 +93,7 @@ class DeltaDestination(BatchDestination):
         return None
 
     def _advance(self, numbers: RowNumbers) -> tuple[int, Any]:
-        """How many of the rows are there already, and what tells of the rest."""
+        """Returns the number of rows that the table has already, and the transaction that records the others."""
         from conduit_tasks.connectors.delta_log import library
 
         application = f"conduit/{numbers.pipeline}/{numbers.destination}/{numbers.epoch}"
@@ -101,7 +101,7 @@ class DeltaDestination(BatchDestination):
         return had, library().Transaction(application, last)
 
     def _fitting(self, table: pa.Table) -> pa.Table:
-        """The rows in the table's own types. Columns without any value say nothing of a type, and are left out."""
+        """Returns the rows in the table's own types. New columns without any value have no type, and are left out."""
         import pyarrow as pa
 
         known = {} if self._table is None else {f.name: f.type for f in pa.schema(self._table.schema().to_arrow())}
@@ -128,14 +128,15 @@ class DeltaDestination(BatchDestination):
         return pa.table(columns)
 
     def _create(self, table: pa.Table) -> None:
-        """The table with these columns and no row, or as another writer made it meanwhile: what it has received is read
-        in either case before anything is added, so that two who both saw no table do not both write the same."""
+        """Creates the table with these columns and no row, or loads the one that another writer created meanwhile. In
+        either case the number of its last row is read before any is added, so that two writers that both found no
+        table do not both write the same rows."""
         from conduit_tasks.connectors.delta_log import library
 
         deltalake = library()
         self.still_ours()
         try:
-            with suppress(deltalake.exceptions.CommitFailedError):  # made at the same moment
+            with suppress(deltalake.exceptions.CommitFailedError):  # created at the same moment
                 deltalake.write_deltalake(
                     self._uri, table.slice(0, 0), mode="ignore", partition_by=self._by, storage_options=self._options
                 )
@@ -147,7 +148,7 @@ class DeltaDestination(BatchDestination):
         from conduit_tasks.connectors.delta_log import library
 
         deltalake = library()
-        # Invariant 4: whoever lost the lease meanwhile does not commit (the txn guards what this look cannot).
+        # Invariant 4: a worker that lost the lease meanwhile does not commit (the txn covers what this check cannot).
         self.still_ours()
         try:
             deltalake.write_deltalake(

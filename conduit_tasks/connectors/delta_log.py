@@ -1,4 +1,4 @@
-"""What the commits of a Delta table say, as far as a reader of its growth needs it (Delta protocol, "Actions")."""
+"""Commits of a Delta table, as far as a reader of its additions needs them (Delta protocol, "Actions")."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conduit_tasks.errors import ConfigError, SourceError
 
 
 def library() -> Any:
-    """The package `deltalake`. Raises ConfigError where it is not installed."""
+    """Returns the package `deltalake`. Raises ConfigError if it is not installed."""
     try:
         import deltalake
     except ImportError:
@@ -35,7 +35,7 @@ class Added:
 
 
 class DeltaLog:
-    """A table that is there, opened for reading. Raises SourceError naming it."""
+    """An existing table, opened for reading. Raises SourceError, which names it."""
 
     def __init__(self, uri: str, settings: Mapping[str, str]) -> None:
         deltalake = library()
@@ -54,7 +54,7 @@ class DeltaLog:
 
     @property
     def version(self) -> int:
-        """The newest."""
+        """The newest version."""
         return int(self.table.version())
 
     @property
@@ -67,7 +67,7 @@ class DeltaLog:
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self._options or None))
 
     def whole(self, version: int) -> list[Added]:
-        """Every file of the table as it was at `version`, in the order of their names."""
+        """Returns every file of the table as of `version`, in the order of their names."""
         import pyarrow as pa
 
         self.table.load_as_version(version)
@@ -80,10 +80,10 @@ class DeltaLog:
         ]
 
     def added(self, version: int) -> tuple[list[Added], bool]:
-        """Files that the commit `version` added to the data, and whether it took rows away or changed them.
+        """Returns the files that the commit `version` added to the data, and whether it removed or changed rows.
 
-        Commits that only rearrange data (`dataChange` false: compaction) add nothing. Raises SourceError where the
-        commit is no longer there.
+        Commits that only rearrange data (`dataChange` false: compaction) add nothing. Raises SourceError if the
+        commit no longer exists.
         """
         added: list[Added] = []
         removed = False

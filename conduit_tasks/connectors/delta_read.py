@@ -15,7 +15,8 @@ from conduit_tasks.record.parquet import opened
 
 
 def read_slice(log: DeltaLog, slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
-    """The rows of one file of the table, with the values of the partition columns, which it does not hold itself."""
+    """Yields the rows of one file of the table, with the values of the partition columns, which the file does not
+    hold."""
     path, begin = slice.hint["path"], slice.hint["row"]
     schema = pa.schema(log.table.schema().to_arrow())
     try:

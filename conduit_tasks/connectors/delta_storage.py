@@ -1,4 +1,4 @@
-"""The object store that a Delta table lies in: its options, which may hold keys."""
+"""Options of the object store of a Delta table; they may hold keys."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STORAGE = "storage."
 
 
 def storage_options(settings: Mapping[str, str]) -> dict[str, str]:
-    """As the object store calls them."""
+    """Returns the options under their names in the object store."""
     return {name.removeprefix(STORAGE): value for name, value in settings.items() if name.startswith(STORAGE)}
 
 
 def check_storage(settings: Mapping[str, str]) -> None:
-    """Raises ConfigError where the address of a store holds a password: the client's errors show it."""
+    """Raises ConfigError if the address of a store holds a password: the client's errors show it."""
     for name, value in settings.items():
         if name.startswith(STORAGE) and "://" in value:
             check_no_login(value, f"delta: option '{name}'", "give the keys as options of their own")

@@ -1,6 +1,6 @@
 """Files: read line by line or row by row, appended to record by record (docs/connectors/file.md).
 
-This module is light: what reads and writes is imported when it does.
+This module is light: the code that reads and writes is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class FileSource(Source):
-    """Files that only grow, in name order (C9). Part: the file's path, relative to home where it lies below it.
+    """Files that only grow, in name order (C9). Part: the file's path, relative to home if it lies below it.
 
-    Parquet files are whole, and of them the token is {"row", "rows", "size", "crc"}.
+    Parquet files are whole; their token is {"row", "rows", "size", "crc"}.
 
     Token: {"offset": bytes read, "crc": CRC-32 of up to 4 KiB before it}: a file that was shortened or replaced
-    is Missing, never read as if it had grown; with `missing: skip` it is a new one, in its next "life" (from 1). A
-    record's position: `<part>:<byte offset it begins at>`, `<part>#<life>:…` in a later life (`file_open.place_of`).
+    raises Missing, and is never read as if it had grown; with `missing: skip` it is a new file, in its next "life"
+    (from 1). A record's position: `<part>:<byte offset it begins at>`, `<part>#<life>:…` in a later life
+    (`file_open.place_of`).
     """
 
     local = True
@@ -97,7 +98,7 @@ class FileSource(Source):
         from conduit_tasks.connectors.file_open import grown, parts_of
 
         parts = [part for part in parts_of(self.settings["path"]) if grown(part, position.get(part))]
-        # What has grown may hold no whole record yet, or a header alone.
+        # A file that has grown may hold no whole record yet, or only a header.
         try:
             return bool(parts and self._plan(parts, position, Limit(records=1)))
         except PartLeftOut:
@@ -112,7 +113,7 @@ class FileSource(Source):
         from conduit_tasks.connectors.file_open import parts_of, path_of
 
         there = set(parts_of(self.settings["path"]))
-        # A folder that is not mounted has no files at all: what it holds is not gone. Nor is what `path` leaves out.
+        # A folder that is not mounted has no files at all: they are not gone. Nor are files that `path` leaves out.
         away = position.keys() - there if there else set()
         return {part for part in away if not os.path.lexists(path_of(part))}
 
@@ -135,7 +136,7 @@ class FileSource(Source):
                 slices.extend(self._of_file(part, only, position.get(part), planner, room))
             except NotWhole:
                 if not by_file:
-                    break  # what comes after it in their one order waits for it
+                    break  # later files of the same stream wait for it
             except SourceError as error:
                 trouble = trouble or error
                 if not by_file:
@@ -147,8 +148,8 @@ class FileSource(Source):
         raise trouble
 
     def _of_file(self, part: str, only: str | None, token: Any | None, planner: Planner, room: Room) -> Iterator[Slice]:
-        """What one file has past its position. Raises SourceError behind the last that can be read, NotWhole where it
-        is being written. `only`: the one file there is to be."""
+        """Yields the slices of one file past its position. Raises SourceError after the last slice that can be read,
+        NotWhole if the file is being written. `only`: the part, if there is only one."""
         from conduit_tasks.connectors.file_open import SourceFile
 
         try:
@@ -175,8 +176,8 @@ class FileSource(Source):
             )
 
     def _since(self, file: SourceFile, token: Any | None) -> Any | None:
-        """Where a file goes on: its token, None from the beginning. Of one that is another by now `missing` says
-        whether it begins a new life: what was not read of the old one is gone."""
+        """Returns the token to continue from, None for the beginning. If the file was replaced, `missing` decides
+        whether it begins a new life; unread data of the old file is gone. Raises Missing if it does not."""
         from conduit_tasks.connectors import file_parquet
 
         if token is None:

@@ -14,7 +14,7 @@ from conduit_tasks.connectors.file_framing import Bounds, CsvFraming, payload_en
 from conduit_tasks.connectors.file_open import SourceFile
 
 _ESCAPED = np.zeros(256, bool)
-"""Bytes that JSON does not take as they are."""
+"""Bytes that JSON strings must escape."""
 _ESCAPED[:32] = _ESCAPED[ord('"')] = _ESCAPED[ord("\\")] = True
 
 
@@ -43,11 +43,11 @@ class CsvRows:
         self.key = None if key is None else self.names.index(key)
 
     def columns(self, data: bytes, bounds: Bounds) -> tuple[pa.Array, pa.Array | None, dict[int, str]]:
-        """(payloads, keys, errors by row): a row that cannot be decoded keeps its bytes as payload."""
+        """Returns (payloads, keys, errors by row). A row that cannot be decoded keeps its bytes as payload."""
         return self._fast(data, len(bounds.starts)) or self._slow(data, bounds)
 
     def _fast(self, data: bytes, rows: int) -> tuple[pa.Array, pa.Array | None, dict[int, str]] | None:
-        """By Arrow; None where it does not see exactly these rows (a damaged one, a lone `\\r`, no UTF-8)."""
+        """Decodes with Arrow; None if it does not find exactly these rows (a damaged one, a lone `\\r`, no UTF-8)."""
         names = [str(i) for i in range(len(self.names))]
         try:
             table = pacsv.read_csv(
@@ -88,7 +88,7 @@ class CsvRows:
         return pc.binary_join_element_wise(*pieces, "").cast(pa.binary())
 
     def _slow(self, data: bytes, bounds: Bounds) -> tuple[pa.Array, pa.Array | None, dict[int, str]]:
-        """Row by row: what cannot be decoded is told apart from the rest, which is not held up by it."""
+        """Decodes row by row, so that a row that cannot be decoded does not hold up the others."""
         payloads: list[bytes] = []
         keys: list[bytes | None] = []
         errors: dict[int, str] = {}
@@ -117,7 +117,7 @@ def _needs_escape(column: pa.Array) -> bool:
 
 
 def _json_strings(column: pa.Array) -> pa.Array:
-    """Each value as a JSON string, null as `null`."""
+    """Returns each value as a JSON string, null as `null`."""
     if _needs_escape(column):
         values = column.to_pylist()
         return pa.array(["null" if v is None else orjson.dumps(v).decode() for v in values], pa.string())

@@ -1,4 +1,4 @@
-"""A file destination: appends whole records, and goes back to exactly what was confirmed."""
+"""A file destination: appends whole records, and cuts the file back to exactly the confirmed ones."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from conduit_tasks.connectors.parquet_folder import ParquetFolder
 
 FORMS = ("payload", "opencdc")
-"""What a row of a table is: `arrow_rows.FORMS`, which is not imported before there is something to write."""
+"""Forms of a row of a table, as `arrow_rows.FORMS`, which is not imported before there is something to write."""
 GUARD = 4096
-"""Bytes before the end of what is confirmed whose checksum tells whether the file is still the one that was written."""
+"""Bytes before the confirmed end whose checksum tells whether the file is still the one that was written."""
 _SDK_FORMAT = "sdk.record.format"
 
 
 class FileDestination(BatchDestination):
     """State: {"path", "size": bytes confirmed, "owner", "crc": CRC-32 of up to 4 KiB before `size`}. On `open` the file
-    is cut back to `size`, so that after a crash nothing is there twice and no line is torn. Without a state, what is in
-    the file already is kept.
+    is cut back to `size`, so that after a crash no line is duplicated or torn. Without a state, the existing content is
+    kept.
 
-    A write is durable (fsync) when it returns. The disk being full is Unavailable, after cutting back. With
+    A write is durable (fsync) when it returns. A full disk raises Unavailable, after cutting back. With
     `format: parquet` the state is that of `parquet_folder`.
     """
 
@@ -80,7 +80,7 @@ class FileDestination(BatchDestination):
 
     @property
     def path(self) -> Path:
-        """The file itself: by two names (a link) it is one, and belongs to one."""
+        """Path of the file with links resolved: a file with two names belongs to one destination."""
         return Path(os.path.realpath(settings().path(self.settings["path"])))
 
     @property
@@ -89,7 +89,7 @@ class FileDestination(BatchDestination):
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Cuts the file back to `state`. Raises Unavailable (locked by another process, no room, no permission), and
-        ConfigError where the file is no longer the one of the state, so that cutting it would harm it."""
+        ConfigError if the file is no longer the one of the state, so that cutting it would harm it."""
         self.close()
         path = self.path
         if self.format == "parquet":
@@ -104,11 +104,12 @@ class FileDestination(BatchDestination):
             existed = path.exists()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             if not existed or state is None:
-                # Whoever made it may have died before its entry was durable; once confirmed, it must be.
+                # The process that created it may have died before its entry was durable; once confirmed, it must be.
                 sync_folder(path.parent)
             # A holder that lost its lease may still be writing; two writers never share the file.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Invariant 4: one that stood still until its successor was done must not cut that one's records away.
+            # Invariant 4: a worker that was paused until its successor was done must not cut off the successor's
+            # records.
             self.still_ours()
             size = os.fstat(self._fd).st_size
             self._size = self._confirmed(path, size, state)
@@ -126,11 +127,11 @@ class FileDestination(BatchDestination):
             raise
 
     def _confirmed(self, path: Path, size: int, state: dict[str, Any] | None) -> int:
-        """The length that is confirmed; sets the owner."""
+        """Returns the confirmed length; sets the owner. Raises ConfigError if the file does not fit the state."""
         ledger = file_ledger.read(path)
         theirs = None if state is None else state["owner"]
         if ledger is not None and ledger.previous == theirs and (theirs or ledger.by in (None, self._me)):
-            # Nothing of this owner was confirmed: whatever it wrote goes.
+            # Nothing of this owner was confirmed: all that it wrote is cut off.
             if not size and ledger.start:
                 ledger = file_ledger.begin(path, theirs, 0, self._me)
             if size < ledger.start:
@@ -142,7 +143,7 @@ class FileDestination(BatchDestination):
             return size
         confirmed = int(state["size"])
         if not size and confirmed:
-            # Moved away whole, as log rotation does: what follows begins a new file.
+            # The file was moved away, as log rotation does: new records begin a new file.
             self._owner = file_ledger.begin(path, theirs, 0, self._me).owner
             return 0
         if ledger is not None and ledger.owner != theirs:
@@ -160,7 +161,8 @@ class FileDestination(BatchDestination):
         return confirmed
 
     def _guard(self, size: int) -> int:
-        """The checksum of what lies before the end of what is confirmed: another file is not cut for ours."""
+        """Returns the checksum of the bytes before the confirmed end, so that another file is not cut in place of
+        ours."""
         assert self._fd is not None
         return zlib.crc32(os.pread(self._fd, min(size, GUARD), max(0, size - GUARD)))
 
@@ -170,7 +172,7 @@ class FileDestination(BatchDestination):
         )
 
     def write(self, rows: Rows) -> dict[str, Any]:
-        """Appends every row, durably. Raises Refused where one cannot be a line or a row, Unavailable."""
+        """Appends every row, durably. Raises Refused if one cannot be a line or a row, Unavailable."""
         if self._folder is not None:
             from conduit_tasks.connectors.arrow_rows import written_rows
 
@@ -206,7 +208,8 @@ class FileDestination(BatchDestination):
         return done
 
     def _cut_back(self) -> None:
-        """A torn line must not be seen by readers, nor fill a full disk further. Where even this fails, `open` cuts."""
+        """Cuts off a torn line, which readers must not see and a full disk has no room for. If this fails, `open` cuts
+        it."""
         assert self._fd is not None
         try:
             os.ftruncate(self._fd, self._size)

@@ -1,6 +1,6 @@
-"""Where records begin and end in a file's bytes, found for a whole chunk at a time.
+"""Bounds of the records in a file's bytes, found for a whole chunk at a time.
 
-Planning and reading use the same framing, so what is counted is what is read. A chunk begins at a record's
+Planning and reading use the same framing, so that the planned records are the ones read. A chunk begins at a record's
 beginning, and each record is framed by its own bytes alone: chunks may be cut differently each time.
 """
 
@@ -19,7 +19,7 @@ NEWLINE, RETURN = 10, 13
 
 
 class Bounds(NamedTuple):
-    """Per record of a chunk: where it starts and where the next may start, its line end included."""
+    """Start and end of each record of a chunk; the end includes the line end, and the next record may start there."""
 
     starts: Offsets
     ends: Offsets
@@ -32,7 +32,8 @@ class LineFraming:
         self.skip_blank = skip_blank
 
     def bounds(self, data: bytes, final: bool) -> Bounds:
-        """The whole records of `data`. `final`: nothing follows, so that what is left over is a record, too."""
+        """Returns the bounds of the whole records of `data`. `final`: nothing follows, so that the rest is a record,
+        too."""
         return self._between(data, np.flatnonzero(_array(data) == NEWLINE) + 1, final)
 
     def _between(self, data: bytes, ends: Offsets, final: bool) -> Bounds:
@@ -48,9 +49,9 @@ class LineFraming:
 
 
 class CsvFraming(LineFraming):
-    """A record is a CSV row (RFC 4180): line ends within quotes belong to it. Blank lines are none.
+    """A record is a CSV row (RFC 4180): line ends within quotes belong to it. Blank lines are no records.
 
-    A quote opens a field only where the field begins; elsewhere it is a character like any other. `delimiter`
+    A quote opens a field only at its beginning; elsewhere it is a character like any other. `delimiter`
     and `quote` are one byte each; without a `quote` there is no quoting.
     """
 
@@ -69,8 +70,8 @@ class CsvFraming(LineFraming):
         if not self.quote or self.quote not in data:
             return self._between(data, newlines + 1, final)
         quotes = np.flatnonzero(array == self.quote[0])
-        # Taken in pairs, quotes open and close; a doubled one closes and opens again at once. That is the whole
-        # truth where every opening one stands at the beginning of a field or behind a closing one.
+        # Taken in pairs, quotes open and close; a doubled one closes and opens again at once. That is
+        # correct if every opening quote stands at the beginning of a field or behind a closing one.
         openers = quotes[0::2]
         before = array[openers - 1]
         sound = (openers == 0) | (before == self.delimiter[0]) | (before == NEWLINE) | (before == self.quote[0])
@@ -79,7 +80,7 @@ class CsvFraming(LineFraming):
         return self._between(data, newlines[np.searchsorted(quotes, newlines) % 2 == 0] + 1, final)
 
     def _row_ends(self, data: bytes) -> Offsets:
-        """Field by field: for chunks with a stray quote."""
+        """Finds the ends field by field: for chunks with a stray quote."""
         ends, at = [], 0
         while at < len(data):
             match = self._field.match(data, at)
@@ -92,7 +93,7 @@ class CsvFraming(LineFraming):
         return np.array(ends, np.int64)
 
     def fields(self, row: bytes) -> list[tuple[bytes, bool]]:
-        """(value, was quoted) of each field of one row, without its line end."""
+        """Returns (value, was quoted) of each field of one row, without its line end."""
         out, at = [], 0
         while True:
             match = self._field.match(row, at)
@@ -109,7 +110,7 @@ class CsvFraming(LineFraming):
 
 
 def payload_ends(data: bytes, starts: Offsets, ends: Offsets) -> Offsets:
-    """Where the content of each record ends: before its `\\n`, and before a `\\r` ahead of that."""
+    """Returns the end of each record's content: before its `\\n`, and before a `\\r` ahead of that."""
     array = _array(data)
     out = ends - (array[ends - 1] == NEWLINE)
     return out - ((out > starts) & (array[out - 1] == RETURN))

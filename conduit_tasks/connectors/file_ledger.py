@@ -1,7 +1,7 @@
-"""To whom a destination's file belongs, and where its unconfirmed part begins: a small file beside it.
+"""Owner of a destination's file and start of its unconfirmed part, stored in a small file beside it.
 
-The confirmed length alone does not say where to cut back to before the first confirmation, nor tells this
-destination's lines from those of another that was given the same path.
+The confirmed length alone does not say where to cut before the first confirmation, and does not distinguish this
+destination's lines from those of another one with the same path.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ CONFIRMED = ""
 
 @dataclass(frozen=True)
 class Ledger:
-    """`owner`: in every state of this file's writer. `start`: length at which the owner began. `previous`: owner in
-    the state from before (None: no state); CONFIRMED once the owner's own state came back. `by`: which destination
-    that is; without a state nothing else tells it from another one that has none (None: of an older version)."""
+    """Content of the ledger. `owner`: id in every state of this file's writer. `start`: length at which the owner
+    began. `previous`: owner in the state before (None: no state); CONFIRMED once the owner's own state came back. `by`:
+    the destination; if it has no state, only this distinguishes it from another one without (None: of an
+    older version)."""
 
     owner: str
     previous: str | None
@@ -35,7 +36,7 @@ def path_of(file: Path) -> Path:
 
 
 def read(file: Path) -> Ledger | None:
-    """Raises ConfigError where the ledger is damaged; OSError."""
+    """Returns the ledger, None if there is none. Raises ConfigError if it is damaged; OSError."""
     try:
         return Ledger(**orjson.loads(path_of(file).read_bytes()))
     except FileNotFoundError:
@@ -48,14 +49,14 @@ def read(file: Path) -> Ledger | None:
 
 
 def begin(file: Path, previous: str | None, start: int, by: str) -> Ledger:
-    """A new owner from length `start`; durable on return. Raises OSError."""
+    """Stores a new owner from length `start`; durable on return. Raises OSError."""
     ledger = Ledger(secrets.token_hex(8), previous, start, by)
     replace_file(path_of(file), orjson.dumps(asdict(ledger)))
     return ledger
 
 
 def confirm(file: Path, ledger: Ledger) -> Ledger:
-    """The owner's state was confirmed: from now on only the state says where to cut. Raises OSError."""
+    """Stores that the owner's state was confirmed: from now on only the state says where to cut. Raises OSError."""
     if ledger.previous == CONFIRMED:
         return ledger
     ledger = replace(ledger, previous=CONFIRMED)

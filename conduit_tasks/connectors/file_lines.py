@@ -17,12 +17,12 @@ from conduit_tasks.record.record import OPERATIONS, Data, json_data
 from conduit_tasks.record.schema import DATA, part_values
 
 BYTES = 256 << 20
-"""Per piece of lines: far below the 2 GiB that the offsets of an Arrow array reach."""
+"""Bytes per piece of lines: far below the 2 GiB that the offsets of an Arrow array reach."""
 
 
 def lines(rows: Rows, format: str) -> Iterator[memoryview]:
-    """The rows as bytes, each with its `\n`. Raises Refused where a raw payload holds a line end of its own: bisection
-    then finds the row."""
+    """Yields the rows as bytes, each with its `\\n`. Raises Refused if a raw payload holds a line end of its own:
+    bisection then finds the row."""
     batch = rows.batch
     step = max(1, int(batch.num_rows * BYTES / max(batch.nbytes, 1)))
     for start in range(0, batch.num_rows, step):
@@ -31,8 +31,8 @@ def lines(rows: Rows, format: str) -> Iterator[memoryview]:
 
 
 def _joined(*columns: pa.Array | bytes) -> tuple[memoryview, int]:
-    """The columns' values, constants among them, one after the other, row by row; null is nothing. The bytes, and how
-    many line ends are among them."""
+    """Joins the values of columns and constants, row by row; null is empty. Returns the bytes, and the number of line
+    ends in them."""
     parts = [pa.scalar(c, pa.binary()) if isinstance(c, bytes) else c for c in columns]
     joined = pc.binary_join_element_wise(
         *parts, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b""
@@ -43,7 +43,7 @@ def _joined(*columns: pa.Array | bytes) -> tuple[memoryview, int]:
 
 
 def _payloads(payloads: pa.Array) -> memoryview:
-    """A record without a payload (a delete) is an empty line: as many lines as records."""
+    """Returns one line per record; a record without a payload (a delete) is an empty line."""
     data, ends = _joined(payloads, b"\n")
     if ends != len(payloads):
         raise Refused("a raw payload with a line end in it would be two lines; write format: opencdc, which escapes it")
@@ -51,7 +51,7 @@ def _payloads(payloads: pa.Array) -> memoryview:
 
 
 def _opencdc(batch: pa.RecordBatch, rows: Rows) -> memoryview:
-    """As `Record.to_opencdc` has it. Structured data goes in as the text that it was."""
+    """Returns lines as `Record.to_opencdc` has them. Structured data keeps the text that it was read as."""
 
     def line(data: Callable[[str], pa.Array]) -> tuple[memoryview, int]:
         return _joined(
@@ -66,7 +66,7 @@ def _opencdc(batch: pa.RecordBatch, rows: Rows) -> memoryview:
 
     found, ends = line(lambda part: _texts(batch, part))
     if ends != batch.num_rows:
-        # JSON that was printed over several lines.
+        # Some JSON is formatted over several lines.
         found, _ = line(lambda part: _compact(part_values(batch, part)))
     return found
 
@@ -81,7 +81,7 @@ def _metadata(batch: pa.RecordBatch, rows: Rows) -> pa.Array:
 
 
 def _texts(batch: pa.RecordBatch, part: str) -> pa.Array:
-    """JSON of a data column: the text it has where all of it is structured."""
+    """Returns the JSON of a data column: the text it has if all of it is structured."""
     column = batch.column(part)
     if column.null_count == len(column):
         return pa.array([b"null"], pa.binary()).take(pa.array(np.zeros(len(column), np.int8)))

@@ -1,4 +1,4 @@
-"""A source file as it lies on disk: which there are, what guards a position in one, where its records begin."""
+"""Source files on disk: their names, the checksum that guards a position in one, and the start of its records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GUARD = 4096
 """Bytes before an offset whose checksum tells whether the file is still the one that was read."""
 
 MAX_RECORD = 64 << 20
-"""Bytes; nothing buffers without a bound (C13), and an unclosed quote would take the rest of the file."""
+"""Limit of a record in bytes: no buffer is unbounded (C13), and an unclosed quote would take the rest of the file."""
 
 _LIFE = re.compile(r"#([0-9]+)\Z")
 _BOM = b"\xef\xbb\xbf"
@@ -28,20 +28,20 @@ _BOM = b"\xef\xbb\xbf"
 
 @lru_cache(maxsize=4)
 def _home(home: Path) -> str:
-    """Asked once, not for every file of a folder."""
+    """Returns the resolved home, once and not for every file of a folder."""
     return str(home.resolve()) + os.sep
 
 
 def path_of(part: str) -> str:
-    """Where a part lies."""
+    """Returns the path of a part."""
     return os.path.join(_home(settings().home), part)
 
 
 def parts_of(pattern: str) -> list[str]:
-    """The files of a glob, in name order, as part names: relative to home where they lie below it, with `/`.
+    """Returns the files of a glob, in name order, as part names: relative to home if they lie below it, with `/`.
 
-    A path without wildcards is its own only match, whether it is there or not. A file that is matched by several names,
-    because of links to it or to folders above it, is the one that is no link. A name may be no text: see `named`.
+    A path without wildcards is its own only match, whether it exists or not. If several names match a file, because of
+    links to it or to folders above it, the name that is no link counts. A name may be no text: see `named`.
     """
     home = _home(settings().home)
     full = settings().path(pattern)
@@ -50,8 +50,8 @@ def parts_of(pattern: str) -> list[str]:
 
 
 def named(parts: Iterable[str]) -> tuple[list[str], SourceError | None]:
-    """The parts whose names are UTF-8, and the error of the first that is not: no position could say its name, so it
-    has no place in the order, and holds up no other."""
+    """Returns the parts whose names are UTF-8, and the error of the first that is not: no position could hold its name,
+    so it has no place in the order, and holds up no other file."""
     found, trouble = [], None
     for part in parts:
         try:
@@ -76,8 +76,8 @@ def _files(found: list[str]) -> list[str]:
 
 
 def _unlinked(names: list[str]) -> list[str]:
-    """Of names of one file those that are no links; of links to one alone the shortest, for in a folder that links to
-    itself all others contain it."""
+    """Returns the names of one file that are no links. If all names of a path are links, it returns the shortest: in a
+    folder that links to itself, all others contain it."""
     by_file: dict[str, str] = {}
     for name in sorted(names, key=lambda n: (os.path.realpath(n) != n, len(n), n)):
         by_file.setdefault(os.path.realpath(name), name)
@@ -85,20 +85,20 @@ def _unlinked(names: list[str]) -> list[str]:
 
 
 def place_of(part: str, life: int) -> str:
-    """What positions in a file begin with: its name, and the number of its life from the second on; also that of the
-    first where the name itself ends like one (`a#1`), so that no two are the same."""
+    """Returns the prefix of positions in a file: its name, and the number of its life from the second on. The first
+    life has its number, too, if the name itself ends like one (`a#1`), so that no two prefixes are the same."""
     return f"{part}#{life}" if life or _LIFE.search(part) else part
 
 
 def part_and_life(place: str) -> tuple[str, int]:
-    """The reverse of `place_of`."""
+    """Returns the part and the life of a place: the reverse of `place_of`."""
     if (found := _LIFE.search(place)) is None:
         return place, 0
     return place[: found.start()], int(found[1])
 
 
 def grown(part: str, token: Any | None) -> bool:
-    """Whether the file may hold more than a position says, by its size alone; not where it is gone."""
+    """Returns whether the file may hold more than a position says, by its size alone; False if it is gone."""
     try:
         size = os.stat(path_of(part)).st_size
     except OSError:
@@ -111,15 +111,15 @@ def grown(part: str, token: Any | None) -> bool:
 
 
 class SourceFile:
-    """An open file. Raises SourceError naming it, also where it is not what a position says."""
+    """An open file. Raises SourceError, which names it, also if it does not match a position."""
 
     life = 0
-    """How often the part has begun anew, as another file (`missing: skip`)."""
+    """Number of times that the part has begun again, as another file (`missing: skip`)."""
 
     def __init__(self, part: str) -> None:
         self.part = part
         try:
-            # Without waiting for somebody to write, as a named pipe would.
+            # Does not wait for a writer, as opening a named pipe would.
             self.fd = os.open(path_of(part), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             raise self.missing("was removed") from None
@@ -143,16 +143,16 @@ class SourceFile:
         return SourceError(f"{self.part} {what}")
 
     def missing(self, what: str) -> Missing:
-        """It is not what was planned, and what was is nowhere to be read."""
+        """Returns the error for a file that is not the planned one, whose content can no longer be read."""
         return Missing(f"{self.part} {what}. Put its former content back, or write new data to a file of a new name")
 
     @property
     def place(self) -> str:
-        """What the positions of its records begin with: a later life's are no earlier record's."""
+        """Prefix of the positions of its records; positions of a later life differ from all earlier ones."""
         return place_of(self.part, self.life)
 
     def bytes_at(self, start: int, length: int) -> bytes:
-        """`length` bytes from `start`, fewer at the end of the file."""
+        """Returns `length` bytes from `start`, fewer at the end of the file."""
         chunks = []
         while length > 0:
             try:
@@ -166,16 +166,17 @@ class SourceFile:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def token(self, offset: int) -> dict[str, int]:
-        """The position `offset`, with the checksum of what lies before it."""
+        """Returns the position `offset`, with the checksum of the bytes before it."""
         before = self.bytes_at(max(0, offset - GUARD), min(offset, GUARD))
         return {"offset": offset, "crc": zlib.crc32(before), **self.lived()}
 
     def lived(self) -> dict[str, int]:
-        """What a token says of its life; nothing of the first."""
+        """Returns the part of a token that holds its life; empty for the first."""
         return {"life": self.life} if self.life else {}
 
     def check(self, token: Any) -> int:
-        """The offset of a token that is (still) true of this file. One that a user set may lack the checksum."""
+        """Returns the offset of a token. Raises Missing if it does not match this file (any more). A token that a user
+        set may lack the checksum."""
         offset = int(token["offset"])
         if self.size < offset or ("crc" in token and token["crc"] != self.token(offset)["crc"]):
             raise self.missing(
@@ -185,7 +186,7 @@ class SourceFile:
         return offset
 
     def first_record(self, framing: LineFraming, settled: Callable[[], bool]) -> tuple[int, int] | None:
-        """Start and end of the file's first record; None where it is not whole yet. `settled`: asked where the file
+        """Returns start and end of the file's first record; None if it is not whole yet. `settled`: called if the file
         ends before the record does."""
         length = 64 << 10
         start = self.beginning()
@@ -202,11 +203,12 @@ class SourceFile:
             length = self.grown(start, length)
 
     def beginning(self) -> int:
-        """Where text begins: behind a byte order mark."""
+        """Returns the offset of the text: behind a byte order mark."""
         return len(_BOM) if self.bytes_at(0, len(_BOM)) == _BOM else 0
 
     def grown(self, start: int, length: int) -> int:
-        """The next length to try where `length` bytes from `start` hold no whole record."""
+        """Returns the next length to try if `length` bytes from `start` hold no whole record. Raises SourceError if
+        `length` is MAX_RECORD already."""
         if length >= MAX_RECORD:
             raise self.error(
                 f"has no end of a record within {MAX_RECORD >> 20} MiB from byte {start}; "

@@ -32,9 +32,9 @@ def slices(
     settled: Callable[[SourceFile], bool],
     partition: Callable[[str], str],
 ) -> Iterator[Slice]:
-    """The slices of the rows past `token`, as far as `room` allows; shrinks it.
+    """Yields the slices of the rows past `token`, as far as `room` allows; shrinks it.
 
-    Raises NotWhole where it is being written, SourceError where it has been replaced or is no Parquet file.
+    Raises NotWhole if the file is being written, SourceError if it was replaced or is no Parquet file.
     """
     if token is not None and check(file, token) == token["rows"]:
         return
@@ -62,7 +62,7 @@ def slices(
 
 
 def read_slice(slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
-    """Exactly the rows of the slice, as READ_SCHEMA batches. Raises SourceError where the file was replaced."""
+    """Yields exactly the rows of the slice, as READ_SCHEMA batches. Raises SourceError if the file was replaced."""
     begin, end = slice.start["row"], slice.end["row"]
     with SourceFile(slice.part) as file:
         file.life = slice.end.get("life", 0)
@@ -73,7 +73,7 @@ def read_slice(slice: Slice, key: str | None) -> Iterator[pa.RecordBatch]:
 
 
 def rows_between(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows `begin` … `end` - 1, each batch with the number of its first; row groups outside are not read."""
+    """Yields the rows `begin` … `end` - 1, each batch with the number of its first; row groups outside are not read."""
     groups, at = [], 0
     first_of: int | None = None
     for n in range(parquet.metadata.num_row_groups):
@@ -99,7 +99,7 @@ def _opened(file: SourceFile) -> pq.ParquetFile:
 
 @contextmanager
 def sound(file: SourceFile) -> Iterator[None]:
-    """Raises SourceError where what is read inside is no Parquet, or is damaged."""
+    """Raises SourceError if the data read inside is no Parquet, or is damaged."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -108,12 +108,12 @@ def sound(file: SourceFile) -> Iterator[None]:
 
 
 def _guard(file: SourceFile) -> int:
-    """Checksum of the file's end, where the footer tells of everything in it."""
+    """Returns the checksum of the file's end, with the footer that describes everything in it."""
     return zlib.crc32(file.bytes_at(max(0, file.size - GUARD), GUARD))
 
 
 def check(file: SourceFile, token: Any) -> int:
-    """The next row of a token that is (still) true of this file. Raises Missing."""
+    """Returns the next row of a token. Raises Missing if it does not match this file (any more)."""
     if (token["size"], token["crc"]) != (file.size, _guard(file)):
         raise file.missing(f"was replaced after {token['row']} of its rows were read")
     return int(token["row"])

@@ -1,4 +1,4 @@
-"""Cutting files into slices: whole records only, within the micro-batch's limits to the record.
+"""Cutting of files into slices: whole records only, exact to the record within the limits of the micro-batch.
 
 Counting scans a chunk of bytes at a time (a gigabyte and more per second) and makes no object per record.
 """
@@ -21,12 +21,13 @@ _NO_BOUND = 1 << 62
 
 
 class NotWhole(Exception):
-    """A file whose reader needs its end does not have it yet."""
+    """A file does not have its end yet, which its reader needs."""
 
 
 @dataclass
 class Room:
-    """What one plan may still take. At least one record is always taken: a limit must not stop the stream."""
+    """Records and bytes that one plan may still take. At least one record is always taken: a limit must not stop the
+    stream."""
 
     records: int
     bytes: int
@@ -45,8 +46,8 @@ class Room:
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans one file after the other. `settled`: whether a last line without an end counts as whole; it may wait, and
-    is asked only where there is one."""
+    """Plans one file after the other. `settled`: returns whether a last line without an end counts as whole; it may
+    wait, and is called only if there is such a line."""
 
     framing: LineFraming
     slice_bytes: int
@@ -54,9 +55,9 @@ class Planner:
     partition: Callable[[str], str]
 
     def slices(self, file: SourceFile, token: Any | None, room: Room) -> Iterator[Slice]:
-        """The slices of what lies past `token` (None: from the beginning), as far as `room` allows; shrinks it.
+        """Yields the slices past `token` (None: from the beginning), as far as `room` allows; shrinks it.
 
-        Raises SourceError behind the last whole record where no other one can follow.
+        Raises SourceError after the last whole record if no other one can follow.
         """
         start = file.token(0) if token is None else token
         offset = file.check(start)
@@ -107,7 +108,7 @@ class Planner:
         )
 
     def _ends(self, file: SourceFile, at: int) -> np.ndarray:
-        """Ends (in the file) of the records from `at`, some of them at least; empty where none is whole."""
+        """Returns the ends (in the file) of the records from `at`, some of them at least; empty if none is whole."""
         length = CHUNK
         while True:
             data = file.bytes_at(at, min(length, file.size - at))
@@ -122,7 +123,7 @@ class Planner:
             length = file.grown(at, length)
 
     def _data_start(self, file: SourceFile, offset: int) -> int | None:
-        """Where the records past `offset` begin; None where there can be none yet."""
+        """Returns the start of the records past `offset`; None if there can be none yet."""
         if offset == 0:
             if not self.framing.skip_blank:
                 return 0
@@ -131,7 +132,7 @@ class Planner:
             header = file.first_record(self.framing, lambda: self.settled(file))
             return header[1] if header else None
         if file.bytes_at(offset - 1, 1) != b"\n":
-            # The last line was taken without its end; the end that was written since is not an empty line.
+            # The last line was read without its end; the end that was written since is not an empty line.
             following = file.bytes_at(offset, 2)
             for ending in (b"\n", b"\r\n"):
                 if following.startswith(ending):

@@ -22,12 +22,12 @@ ROWS = 65_536
 """Rows per batch at most."""
 
 FEW = 64
-"""Rows below which Python has their positions sooner than Arrow."""
+"""Rows below which Python makes their positions faster than Arrow."""
 
 ERROR = "conduit.error"
 
 Columns = tuple[pa.Array, pa.Array | None, dict[int, str]]
-"""Payloads, keys, and per row that cannot be decoded why not (its payload is then raw)."""
+"""Payloads, keys, and errors by row for rows that cannot be decoded (their payload is raw)."""
 
 
 def read_slice(
@@ -39,9 +39,9 @@ def read_slice(
     null_values: tuple[bytes, ...],
     parse: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Exactly the records of the slice, as READ_SCHEMA batches. `parse`: see the option `validate`.
+    """Yields exactly the records of the slice, as READ_SCHEMA batches. `parse`: see the option `validate`.
 
-    Raises Missing where the file changed since it was planned.
+    Raises Missing if the file changed since it was planned.
     """
     with SourceFile(slice.part) as file:
         file.life = slice.end.get("life", 0)
@@ -70,7 +70,7 @@ def records(
     null_values: tuple[bytes, ...],
     parse: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """The records between two bytes of a file, as READ_SCHEMA batches."""
+    """Yields the records between two bytes of a file, as READ_SCHEMA batches."""
     rows = None
     if isinstance(framing, CsvFraming):
         rows = CsvRows(file, framing, key, null_values)
@@ -86,7 +86,7 @@ def records(
 
 
 def _chunks(file: SourceFile, framing: LineFraming, at: int, end: int) -> Iterator[tuple[int, bytes, Bounds]]:
-    """(offset in the file, bytes, bounds of their records), each beginning where the last record ended."""
+    """Yields (offset in the file, bytes, bounds of their records), each from the end of the last record on."""
     length = CHUNK
     while at < end:
         data = file.bytes_at(at, min(length, end - at))
@@ -103,7 +103,7 @@ def _chunks(file: SourceFile, framing: LineFraming, at: int, end: int) -> Iterat
 
 
 def _payloads(data: bytes, bounds: Bounds) -> pa.Array:
-    """Each line without its end, cut out of the bytes in one go."""
+    """Cuts the lines, without their ends, out of the bytes in one go."""
     starts, ends = bounds
     if b"\r" in data:
         stops = payload_ends(data, starts, ends)
@@ -126,7 +126,7 @@ def _payloads(data: bytes, bounds: Bounds) -> pa.Array:
 
 
 def _json_objects(payloads: pa.Array, key: str | None, parse: bool) -> Columns:
-    """Tells lines that are no JSON objects apart. Without `parse` (and `key`) by their first and last byte only."""
+    """Finds lines that are no JSON objects. Without `parse` (and `key`) it checks only their first and last bytes."""
     errors: dict[int, str] = {}
     if not parse and key is None:
         offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1)
@@ -137,7 +137,7 @@ def _json_objects(payloads: pa.Array, key: str | None, parse: bool) -> Columns:
         return payloads, None, errors
     lines = payloads.to_pylist()
     if key is None:
-        # Whether it is JSON does not hang on its digits; its depth is looked at where all records pass.
+        # Digits do not matter for whether a line is JSON; its depth is checked at a point that all records pass.
         for row, line in enumerate(lines):
             _object(line, row, errors, orjson.loads)
         return payloads, None, errors
@@ -147,7 +147,7 @@ def _json_objects(payloads: pa.Array, key: str | None, parse: bool) -> Columns:
 
 
 def _object(line: bytes, row: int, errors: dict[int, str], loads: Callable[[bytes], Any]) -> dict[str, Any]:
-    """The object of a line; an empty one where it is none, and then `errors` says why."""
+    """Returns the object of a line; an empty one if it is none, with the reason in `errors`."""
     try:
         value = loads(line)
     except jsons.JSONDecodeError as e:

@@ -1,7 +1,8 @@
-"""Whether somebody may still be writing a file: told by what is seen of it, not by clocks.
+"""Detection of files that somebody may still be writing, by watching them and not by clocks.
 
-A file's times are its server's, which may be seconds behind this machine's clock: by them a line that is being written
-looks old. A file that looks old is therefore watched, for as long as it must not change, before its torn end counts.
+A file's times come from its server, which may be seconds behind this machine's clock: by these times a line that is
+being written looks old. A file that looks old is therefore watched, for as long as it must not change, before its torn
+end counts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from conduit_tasks.connectors.file_open import SourceFile
 
 LONGEST = 5.0
-"""Seconds that one plan watches at most, all its files together; beyond that their times are believed."""
+"""Limit of the seconds that one plan watches, for all its files together; after that their times are trusted."""
 _LOOK = 0.05
 
 Seen = tuple[int, int, int]
@@ -24,9 +25,9 @@ Seen = tuple[int, int, int]
 
 
 class Settling:
-    """One look at all files when a plan begins, and a later one at those whose end is in question.
+    """State of all files when a plan begins, to compare with a later one if the end of a file is in question.
 
-    `settle`: seconds without a change after which what is there counts as whole.
+    `settle`: seconds without a change after which the content counts as whole.
     """
 
     def __init__(self, settle: float, parts: list[str]) -> None:
@@ -36,7 +37,7 @@ class Settling:
         self._first = {part: _seen(part) for part in parts} if self._watch else {}
 
     def __call__(self, file: SourceFile) -> bool:
-        """Whether the file has not changed for `settle` seconds. Waits for it where only watching tells."""
+        """Returns whether the file has not changed for `settle` seconds. Waits if only watching can tell."""
         if not self._watch:
             return True
         age = time.time() - file.modified

@@ -1,6 +1,6 @@
 """The gateway's source: events that `conduit gateway` stored in Redis before it answered their producers (T2).
 
-They are planned by number, read without being removed, and removed when the source is acked. Their ids in the stream
+Events are planned by number, read without being removed, and removed when the source is acked. Their ids in the stream
 are the positions; a producer's own CloudEvents attributes are metadata `cloudevents.*`.
 """
 
@@ -85,7 +85,7 @@ class GatewaySource(Source):
             options.integer(self.settings, "pipe.lanes", least=1),
             options.duration(self.settings, "pipe.forget"),
         )
-        """How many lanes may be known, and the seconds of silence after which one is forgotten."""
+        """Number of lanes that may be known, and the seconds of silence after which a lane is forgotten."""
         self._watched: IngestStore | None = None
         if self.pipe is not None and self.take_webhooks and "webhooks" in settings:
             raise ConfigError(
@@ -100,14 +100,14 @@ class GatewaySource(Source):
 
     @property
     def budget(self) -> Budget:
-        """What may wait for the pipeline."""
+        """Limits of the events that may wait for the pipeline."""
         from conduit_tasks.gateway.store import Budget
 
         return Budget(self.backlog_records, self.backlog_bytes)
 
     @property
     def webhooks(self) -> Webhooks:
-        """How plain JSON is taken."""
+        """Settings for plain JSON, which is taken as webhooks."""
         from conduit_tasks.gateway.parse import Webhooks
 
         id_header, type_header = (self.settings.get(f"webhooks.{n}-header", "").lower() for n in ("id", "type"))
@@ -115,11 +115,12 @@ class GatewaySource(Source):
 
     @property
     def receiver(self) -> Callable[[], Receiver]:
-        """Makes the receiver of one lane; only where there is a `pipe`."""
+        """Factory of the receiver of one lane; only valid if there is a `pipe`."""
         from conduit_tasks.pipes.registry import PIPES
 
         made = PIPES[str(self.pipe)].receiver
-        # No queue of its own: what is not the next waits unanswered in the gateway, so nothing unconfirmed is kept.
+        # No queue of its own: an event that is not the next waits unanswered in the gateway; nothing unconfirmed is
+        # kept.
         more = {"queue": 0} if str(self.pipe).startswith("continuous") else {}
         return lambda: made(first=self.pipe_first, **more)
 
@@ -145,7 +146,7 @@ class GatewaySource(Source):
             store.close()
 
     def _batch(self, page: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
-        """Structured data stays the JSON text it came as."""
+        """Builds a READ_SCHEMA batch. Structured data stays the JSON text it came as."""
         import pyarrow as pa
 
         from conduit_tasks.gateway.event import unpack
@@ -187,7 +188,7 @@ class GatewaySource(Source):
 
 
 def _secrets(settings: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(kind, name) of every place a token is in; none where everybody may send."""
+    """Returns (kind, name) of every place that holds a token; [] if everybody may send."""
     said = options.words(settings, "auth")
     if said == ["none"]:
         return []

@@ -1,4 +1,4 @@
-"""Made-up records: Conduit's `generator`, but the same ones again for the same position.
+"""Generated records, as of Conduit's `generator`, but always the same ones for the same position.
 
 Each value is a hash of the seed, the record's number and the field, so that a slice can be read anywhere, any
 number of times (invariant 3), and a micro-batch that is read again holds the same records.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SLICE = 50_000
 """Records that one task makes."""
 UNBOUNDED = 100_000
-"""Records per plan where neither the limit, nor the rate, nor the count says less."""
+"""Records per plan if neither the limit, nor the rate, nor the count says less."""
 _BATCH = 10_000
 _FIELD = "format.options."
 _TYPES = ("int", "string", "time", "bool", "duration")
@@ -79,7 +79,7 @@ class GeneratorSource(Source):
         if self.count:
             take = min(take, self.count - first)
         if self.rate:
-            # What a run does not take is kept, but not hoarded: after a long pause one minute's worth at most.
+            # Records that a run does not take are due later, but after a long pause those of one minute at most.
             at = max(at, now - max(60.0, one))
             take = min(take, int((now - at) * self.rate + 1e-6))
         slices = []
@@ -104,7 +104,7 @@ class GeneratorSource(Source):
             yield pa.RecordBatch.from_arrays(record_columns(records), schema=READ_SCHEMA)
 
     def _records(self, first: int, end: int) -> list[Any]:
-        """Records number `first` up to, not with, `end`."""
+        """Makes the records from number `first` up to `end`, which is excluded."""
         import numpy as np
 
         from conduit_tasks.record import jsons
@@ -126,7 +126,7 @@ class GeneratorSource(Source):
         return out
 
     def _hash(self, numbers: np.ndarray, stream: int) -> np.ndarray:
-        """64 bits per number, independent for each stream (the finalizer of splitmix64)."""
+        """Returns 64 bits per number, independent for each stream (the finalizer of splitmix64)."""
         import numpy as np
 
         start = (self.seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03) % (1 << 64)
@@ -138,7 +138,7 @@ class GeneratorSource(Source):
 
 
 def _values(kind: str, hashes: np.ndarray, numbers: np.ndarray) -> list[Any]:
-    """JSON values of one field: int (31 bits), string (three words), time (a second per record), bool,
+    """Returns JSON values of one field: int (31 bits), string (three words), time (a second per record), bool,
     duration (nanoseconds, up to a second, as Go counts)."""
     import numpy as np
 

@@ -1,8 +1,8 @@
-"""`http`: one request per record, an outcome each (SEMANTICS T6, T8).
+"""`http`: one request per record, with an outcome each (SEMANTICS T6, T8).
 
 Required: `url`. Common options: `method` (POST), `headers.<Name>`, `body` (`payload`: the record's own data;
 `opencdc`: the whole record as JSON; `cloudevents-…`: a CloudEvent), `auth.bearer`, `auth.oauth2.*`. Every request
-carries the record's id in the idempotency header, the same at each attempt, so that a target can drop what it has; with
+carries the record's id in the idempotency header, the same at each attempt, so that a target can drop duplicates; with
 an index pipe (SEMANTICS O5–O6r) also its number. `cloudevents-batched` sends several records in a request.
 
 ```yaml
@@ -33,7 +33,7 @@ BODIES = ("payload", "opencdc", "cloudevents-binary", "cloudevents-structured", 
 
 
 class HttpDestination(RecordDestination):
-    """Sends records to one URL. Connections are kept and used again, as many as there are sends at a time."""
+    """Sends records to one URL. Connections are kept and used again, as many as there are concurrent sends."""
 
     spec = Spec(
         "http",
@@ -93,7 +93,7 @@ class HttpDestination(RecordDestination):
             )
             await self._tokens.token()
         tls = tls_context(self.settings) if url.scheme == "https" else None
-        # The engine times every send (T5); this bounds only how long a connection takes.
+        # The engine has a timeout for every send (T5); this one is only for connecting.
         self._client = Client(url.raw_host or "", url.port or 0, tls, guarded=self._guarded, timeout=timeout)
         if self._mode == "cloudevents-batched":
             self._batcher = Batcher(self._send_batch, self._most, self._delay)
@@ -123,7 +123,7 @@ class HttpDestination(RecordDestination):
         return await self._request("", body, self._content_type or cloudevents_http.BATCHED)
 
     async def _request(self, lines: str, body: bytes, content_type: str) -> Outcome:
-        """One request, a second one where a token was refused: the target did not take the first then."""
+        """Sends one request, and a second one if a token was refused: the target did not accept the first then."""
         if self._client is None:
             raise Unavailable("http: send before open")
         tail = f"{lines}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -142,11 +142,12 @@ class HttpDestination(RecordDestination):
         except OSError as error:
             return outcome_of_error(error)
         except (ConfigError, Unavailable) as error:
-            # No token: no fault of the record, and whoever mends it finds the record waiting.
+            # A missing token is no fault of the record: it waits until somebody fixes the cause.
             return Outcome("failed", str(error))
 
     def _body(self, record: Record) -> tuple[str, bytes, str]:
-        """Header lines, what is sent (the data after the change, or before it where it was deleted), its type."""
+        """Returns header lines, the body (the data after the change, or before it for a deleted record), and its
+        type."""
         if self._mode == "cloudevents-binary":
             lines, body, kind = cloudevents_http.binary(record)
             return lines, body, self._content_type or kind

@@ -2,7 +2,7 @@
 
 Made for many small requests: an answer is parsed by `httptools` (llhttp) as it arrives, and a request is one write.
 Why not one of the general clients: docs/adr/0006-http-client.md. It follows no redirects, keeps no cookies, asks for no
-compression, and never repeats a request by itself: whether one may have been taken is for its caller to judge.
+compression, and never repeats a request by itself: the caller decides whether the target may have accepted it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from conduit_tasks.connectors.link_local import check_address
 BODY_KEPT = 200
 """Bytes of an answer's body that are kept, to be quoted."""
 HEAD_LIMIT = 64 * 1024
-"""Bytes that the head of an answer may have."""
+"""Limit of the head of an answer, in bytes."""
 ENDING = 1.0
-"""Seconds that connections have to end; none of them is used again."""
+"""Seconds that aborted connections are given to end; none of them is used again."""
 IDLE = 60.0
 """Seconds after which an unused connection is not used again."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """`body`: its first `BODY_KEPT` bytes; `location`, `retry_after`: these headers, where they are there."""
+    """An answer. `body`: its first `BODY_KEPT` bytes; `location`, `retry_after`: these headers, None if missing."""
 
     status: int = 0
     reason: str = ""
@@ -38,11 +38,11 @@ class Answer:
 
 
 class BadAnswer(OSError):
-    """What came is no HTTP answer."""
+    """Error: the data received is no HTTP answer."""
 
 
 class Client:
-    """Connections to one origin, as many as there are requests at a time. Use it in one event loop; then `close`."""
+    """Connections to one origin, as many as there are concurrent requests. Use it in one event loop; then `close`."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, *, guarded: bool, timeout: float) -> None:
         self._host, self._port, self._tls = host, port, tls
@@ -54,7 +54,7 @@ class Client:
         """Sends a whole request, head and body, and waits for its answer.
 
         Raises OSError: no connection, a name that does not resolve or leads to a forbidden address, TLS that fails, a
-        connection lost before the answer was complete. Cancelled, it gives its connection up.
+        connection lost before the answer was complete. Aborts the connection if it is cancelled.
         """
         connection = self._free() or await self._connect()
         try:
@@ -69,7 +69,7 @@ class Client:
         return answer
 
     def _free(self) -> _Connection | None:
-        # The one used last: the others may grow old and are dropped.
+        # The connection used last: the others may grow old and are dropped.
         while self._idle:
             connection = self._idle.pop()
             if connection.fresh():
@@ -101,7 +101,7 @@ class Client:
             raise failure
 
     async def close(self) -> None:
-        """Ends all connections and waits for it, `ENDING` seconds at most: uvloop never says `connection_lost` of one
+        """Ends all connections and waits for it, `ENDING` seconds at most: uvloop never calls `connection_lost` of one
         whose connect was cancelled right after `connection_made`."""
         ended = [connection.ended for connection in self._all]
         for connection in list(self._all):
@@ -113,7 +113,7 @@ class Client:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; `ask` one thing at a time."""
+    """One connection, for one request at a time."""
 
     def __init__(self, of: set[_Connection]) -> None:
         self._of = of
@@ -127,7 +127,7 @@ class _Connection(asyncio.Protocol):
     # -- the caller's side ----------------------------------------------------------------------------------------
 
     def ask(self, request: bytes) -> asyncio.Future[Answer]:
-        """Writes the request; its answer."""
+        """Writes the request; returns a future of its answer."""
         self._answer, self._head, self._framed = Answer(), 0, False
         self._in_body = self.reusable = False
         # llhttp keeps its state between answers of one connection.
@@ -141,7 +141,7 @@ class _Connection(asyncio.Protocol):
         return self._asked
 
     def fresh(self) -> bool:
-        """Whether it may be used again."""
+        """Returns whether it may be used again."""
         return not self.ended.done() and self._loop.time() - self._used < IDLE
 
     def abort(self) -> None:
@@ -152,7 +152,7 @@ class _Connection(asyncio.Protocol):
     # -- the transport's side -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not say that they are asyncio's.
+        # uvloop's transports do not have asyncio's type.
         self._transport = cast(asyncio.Transport, transport)
         self._of.add(self)
 
@@ -182,7 +182,7 @@ class _Connection(asyncio.Protocol):
         if self._asked is None or self._asked.done():
             return
         if error is None and self._in_body and not self._framed:
-            self._asked.set_result(self._answer)  # its end is the connection's (RFC 9112, 6.3)
+            self._asked.set_result(self._answer)  # the body ends with the connection (RFC 9112, 6.3)
             return
         self._asked.set_exception(ConnectionResetError("the connection was lost before the answer was complete"))
 

@@ -1,9 +1,9 @@
-"""Transports of `httpx` that resolve a name once, check what it leads to, and connect to exactly that; and answers of a
+"""Transports of `httpx` that resolve a name once, check its addresses, and connect to exactly those; and answers of a
 bounded size, within a bounded time.
 
 Checking a name and then connecting by it resolves it twice, and its owner may answer differently the second time.
-`httpx` itself has a timeout for each read, however many there are, and unpacks a piece of an answer whole, whatever
-comes of it.
+`httpx` itself has a timeout for each read, but none for all of them, and unpacks a piece of an answer whole, however
+large it gets.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from conduit_tasks.connectors.link_local import check_address
 from conduit_tasks.errors import Unavailable
 
 MOST = 8 << 20
-"""Bytes of an answer, unpacked, unless it is said: of a registry or a token server, none is larger."""
+"""Default limit of an unpacked answer, in bytes; no answer of a registry or a token server is larger."""
 ENCODING = {"Accept-Encoding": "gzip"}
-"""Of every request: what is unpacked here."""
+"""Header of every request: the encoding that is unpacked here."""
 _ends: ContextVar[float] = ContextVar("ends", default=math.inf)
-"""When (of the monotonic clock) the exchange under way must be over."""
+"""Time (of the monotonic clock) at which the current exchange must be over."""
 
 
 def transport(*, guarded: bool, verify: Any = True) -> httpx.HTTPTransport:
-    """`guarded`: refuses link-local and metadata addresses."""
+    """Returns a transport for `httpx.Client`. `guarded`: refuses link-local and metadata addresses."""
     made = httpx.HTTPTransport(verify=verify, trust_env=False)
     # httpx has no argument for it.
     made._pool._network_backend = _Limiting(guarded)
@@ -41,7 +41,7 @@ def transport(*, guarded: bool, verify: Any = True) -> httpx.HTTPTransport:
 
 
 def async_transport(*, guarded: bool, verify: Any = True) -> httpx.AsyncHTTPTransport:
-    """The same for `httpx.AsyncClient`."""
+    """Returns the same for `httpx.AsyncClient`."""
     made = httpx.AsyncHTTPTransport(verify=verify, trust_env=False)
     if guarded:
         made._pool._network_backend = _AsyncGuarded()
@@ -51,9 +51,9 @@ def async_transport(*, guarded: bool, verify: Any = True) -> httpx.AsyncHTTPTran
 def ask(
     client: httpx.Client, method: str, url: str, *, within: float, most: int | None = None, **what: Any
 ) -> httpx.Response:
-    """The answer with its body, of `most` bytes at most, after `within` seconds at most; the client must have a
-    `transport` of ours. Raises Unavailable where it is larger; httpx' errors where there is none, or it cannot be
-    unpacked."""
+    """Returns the answer with its body, of `most` bytes at most, after `within` seconds at most; the client must have a
+    `transport` of ours. Raises Unavailable if the body is larger; httpx' errors if there is no answer, or if it cannot
+    be unpacked."""
     with _until(within), client.stream(method, url, **_asking(what)) as answer:
         body = _Body(answer, most or MOST)
         for chunk in answer.iter_raw():
@@ -64,7 +64,7 @@ def ask(
 async def ask_async(
     client: httpx.AsyncClient, method: str, url: str, *, within: float, most: int | None = None, **what: Any
 ) -> httpx.Response:
-    """The same, with any transport."""
+    """Does the same as `ask`, with any transport."""
     try:
         async with asyncio.timeout(within), client.stream(method, url, **_asking(what)) as answer:
             body = _Body(answer, most or MOST)
@@ -89,7 +89,7 @@ def _until(within: float) -> Iterator[None]:
 
 
 class _Body:
-    """What came of an answer, unpacked no further than it may be long."""
+    """Body of an answer, unpacked only up to its limit."""
 
     def __init__(self, answer: httpx.Response, most: int) -> None:
         self._answer, self._most = answer, most
@@ -138,7 +138,7 @@ def _checked(found: Iterable[Any], host: str) -> list[str]:
 
 
 def _left(timeout: float | None) -> float | None:
-    """Seconds that a step may take of an exchange that must be over some time."""
+    """Returns the seconds that one step of the current exchange may take. Raises ReadTimeout if none are left."""
     left = _ends.get() - time.monotonic()
     if left <= 0:
         raise httpcore.ReadTimeout("the answer takes too long")
@@ -169,7 +169,7 @@ class _Limiting(httpcore.SyncBackend):
 
 
 class _Limited(httpcore.NetworkStream):
-    """A connection whose exchange must be over some time."""
+    """A connection whose exchange has a deadline."""
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Heads of the `http` connector's requests: what every request has, and what cannot be said in one."""
+"""Heads of the `http` connector's requests: the part that all share, and checks of headers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def head(method: str, url: URL, headers: Mapping[str, str], later: set[str]) -> str:
-    """The part of every request's head that is the same; `later`: names, in small letters, that each brings itself."""
+    """Returns the part of the head that all requests share; `later`: names, in lower case, that each request adds
+    itself."""
     fixed = {"Host": url.host_port_subcomponent or "", "Accept": "*/*", "User-Agent": "conduit-tasks"}
     given = {name.lower() for name in headers}
     merged = {**{k: v for k, v in fixed.items() if k.lower() not in given}, **headers}
@@ -31,7 +32,7 @@ def head(method: str, url: URL, headers: Mapping[str, str], later: set[str]) -> 
 
 
 def checked(option: str, name: str, value: str) -> None:
-    """Raises ConfigError where this is no header, or one that decides where a request ends."""
+    """Raises ConfigError if this is no header, or one that decides where a request ends."""
     if not _TOKEN.fullmatch(name) or any(c in value for c in "\r\n\0") or not value.isascii():
         raise ConfigError(f"http: option '{option}' is no header")
     if name.lower() in FRAMING:
@@ -57,6 +58,7 @@ def headers(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def pipe_headers(metadata: Mapping[str, str]) -> str:
-    """The number of a record in an index pipe. Quoted: metadata of a foreign record must not end a header."""
+    """Returns headers with the number of a record in an index pipe, quoted: metadata of a foreign record must not end
+    one."""
     present = [(header, metadata[name]) for name, header in _PIPE if name in metadata]
     return "".join(f"{header}: {quote(value, safe='/%')}\r\n" for header, value in present)

@@ -28,13 +28,13 @@ OPTIONS = (
     ),
 )
 MARGIN = 30.0
-"""Seconds before its end from which a token is not used any more; a tenth of its life where that is less."""
+"""Seconds before its expiry from which a token is not used any more; a tenth of its life if that is less."""
 LIFE = 300.0
-"""Seconds that a token is used whose server does not say how long it lasts (RFC 6749, 5.1)."""
+"""Seconds that a token is used if its server does not say how long it lasts (RFC 6749, 5.1)."""
 
 
 class ClientCredentials:
-    """The token of one client, fetched when it is needed and kept until shortly before its end."""
+    """The token of one client, fetched when it is needed and kept until shortly before its expiry."""
 
     def __init__(self, settings: Mapping[str, str], *, guarded: bool, timeout: float, verify: Any) -> None:
         self._settings = {n.removeprefix(PREFIX): v for n, v in settings.items() if n.startswith(PREFIX)}
@@ -44,7 +44,8 @@ class ClientCredentials:
 
     @staticmethod
     def wanted(settings: Mapping[str, str]) -> bool:
-        """Whether the settings ask for it. Raises ConfigError where they do so in part, or beside another way."""
+        """Returns whether the settings ask for it. Raises ConfigError if some are missing, or another way is set as
+        well."""
         given = {n for n in settings if n.startswith(PREFIX) and n != f"{PREFIX}client-authentication"}
         if not given:
             return False
@@ -58,9 +59,9 @@ class ClientCredentials:
         return True
 
     async def token(self) -> str:
-        """A token that is good for now.
+        """Returns a token that is valid now.
 
-        Raises Unavailable where the server gives none at present, ConfigError where it refuses id or secret.
+        Raises Unavailable if the server gives none at present, ConfigError if it refuses id or secret.
         """
         if time.monotonic() < self._until:
             return self._token
@@ -70,7 +71,7 @@ class ClientCredentials:
             return self._token
 
     def forget(self, token: str) -> None:
-        """The target refused this token: another is fetched, unless it has been already."""
+        """Drops a token that the target refused: another is fetched, unless it has been already."""
         if token == self._token:
             self._until = 0.0
 
@@ -102,7 +103,7 @@ class ClientCredentials:
         if answer.status_code >= 500 or answer.status_code in (408, 425, 429):
             raise Unavailable(f"{where} answers {answer.status_code}: no token at present")
         if not answer.is_success or not isinstance(told.get("access_token"), str):
-            # `error` is a code of RFC 6749, 5.2; what else the answer holds may quote what was sent.
+            # `error` is a code of RFC 6749, 5.2; the rest of the answer may quote what was sent.
             code = told.get("error")
             raise ConfigError(
                 f"{where} gives no token ({answer.status_code}{f' {code[:60]!r}' if isinstance(code, str) else ''}): "
@@ -124,7 +125,7 @@ def _json(answer: Any) -> dict[str, Any]:
 
 
 def _seconds(said: Any) -> float:
-    """How long a token lives by `expires_in`, which some servers write as text."""
+    """Returns the seconds that a token lives by `expires_in`, which some servers write as text."""
     if isinstance(said, str) and said.isdecimal():
         said = float(said[:20])
     if isinstance(said, bool) or not isinstance(said, int | float) or said < 0:

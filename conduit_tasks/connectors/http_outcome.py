@@ -1,4 +1,4 @@
-"""What an HTTP answer, or the lack of one, means for a record (SEMANTICS T6)."""
+"""Outcomes of records by their HTTP answers, or the lack of one (SEMANTICS T6)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conduit_tasks.errors import ConfigError
 
 
 def statuses(said: Sequence[str]) -> frozenset[int]:
-    """The statuses that a list such as `404, 5xx` names. Raises ConfigError."""
+    """Returns the statuses that a list such as `404, 5xx` names. Raises ConfigError."""
     out: set[int] = set()
     for word in said:
         first, rest = word[:1], word[1:]
@@ -27,7 +27,7 @@ def statuses(said: Sequence[str]) -> frozenset[int]:
 
 
 def outcome_of_answer(answer: Answer, retriable: Collection[int] = RETRIABLE) -> Outcome:
-    """What a whole answer says; `retriable`: the statuses that may recover."""
+    """Returns the outcome of a complete answer; `retriable`: the statuses that may recover."""
     kind = status_kind(answer.status, retriable)
     if kind == "delivered":
         return DELIVERED
@@ -40,12 +40,13 @@ def outcome_of_answer(answer: Answer, retriable: Collection[int] = RETRIABLE) ->
 
 
 def outcome_of_error(error: OSError) -> Outcome:
-    """No answer: connections refused or lost, names that do not resolve, TLS that fails. All may recover."""
+    """Returns the outcome without an answer: connections refused or lost, names that do not resolve, TLS that fails.
+    All may recover."""
     return Outcome("failed", clip(f"{type(error).__name__}: {error}"))
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """Seconds that a `Retry-After` header asks for: a number, or an HTTP date (RFC 9110, 10.2.3); None if neither."""
+    """Returns the seconds of a `Retry-After` header: a number, or an HTTP date (RFC 9110, 10.2.3); None if neither."""
     if retry_after is None:
         return None
     text = retry_after.strip()

@@ -1,4 +1,4 @@
-"""Whom the `http` connector talks to: the URL, its certificates, and the options that say who we are."""
+"""Peer of the `http` connector: the URL, its certificates, and the options of our credentials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PEER = (
 
 
 def guarded(settings: Mapping[str, str], url: URL) -> bool:
-    """Whether link-local and metadata addresses are refused. Raises ConfigError where `url` names one, or where the
+    """Returns whether link-local and metadata addresses are refused. Raises ConfigError if `url` names one, or if the
     options of certificates do not go together."""
     if "tls.key-file" in settings and "tls.cert-file" not in settings:
         raise ConfigError("http: option 'tls.key-file' needs 'tls.cert-file'")
@@ -41,7 +41,7 @@ def guarded(settings: Mapping[str, str], url: URL) -> bool:
 
 
 def tls_context(settings: Mapping[str, str]) -> ssl.SSLContext:
-    """Raises ConfigError where a file cannot be read."""
+    """Returns the TLS context. Raises ConfigError if a file cannot be read."""
     try:
         context = ssl.create_default_context(cafile=_path(settings.get("tls.ca-file")))
         if "tls.cert-file" in settings:
@@ -55,11 +55,11 @@ def tls_context(settings: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def address(text: str) -> URL:
-    """The option `url`. Raises ConfigError."""
+    """Returns the parsed option `url`. Raises ConfigError."""
     try:
         url = URL(text)
     except ValueError:
-        # What it cannot read of a URL may be a password.
+        # The part of a URL that it cannot parse may be a password.
         raise ConfigError("http: option 'url' is no URL; write https://host/path") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError("http: option 'url' must begin with http:// or https:// and name a host")
@@ -71,7 +71,7 @@ def address(text: str) -> URL:
 
 
 def quiet() -> None:
-    """The client logs every request with its whole query, which may hold a key."""
+    """Limits the client's log to warnings: it logs every request with its whole query, which may hold a key."""
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 

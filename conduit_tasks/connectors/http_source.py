@@ -1,7 +1,7 @@
 """`http` as a source: polls a URL for pages of records, from cursor to cursor.
 
-Where a page ends is known when it was read, so its slices are open (docs/adr/0007-open-slices.md). A page that is read
-again from the same cursor should hold the same records; where it holds more, those are read with it.
+The end of a page is known only after it was read, so slices are open (docs/adr/0007-open-slices.md). A page that is
+read again from the same cursor should hold the same records; if it holds more, those are read with it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PAGE = 64 << 20
-"""Bytes of a page at most."""
+"""Limit of a page, in bytes."""
 SKIPPED = 100
-"""Empty pages, one after the other, after which `plan` has the cursor stored, so that they are not asked for again."""
+"""Consecutive empty pages after which `plan` has the cursor stored, so that they are not requested again."""
 _KINDS = ("json", "record", "header")
 
 
 class HttpSource(Source):
-    """Token: {"cursor"} of the page, or its {"url"} without the parameters "with", which are those of our `url` (one
-    may be a key), or the "etag" of the last; "seen": how many of the page's records were read, where it named no next
-    one. A record's position: its `id`, or `<token>:<number within its page>`.
+    """Token: {"cursor"} of the page, or its {"url"} without the parameters named in "with", which are those of our
+    `url` (one may be a key), or the "etag" of the last answer; "seen": number of the page's records that were read, if
+    it named no next page. A record's position: its `id`, or `<token>:<number within its page>`.
     """
 
     spec = Spec(
@@ -93,7 +93,7 @@ class HttpSource(Source):
         self._ended: Token = None
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
-        """One open slice where a page has records: asking costs no JVM, finding nothing after it would."""
+        """Plans one open slice if a page has records: the request costs no JVM, a slice without records would."""
         start = position.get("")
         for skipped, page in enumerate(self._pages(start)):
             if page.records or skipped == SKIPPED:
@@ -101,7 +101,7 @@ class HttpSource(Source):
         return []
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
-        # One that an older version planned has the limit of records alone.
+        # A slice planned by an older version has only the limit of records.
         records, size = slice.hint if isinstance(slice.hint, list) else (slice.hint, None)
         self._ended, count, used, skipped = slice.start, 0, 0, 0
         for page in self._pages(slice.start):
@@ -116,8 +116,8 @@ class HttpSource(Source):
                 break
 
     def _pages(self, token: Token) -> Iterator[_Page]:
-        """From the page at `token` on, empty ones included, to the last for now. An answer that is one whole has no
-        further ones."""
+        """Yields the pages from `token` on, empty ones included, to the last for now. With `etag` the first without
+        records is the last."""
         while True:
             page = self._page(token)
             yield page
@@ -159,17 +159,17 @@ class HttpSource(Source):
             )
         following = self._following(whole, found, answer)
         if following is None:
-            # The last page for now: what is added to it, or named by it, comes later.
+            # The last page for now: records added to it, or a next page that it names, come later.
             following = {**at, "seen": len(found)} if found else token
-        # A server that does not answer 304 is told by its tag.
+        # If the server does not answer 304, the same tag shows that nothing changed.
         same = self._next == "etag" and following == at
         if self._next == "etag":
-            # Asked for by the same tag again, what comes may be something else: positions name both.
+            # Requested by the same tag again, the answer may be another one: positions name both.
             at = {**following, "behind": at.get("etag")}
         return _Page(at, seen, [] if same else found[seen:], following, len(answer.content))
 
     def _following(self, whole: Any, records: list[Any], answer: httpx.Response) -> Token:
-        """The token behind this page; None where the page says that there is none yet."""
+        """Returns the token behind this page; None if the page says that there is none yet."""
         cursor: Any = None
         if self._next == "json":
             cursor = whole
@@ -187,7 +187,7 @@ class HttpSource(Source):
             if following is not None:
                 return self._linked(str(answer.url), following)
         else:
-            # Byte for byte, as it is to be sent back.
+            # Byte for byte, as it must be sent back.
             sent = {name.lower(): value.decode("latin-1") for name, value in answer.headers.raw}
             tag = sent.get(b"etag") or sent.get(b"last-modified")
             if tag is None:
@@ -203,8 +203,8 @@ class HttpSource(Source):
         return {"cursor": str(cursor)}
 
     def _linked(self, page: str, following: str) -> Token:
-        """The token of the page that a page's link leads to. Raises SourceError where it is elsewhere, for our
-        credentials would go there, or nowhere."""
+        """Returns the token of the page that a page's link leads to. Raises SourceError if it is at another origin, to
+        which our credentials would go, or at no URL."""
         try:
             text = urljoin(page, following)
             origin = URL(text).origin()
@@ -215,7 +215,8 @@ class HttpSource(Source):
         raise SourceError(f"http: the next page of {self._shown()} is at another origin, {origin}")
 
     def _without_ours(self, text: str) -> Token:
-        """The next page's URL as state may hold it: what it repeats of our own query is put back when it is asked."""
+        """Returns the next page's URL for the state: without the parameters of our own query, which the request adds
+        again."""
         url, ours = URL(text), set(self._url.query.items())
         same = {name for name, value in url.query.items() if (name, value) in ours and len(url.query.getall(name)) == 1}
         if not same:
@@ -322,7 +323,7 @@ class HttpSource(Source):
         return None if value is None else value.encode() if isinstance(value, str) else jsons.raw(value)
 
     def _shown(self) -> str:
-        """The URL without its query, which may hold a secret."""
+        """Returns the URL without its query, which may hold a secret."""
         return str(self._url.with_query(None))
 
     def close(self) -> None:
@@ -333,7 +334,7 @@ class HttpSource(Source):
 
 @dataclass(frozen=True)
 class _Page:
-    """`records`: those behind the first `seen`; `next`: the token behind them; `size`: bytes of the whole page."""
+    """A page. `records`: all after the first `seen`; `next`: the token behind them; `size`: bytes of the whole page."""
 
     at: Token
     seen: int
@@ -343,7 +344,7 @@ class _Page:
 
 
 def _wait(state: Any) -> float:
-    """`Retry-After` up to a minute, else 0.2 s, 0.4 s, …"""
+    """Returns the seconds to wait: `Retry-After` up to a minute, else 0.2 s, 0.4 s, …"""
     error = state.outcome.exception() if state.outcome else None
     asked = error.retry_after if isinstance(error, Unavailable) else None
     return min(60.0, asked if asked is not None else 0.2 * 2 ** (state.attempt_number - 1))

@@ -1,7 +1,7 @@
 """`kafka`: topics as a source and as a destination, through librdkafka.
 
-The extra `kafka` brings the client: `pip install 'conduit-tasks[kafka]'`. Options that
-Conduit's connector has are called as there.
+The extra `kafka` brings the client: `pip install 'conduit-tasks[kafka]'`. Options of
+Conduit's connector keep their names.
 
 ```yaml
 - id: orders

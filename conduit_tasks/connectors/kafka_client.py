@@ -1,4 +1,4 @@
-"""What source and destination of `kafka` share: connection options, librdkafka's configuration, its errors."""
+"""Connection options, librdkafka's configuration and its errors: shared by source and destination of `kafka`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_OPTION = "conduit.no.option"
 
 
 def transactional_id(pipeline: str, destination: str) -> str:
-    """The id of a destination's transactions; its index is kept by groups whose names begin with it."""
+    """Returns the id of a destination's transactions; the groups that keep its index have names that begin with it."""
     return f"conduit.{pipeline}.{destination}"
 
 
@@ -42,7 +42,7 @@ CONNECTION = (
 
 
 def check_connection(settings: Mapping[str, str], spec: Spec) -> None:
-    """Raises ConfigError naming the option. `spec`: of the connector."""
+    """Raises ConfigError, naming the option, if a setting of the connection is wrong. `spec`: of the connector."""
     options.duration(settings, "timeout")
     options.boolean(settings, "insecureSkipVerify")
     if not options.words(settings, "servers"):
@@ -60,8 +60,8 @@ def check_connection(settings: Mapping[str, str], spec: Spec) -> None:
 
 
 def check_known(settings: Mapping[str, str]) -> None:
-    """Raises ConfigError naming an option that librdkafka does not know, or whose value it does not take. Says nothing
-    where the client library is not installed. No client is made: each is refused for NO_OPTION at the latest."""
+    """Raises ConfigError, naming the option, if librdkafka does not know it or does not take its value. Does nothing if
+    the client library is not installed. No client is made: each is refused for NO_OPTION at the latest."""
     given = [name for name in settings if name.startswith(PASSED_ON)]
     if not given:
         return
@@ -81,7 +81,7 @@ def check_known(settings: Mapping[str, str]) -> None:
 
 
 def library() -> Any:
-    """The module `confluent_kafka`. Raises ConfigError where it is not installed."""
+    """Returns the module `confluent_kafka`. Raises ConfigError if it is not installed."""
     try:
         import confluent_kafka
     except ImportError as error:
@@ -92,8 +92,8 @@ def library() -> Any:
 
 
 def configuration(settings: Mapping[str, str]) -> dict[str, Any]:
-    """librdkafka's settings of a connection. Errors of brokers that come and go are its own to retry, and stay quiet:
-    what matters is raised by the call that they make fail."""
+    """Returns librdkafka's settings of a connection. librdkafka itself retries after errors of brokers that come and
+    go, so these are not logged: an error that matters is raised by the call that it makes fail."""
     tls, sasl = options.boolean(settings, "tls.enabled"), settings.get("saslMechanism")
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(options.words(settings, "servers")),
@@ -118,27 +118,27 @@ def configuration(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def made(make: Callable[[], Any]) -> Any:
-    """A client. Raises ConfigError where librdkafka does not take its configuration (a wrong value, a bad key)."""
+    """Makes a client. Raises ConfigError if librdkafka does not take its configuration (a wrong value, a bad key)."""
     from confluent_kafka import KafkaException
 
     try:
         return make()
     except (KafkaException, ValueError, TypeError) as error:
-        # It quotes the value, which may be secret.
+        # librdkafka quotes the value, which may be secret.
         shown = without_value(said(error))
         raise ConfigError(f"kafka: librdkafka refuses its configuration: {shown}; mend the options") from None
 
 
 def without_value(text: str) -> str:
-    """What librdkafka says of a value, without the value: that may hold quotes and line ends itself."""
+    """Returns librdkafka's message about a value without the value, which may itself hold quotes and line ends."""
     begin, end = text.find('"'), text.rfind('" for configuration property')
     return text[:begin].rstrip() + text[end + 1 :] if 0 <= begin < end else text
 
 
 @contextmanager
 def reaching(what: str) -> Iterator[None]:
-    """Raises Unavailable where the brokers cannot be reached or may answer otherwise later, and ConfigError where they
-    refuse who we are: a question that is `what` in words."""
+    """Raises Unavailable if the brokers cannot be reached or may answer otherwise later, and ConfigError if they refuse
+    our credentials or rights. `what`: the request, in words."""
     from confluent_kafka import KafkaError, KafkaException
 
     refusals = {
@@ -160,23 +160,24 @@ def reaching(what: str) -> Iterator[None]:
 
 
 def error_of(error: Exception) -> Any:
-    """The KafkaError in an exception."""
+    """Returns the KafkaError in an exception."""
     return error.args[0]
 
 
 def said(error: Exception) -> str:
-    """What librdkafka says, in one line."""
+    """Returns librdkafka's message, in one line."""
     first = error.args[0] if error.args else error
     return str(first.str() if hasattr(first, "str") else first)
 
 
 def part_of(topic: str, partition: int) -> str:
-    """The name of a partition in positions: `topic:partition`."""
+    """Returns the name of a partition in positions: `topic:partition`."""
     return f"{topic}:{partition}"
 
 
 def topic_partition(part: str) -> tuple[str, int]:
-    """The opposite of `part_of`; a topic's name holds no colon."""
+    """Returns topic and number of a partition from its name, the opposite of `part_of`; a topic's name holds no
+    colon."""
     topic, _, partition = part.rpartition(":")
     return topic, int(partition)
 
@@ -186,11 +187,12 @@ def _pem(value: str) -> str:
 
 
 def _quiet(_: Any) -> None:
-    """See `configuration`."""
+    """Ignores an error; see `configuration`."""
 
 
 class _Debug:
-    """A logger for librdkafka, which calls loud what it mends itself and what we make a dead letter of."""
+    """Logger for librdkafka that writes everything at level debug: librdkafka reports at high levels what it recovers
+    from by itself, and what becomes a dead letter here."""
 
     def log(self, _: int, text: str, *values: object) -> None:
         log.debug(text, *values)

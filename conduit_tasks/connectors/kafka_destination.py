@@ -1,8 +1,8 @@
 """Kafka as a destination: idempotent, an outcome per record from its delivery report (SEMANTICS C17, invariant 10).
 
-Without a transaction a chunk that fails is partly there. What the reports confirmed is remembered and not sent again
-when the engine halves or repeats the chunk, except behind a record that failed in the same partition: those go again,
-after it, so that the last message of each record stands in order.
+Without a transaction, a chunk that fails may be written in part. Records that the reports confirmed are remembered and
+not sent again when the engine halves or repeats the chunk, except those behind a record that failed in the same
+partition: they are sent again after it, so that the last message of each record is in order.
 
 With `guarantee: effectively-once` a chunk and the number of its last row are one transaction (see `kafka_index`).
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SDK_FORMAT = "sdk.record.format"
 PROPAGATION = 5.0
-"""Seconds after which a topic that no broker knows is not there."""
+"""Seconds after which a topic that no broker knows counts as missing."""
 
 
 class KafkaDestination(BatchDestination):
@@ -94,19 +94,20 @@ class KafkaDestination(BatchDestination):
         """Rows that were confirmed in a write that failed, as `identities` names them."""
 
     def owned(self) -> list[str]:
-        """The id of its transactions (`effectively-once`), by which the index of what it wrote is named, too."""
+        """Returns the id of its transactions (`effectively-once`), which also names the index of what it wrote."""
         name = client.transactional_id(self.pipeline, self.connector)
         return [f"the transactional id {name} at {server}" for server in options.words(self.settings, "servers")]
 
     def open(self, state: dict[str, Any] | None) -> None:
-        """There is no state to go back to. Clients that failed are replaced: what they had on their way is over."""
+        """Closes clients that failed, so that nothing of theirs is in flight any more. There is no state to restore."""
         client.library()
         self._messages = Messages(self.settings)
         if self._broken:
             self.close()
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
-        """Raises Refused (a message is too large, a topic is not there), Unavailable, Fenced, ConfigError."""
+        """Sends the rows. Raises Refused (a message is too large, a topic is not there), Unavailable, Fenced,
+        ConfigError."""
         assert self._messages is not None
         messages = self._messages.of(rows)
         self._broken = rows.numbers is not None
@@ -126,7 +127,7 @@ class KafkaDestination(BatchDestination):
 
     def _write(self, rows: Rows, messages: Sequence[Message]) -> None:
         if self._producer is None:
-            # Where one message fails for good, nothing behind it in its partition is sent either (C9).
+            # If one message fails for good, nothing behind it in its partition is sent either (C9).
             self._producer = self._connected({"enable.gapless.guarantee": True})
         from conduit_tasks.connectors.kafka_reports import Reports
 
@@ -141,7 +142,7 @@ class KafkaDestination(BatchDestination):
         self._there.difference_update(ids)
 
     def _write_once(self, numbers: RowNumbers, messages: Sequence[Message]) -> None:
-        """One transaction, of what was not written before; all of it or nothing."""
+        """Writes the rows that were not written before, in one transaction: all of them or none."""
         if self._transactions is None:
             self._transactions = Transactions(
                 self.settings,
@@ -166,9 +167,9 @@ class KafkaDestination(BatchDestination):
         reports.send(producer, self._delivery + self._timeout)
 
     def _look_at(self, producer: Any, topics: set[str]) -> None:
-        """Raises Refused where one of the topics is not there and the brokers do not make it by themselves. A broker
-        that has just begun, or a topic that was just made, is unknown for a moment: those that are missing are looked
-        for again, together and only once, because a micro-batch may name many."""
+        """Raises Refused if one of the topics does not exist and the brokers do not create it by themselves. If a
+        broker has just started, or a topic was just created, the topic is unknown for a moment: missing topics are
+        looked for again, all together and only once, because a micro-batch may name many."""
         give_up = time.monotonic() + min(PROPAGATION, self._timeout)
         while refused := {topic: why for topic in topics - self._missing if (why := self._refusal(producer, topic))}:
             if time.monotonic() > give_up:
@@ -180,7 +181,7 @@ class KafkaDestination(BatchDestination):
                 raise Refused(f"kafka: topic {topic}: {why}")
 
     def _refusal(self, producer: Any, topic: str) -> str:
-        """Why nothing can be sent to a topic; empty where it can."""
+        """Returns the reason why nothing can be sent to a topic; empty if something can."""
         from conduit_tasks.connectors.kafka_reports import REFUSALS
 
         with client.reaching(f"looking for topic {topic}"):
@@ -190,7 +191,7 @@ class KafkaDestination(BatchDestination):
         return "" if error is None or error.code() not in REFUSALS else str(error.str())
 
     def _connected(self, config: Mapping[str, Any]) -> Any:
-        """A producer."""
+        """Makes a producer."""
         kafka = client.library()
         whole = {
             "linger.ms": 5,

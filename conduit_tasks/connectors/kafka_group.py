@@ -1,7 +1,8 @@
-"""A consumer group as a place for offsets: what there is to read, what is committed, and committing it (B1).
+"""A consumer group as a store of offsets: the partitions and offsets that can be read, the committed offsets, and
+committing (B1).
 
-The group is never joined: no rebalance can take a partition away in the middle of a micro-batch, and who may read what
-is decided by leases of ours (`kafka_share`).
+The group is never joined, so no rebalance can take a partition away in the middle of a micro-batch. Leases of ours
+decide which consumer reads a partition (`kafka_share`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ Part = tuple[str, int]
 
 
 class Group:
-    """One client of the cluster. Methods raise KafkaException where the brokers cannot be asked."""
+    """One client of the cluster. Methods raise KafkaException if the brokers cannot be asked."""
 
     def __init__(self, settings: Mapping[str, str], group: str, timeout: float) -> None:
         kafka = client.library()
         self._settings, self.name, self._timeout = settings, group, timeout
         tuned = {
-            # The end of a range that ends in a hole is heard of when a fetch comes back empty.
+            # If a range ends in a hole, its end is reported only when a fetch comes back empty.
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": 4 << 20,
-            # What is fetched beyond the end of a range is fetched in vain.
+            # Messages fetched beyond the end of a range are thrown away.
             "queued.min.messages": 20_000,
         }
         config = {
@@ -45,12 +46,12 @@ class Group:
         self._admin: Any = None
 
     def cluster(self) -> str:
-        """The id of the cluster."""
+        """Returns the id of the cluster."""
         return str(self.consumer.list_topics(timeout=self._timeout).cluster_id)
 
     def partitions(self, topics: Sequence[str]) -> list[Part]:
-        """Every partition of these topics, sorted; one that begins with ^ is a pattern. Raises SourceError where one
-        that is named is not there."""
+        """Returns every partition of these topics, sorted; a topic that begins with ^ is a pattern. Raises SourceError
+        if a topic that is named does not exist."""
         found = self.consumer.list_topics(timeout=self._timeout).topics
         patterns = [compiled(t) for t in topics if t.startswith("^")]
         names = {t for t in topics if not t.startswith("^")}
@@ -61,20 +62,21 @@ class Group:
         return sorted((t, p) for t in names for p in found[t].partitions)
 
     def beginnings(self, parts: Sequence[Part]) -> dict[Part, int]:
-        """The first offset of each."""
+        """Returns the first offset of each partition."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._offsets(parts, OffsetSpec.earliest())
 
     def ends(self, parts: Sequence[Part], *, stable: bool = True) -> dict[Part, int]:
-        """The offset behind the last message; `stable`: but not behind the first open transaction."""
+        """Returns the offset behind the last message of each partition; `stable`: but not behind the first open
+        transaction."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._offsets(parts, OffsetSpec.latest(), stable=stable)
 
     def since(self, parts: Sequence[Part], when: int) -> dict[Part, int]:
-        """The offset of the first message whose time is `when` (ms since the epoch) or later; the end where there is
-        none."""
+        """Returns the offset of the first message whose time is `when` (ms since the epoch) or later; the end if there
+        is none."""
         from confluent_kafka.admin import OffsetSpec
 
         ends = self.ends(parts)
@@ -101,24 +103,26 @@ class Group:
             except KafkaException as error:
                 if made or client.error_of(error).code() != KafkaError._UNKNOWN_PARTITION:
                     raise
-                # It knows the partitions that were there when it was made.
+                # The client only knows the partitions that existed when it was made.
                 self._admin = None
 
     def committed(self, parts: Sequence[Part]) -> dict[Part, int]:
-        """The group's committed offsets; a partition without one is missing. Raises where that of one is not known."""
+        """Returns the group's committed offsets, without partitions that have none. Raises KafkaException if one is not
+        known."""
         from confluent_kafka import KafkaException, TopicPartition
 
         if not parts:
             return {}
         answered = self.consumer.committed([TopicPartition(*p) for p in parts], timeout=self._timeout)
         for tp in answered:
-            # Not known is not the same as never committed: that would begin anew, and commit the new beginning.
+            # An unknown offset must not count as never committed: the partition would begin again, and commit that
+            # beginning.
             if tp.error is not None:
                 raise KafkaException(tp.error)
         return {(tp.topic, tp.partition): tp.offset for tp in answered if tp.offset >= 0}
 
     def commit(self, offsets: Mapping[Part, int]) -> None:
-        """Commits the offsets of the next messages. Raises SourceError where consumers that joined the group own it."""
+        """Commits the offsets of the next messages. Raises SourceError if consumers that joined the group own it."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         if not offsets:

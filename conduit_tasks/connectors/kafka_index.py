@@ -1,8 +1,8 @@
-"""The receiver of a monotonic pipe (SEMANTICS O5) that keeps its index in Kafka: effectively-once (B8).
+"""Receiver of a monotonic pipe (SEMANTICS O5) that keeps its index in Kafka: effectively-once (B8).
 
 A chunk and the number of its last row are one transaction. The number is kept as a committed offset: of partition 0 of
 the index topic, by a group named for pipeline, destination and epoch. The transactional id is the destination's own:
-whoever begins with it last fences everybody before (invariant 4), and what they left open is aborted.
+the producer that initialises it last fences all earlier ones (invariant 4), and their open transactions are aborted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from conduit_tasks.connectors.base import RowNumbers
 from conduit_tasks.errors import ConfigError, Unavailable
 
 GRACE = 2.0
-"""Seconds in which librdkafka says itself that its time is over."""
+"""Seconds after a timeout in which librdkafka may still report it itself."""
 TRANSACTION_MS = 60_000
-"""A transaction that was begun and left is aborted by the brokers after this, where nobody follows."""
+"""Milliseconds after which the brokers abort an abandoned transaction, if no later producer does."""
 
 
 class Transactions:
-    """The transactions of one destination. Raises Unavailable, Fenced (the lease was lost), ConfigError."""
+    """Transactions of one destination. Raises Unavailable, Fenced (the lease was lost), ConfigError."""
 
     def __init__(
         self,
@@ -45,14 +45,15 @@ class Transactions:
         longest = max(TRANSACTION_MS, int(delivery * 1000))
         self.producer = connect({"transactional.id": self._name, "transaction.timeout.ms": longest})
         self._within("beginning transactions", self.producer.init_transactions, timeout)
-        # Invariant 4: nobody before us can write any more. Whoever came after us must not be disturbed.
+        # Invariant 4: earlier producers cannot write any more. A later one must not be disturbed by us.
         still_ours()
         self._make_topic()
 
     @contextmanager
     def of(self, numbers: RowNumbers) -> Iterator[int]:
-        """A transaction for these rows: gives how many of them, from the first, were written before, and commits at the
-        end of the block. Where all were, there is none. Whatever the block raises aborts it."""
+        """Opens a transaction for these rows, and yields the number of them, from the first, that were written before.
+        Commits at the end of the block, and aborts if the block raises. If all rows were written before, there is no
+        transaction."""
         epoch = numbers.epoch
         known, last = numbers.received(self._written(epoch))
         if known == len(numbers.numbers):
@@ -88,20 +89,20 @@ class Transactions:
                     self._abort()
                 raise
 
-        # Each of the three may take as long as it is given.
+        # Each of the three calls (offsets, commit, abort) may take its whole timeout.
         self._within(what, commit, times=3)
         self._current[epoch] = number
 
     def _within(self, what: str, call: Callable[..., None], *arguments: Any, times: int = 1) -> None:
-        """Calls librdkafka, whose own timeout does not hold where the group's coordinator goes away in the middle: it
-        then waits for a minute, or for good (librdkafka 5456). Left alone it changes nothing any more: who begins next
-        with this transactional id fences it. Raises Unavailable, ConfigError."""
+        """Calls librdkafka within a time limit of our own. Its timeout does not hold if the group's coordinator goes
+        away during the call: it then waits for a minute, or for ever (librdkafka 5456). An abandoned call changes
+        nothing any more: the next producer with this transactional id fences it. Raises Unavailable, ConfigError."""
         answers: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def run() -> None:
             try:
                 call(*arguments)
-            except BaseException as error:  # noqa: BLE001 - raised by who waits
+            except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
                 answers.put(error)
             else:
                 answers.put(None)
@@ -116,14 +117,15 @@ class Transactions:
                 raise error
 
     def _abort(self) -> None:
-        """So that nobody who reads waits for it. Where the brokers do not hear it, whoever begins next aborts it."""
+        """Aborts the transaction, so that no reader waits for it. If the brokers do not get the abort, the next
+        producer aborts it."""
         from confluent_kafka import KafkaException
 
         with suppress(KafkaException):
             self.producer.abort_transaction(self._timeout)
 
     def _written(self, epoch: int) -> int:
-        """The number of the last row that is there."""
+        """Returns the number of the last row that is written."""
         if epoch not in self._current:
             from confluent_kafka import TopicPartition
 
@@ -141,7 +143,7 @@ class Transactions:
                 **client.configuration(self._settings),
                 "group.id": f"{self._name}.{epoch}",
                 "enable.auto.commit": False,
-                # Answers only when what an earlier transaction has pending is decided.
+                # Answers only when the pending offsets of an earlier transaction are decided.
                 "isolation.level": "read_committed",
             }
             self._groups[epoch] = client.made(lambda: kafka.Consumer(config))

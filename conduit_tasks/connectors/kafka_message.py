@@ -24,7 +24,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class Message(NamedTuple):
-    """One message; `time` in milliseconds, 0: when it is sent."""
+    """One message; `time` in milliseconds, 0: the time when it is sent."""
 
     topic: str
     key: bytes | None
@@ -51,7 +51,8 @@ class Messages:
         self._looks_at_records = self._opencdc or self._created or bool(self._id_header)
 
     def of(self, rows: Rows) -> list[Message]:
-        """A message per row, in order. Raises Refused where a record has no topic, or one that cannot be."""
+        """Returns a message per row, in order. Raises Refused if a record has no topic, or one that is no valid
+        name."""
         batch = rows.batch
         if self._topic.constant is None or self._looks_at_records or _has_headers(batch.column("metadata")):
             return list(self._each(rows.records()))
@@ -81,7 +82,8 @@ class Messages:
         return None if record.after is None else data_bytes(record.after)
 
     def _time(self, record: Record) -> int:
-        """Milliseconds from `opencdc.createdAt`, where it is a time that Kafka can keep."""
+        """Returns the milliseconds of `opencdc.createdAt`, or 0 if they are not asked for or are no time that Kafka can
+        keep."""
         if not self._created:
             return 0
         text = record.meta().get("opencdc.createdAt", "")
@@ -104,7 +106,7 @@ class Messages:
 
 
 def _has_headers(metadata: pa.MapArray) -> bool:
-    """Whether a record may bring headers of its own."""
+    """Returns whether a record may have headers of its own."""
     import pyarrow.compute as pc
 
     return bool(pc.any(pc.starts_with(metadata.keys.unique(), HEADER)).as_py())
@@ -118,7 +120,8 @@ def _bytes(text: str) -> bytes:
 
 
 def _several(text: str | None) -> list[str | bytes | None] | None:
-    """The values that `kafka_read.listed` put together; None for any other text, which is a header as it stands."""
+    """Returns the values that `kafka_read.listed` put together; None for any other text, which is one header's value as
+    it is."""
     try:
         values = jsons.loads(text or "")
     except jsons.JSONDecodeError:
@@ -137,7 +140,7 @@ def _several(text: str | None) -> list[str | bytes | None] | None:
 
 
 def identities(rows: Rows) -> list[Any]:
-    """What tells each row from every other of its destination."""
+    """Returns a key per row that no other row of its destination has."""
     batch = rows.batch
     return list(
         zip(

@@ -1,4 +1,5 @@
-"""librdkafka's own options that a pipeline file passes on: which of them are ours, by all their names.
+"""librdkafka's own options that a pipeline file passes on, and those that the connector decides itself, by all their
+names.
 
 One table for source, destination and dead letters. The names are those of librdkafka's CONFIGURATION.md.
 """
@@ -27,12 +28,13 @@ ALIASES = {
     "delivery.timeout.ms": "message.timeout.ms",
     "auto.commit.enable": "enable.auto.commit",
 }
-"""Second names of options → the name that is used here. Of two names in one configuration librdkafka takes the last."""
+"""Second names of options → the name that is used here. If a configuration has two names of one option, librdkafka
+takes the last."""
 
 
 class Ours(NamedTuple):
-    """An option that is not passed on. `setting`: ours that stands for it, where the connector has it; `everywhere`:
-    without that setting, too."""
+    """Option that is not passed on. `setting`: our setting for it, which not every connector has; `everywhere`: refused
+    even by a connector without that setting."""
 
     setting: str = ""
     everywhere: bool = True
@@ -41,7 +43,7 @@ class Ours(NamedTuple):
 OURS = {
     "bootstrap.servers": Ours("servers"),
     "client.id": Ours("clientID"),
-    # What is read, and how far it is confirmed (B1 to B4)
+    # Range that is read, and the offsets that are confirmed (B1 to B4)
     "group.id": Ours("groupID"),
     "enable.auto.commit": Ours(),
     "enable.auto.offset.store": Ours(),
@@ -50,7 +52,7 @@ OURS = {
     "isolation.level": Ours(),
     "enable.partition.eof": Ours(),
     "check.crcs": Ours(),
-    # What is sent once, in order, and told of (C17)
+    # Messages sent once, in order, each with a delivery report (C17)
     "acks": Ours("acks"),
     "enable.idempotence": Ours(),
     "enable.gapless.guarantee": Ours(),
@@ -63,7 +65,7 @@ OURS = {
     "queue.buffering.max.messages": Ours("chunk"),
     "compression.type": Ours("compression"),
     "batch.size": Ours("batchBytes"),
-    # Of a consumer this is how much it takes at a time
+    # For a consumer this is the amount that it takes at a time
     "message.max.bytes": Ours("batchBytes", everywhere=False),
 }
 """Options on which the guarantees rest, or that a setting of ours decides."""
@@ -81,12 +83,13 @@ CHOSEN = {
     "ssl.key.pem": "clientKey",
     "enable.ssl.certificate.verification": "insecureSkipVerify",
 }
-"""Options that may be passed on (there are more ways to sign in than settings), but not beside the setting of ours that
-says the same."""
+"""Options that may be passed on (there are more ways to sign in than settings), but not together with our setting for
+the same thing."""
 
 
 def check_passed_on(settings: Mapping[str, str], spec: Spec) -> None:
-    """Raises ConfigError naming the option. `spec`: of the connector, which has not every setting."""
+    """Raises ConfigError, naming the option, if one cannot be passed on. `spec`: of the connector, which may not have
+    every setting."""
     known = {option.name for option in spec.options}
     names: dict[str, str] = {}
     for name in settings:
@@ -105,11 +108,11 @@ def check_passed_on(settings: Mapping[str, str], spec: Spec) -> None:
 
 
 def passed_on(settings: Mapping[str, str]) -> dict[str, str]:
-    """The options that are passed on, each by the name that is used here."""
+    """Returns the options that are passed on, each by the name that is used here."""
     return {canonical(name): value for name, value in settings.items() if name.startswith(PASSED_ON)}
 
 
 def canonical(name: str) -> str:
-    """The name that is used here, of an option as the file has it."""
+    """Returns the name that is used here for an option as the file has it."""
     option = name.removeprefix(PASSED_ON)
     return ALIASES.get(option, option)

@@ -1,4 +1,4 @@
-"""Reading a range of offsets of one partition, and messages as records.
+"""Reads a range of offsets of one partition, and turns messages into records.
 
 A range ends by position, never by count: compaction and transactions leave holes in it. Only committed messages are
 read, up to the end that `plan` fixed at or below the last stable offset, so that reading again gives the same.
@@ -27,38 +27,39 @@ log = logging.getLogger(__name__)
 BATCH = 10_000
 """Messages per Arrow batch."""
 PATIENCE = 0.2
-"""Seconds that the client gathers a batch."""
+"""Seconds for which the client gathers a batch."""
 HEADER, BINARY_HEADER, HEADERS = "kafka.header.", "kafka.header.base64.", "kafka.header.list."
-"""Metadata of a header: its value as text, or in base64 where it is none; of several of a name, or one
-without a value, what `listed` makes."""
+"""Prefixes of a header's metadata: its value as text; in base64 if it is not text; the JSON of `listed` if several
+headers have that name, or if one has no value."""
 _OWN = (BINARY_HEADER.removeprefix(HEADER), HEADERS.removeprefix(HEADER))
-"""A header whose name begins so would be taken for another one's: it is a list, too."""
+"""Beginnings of a header's name that would be mistaken for the prefixes above: such a header is a list, too."""
 ERROR = "conduit.error"
 _CE = re.compile(r"ce_([a-z0-9]+)")
-"""A header of an event in binary mode (CloudEvents Kafka binding, 3.2)."""
+"""Header of an event in binary mode (CloudEvents Kafka binding, 3.2)."""
 
 
 class RangeReader:
-    """One consumer that reads ranges; ranges that follow on each other are read without asking anew.
+    """Consumer that reads ranges; a range that follows the one read before is read without a new seek.
 
-    `skip`: what retention removed meanwhile is passed over, otherwise it is a SourceError.
+    `skip`: messages that retention removed meanwhile are passed over, otherwise they raise SourceError.
     """
 
     def __init__(self, consumer: Any, *, timeout: float, skip: bool) -> None:
         self._consumer, self._timeout, self._skip = consumer, timeout, skip
         self._at: tuple[str, int] | None = None
         self.skipped = 0
-        """Ranges of which something was gone."""
+        """Number of ranges in which messages were gone."""
 
     def messages(self, slice: Slice) -> Iterator[list[Any]]:
-        """The messages of [start, end), in order, in lists of at most BATCH and a bounded size. Raises SourceError."""
+        """Yields the messages of [start, end), in order, in lists of at most BATCH and a bounded size. Raises
+        SourceError."""
         if self._at != (slice.part, slice.start):
             self._seek(slice.part, slice.start)
         position, end, quiet_since = int(slice.start), int(slice.end), time.monotonic()
         portion = Portion(BATCH)
         self._at = None
         while position < end:
-            # No more than the rest: without holes nothing beyond the range is taken from the client.
+            # At most the rest of the range: without holes nothing beyond it is taken from the client.
             got = self._consumer.consume(min(portion.size, end - position), PATIENCE)
             found = [m for m in got if m.error() is None]
             if found:
@@ -84,12 +85,12 @@ class RangeReader:
         self._consumer.assign([TopicPartition(*topic_partition(part), offset)])
 
     def _event(self, slice: Slice, event: Any) -> int:
-        """How far the consumer is, as far as an event that is no message tells; 0 where it does not."""
+        """Returns the consumer's offset if an event that is no message tells it, otherwise 0."""
         from confluent_kafka import KafkaError
 
         error, part = event.error(), part_of(event.topic(), event.partition()) if event.topic() else ""
         if error.code() == KafkaError._PARTITION_EOF:
-            # Of a range read before, where the part is another one.
+            # If the part is another one, the event belongs to a range read before.
             return int(event.offset()) if part == slice.part else 0
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             return self._lost(slice)
@@ -120,7 +121,7 @@ class RangeReader:
 
 
 def lost(part: str, start: int, low: int) -> str:
-    """The message for records that are gone before they were read."""
+    """Returns the error message for records that were removed before they were read."""
     return (
         f"kafka: {part}: offset {start} is gone, the partition begins at {low}: retention removed what was not read "
         "yet, or the topic was made anew. on-lost: skip goes on with what is there; a longer retention keeps the next"
@@ -128,7 +129,8 @@ def lost(part: str, start: int, low: int) -> str:
 
 
 def batch_of(part: str, messages: Sequence[Any]) -> pa.RecordBatch:
-    """Messages as a READ_SCHEMA batch: key and value raw, one without a value is a delete (a tombstone)."""
+    """Returns messages as a READ_SCHEMA batch: key and value are raw; a message without a value is a delete (a
+    tombstone)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -155,7 +157,7 @@ def batch_of(part: str, messages: Sequence[Any]) -> pa.RecordBatch:
 
 
 def _metadata(part: str, messages: Sequence[Any]) -> pa.MapArray:
-    """`opencdc.createdAt` (nanoseconds) from the message's time, and its headers."""
+    """Returns `opencdc.createdAt` (nanoseconds) from each message's time, and its headers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -177,10 +179,11 @@ def _metadata(part: str, messages: Sequence[Any]) -> pa.MapArray:
 
 
 def _of(message: Any) -> list[tuple[str, bytes | None]] | str | None:
-    """A message's headers; why not, where the client cannot make text of a name, and then gives none of them."""
+    """Returns a message's headers, or the reason as text if the client cannot decode a name, as it then gives no header
+    at all."""
     try:
         found: list[tuple[str, bytes | None]] | None = message.headers()
-        # The client may leave its error behind an answer, for the next call to find: this one.
+        # The client may answer and leave an exception set, which the next call then raises: this one.
         next(iter(()), None)
     except (SystemError, UnicodeDecodeError):
         return "the name of a header is not UTF-8"
@@ -217,7 +220,8 @@ def _headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, str
 
 
 def listed(values: Sequence[bytes | None]) -> str:
-    """Values of headers of one name, in order, as a JSON array: text, null, or {"base64": …} where it is no text."""
+    """Returns the values of all headers of one name, in order, as a JSON array: text, null, or {"base64": …} if a value
+    is not text."""
     return jsons.dumps([_value(value) for value in values]).decode()
 
 

@@ -1,4 +1,4 @@
-"""What became of each message that was sent, from its delivery report (invariant 10: never a count)."""
+"""Outcome of each message that was sent, from its delivery report (invariant 10: never a count)."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ REFUSALS = frozenset(
 )
 """Errors that a retry cannot improve (T6)."""
 FOLLOWS = frozenset({E._PURGE_QUEUE, E._PURGE_INFLIGHT, E._FATAL, E._GAPLESS_GUARANTEE})
-"""What the others are told when one has failed."""
+"""Errors that the other messages get after one has failed."""
 
 
 class Reports:
-    """The reports of some messages, sent by one producer."""
+    """Reports of some messages, sent by one producer."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
         self._confirmed: list[Any] = [None] * len(messages)
-        """The message's report, of one that was confirmed."""
+        """Report of each message that was confirmed, None for the others."""
         self._failed: dict[int, tuple[Any, Any]] = {}
-        """Error and report of one that was not; the report is None where the client did not take it."""
+        """Error and report of each message that failed; the report is None if the client did not take the message."""
         self._fatal: Exception | None = None
 
     def topics(self) -> set[str]:
-        """Where they go."""
+        """Returns the topics of the messages."""
         return {m.topic for m in self._messages}
 
     def send(self, producer: Any, patience: float) -> None:
-        """Sends all of them and waits for every report; from the first failure on nothing more is sent. A producer that
-        failed is not to be used again. `patience`: seconds for the reports of the last ones."""
+        """Sends all messages and waits for every report; after the first failure nothing more is sent. A producer that
+        failed must not be used again. `patience`: seconds to wait for the last reports."""
         produce, report, begun = producer.produce, self._report, 0
         while begun < len(self._messages) and not self._failed:
             try:
-                # Reports are taken in between, so that a failure is heard of soon.
+                # Reports are taken in between, so that a failure is noticed soon.
                 for n in range(begun, min(begun + POLL_EVERY, len(self._messages))):
                     topic, key, value, at, headers = self._messages[n]
                     if at or headers:
@@ -72,14 +72,15 @@ class Reports:
             self._waited(producer, patience)
 
     def _report(self, n: int, error: Any, message: Any) -> None:
-        # Nothing is asked of these objects here: a fatal error is on its way as an exception when this is called.
+        # No method of these objects is called here: a fatal error is already on its way as an exception.
         if error is None:
             self._confirmed[n] = message
         else:
             self._failed[n] = error, message
 
     def _served(self, producer: Any, seconds: float) -> int:
-        """Takes reports, waiting for the first one; how many. A fatal error comes as an exception, in between."""
+        """Takes reports, waiting for the first one, and returns their number. A fatal error arrives as an exception, in
+        between."""
         try:
             return int(producer.poll(seconds))
         except (KafkaException, SystemError) as error:
@@ -87,7 +88,7 @@ class Reports:
             return 1
 
     def _waited(self, producer: Any, patience: float) -> int:
-        """Waits for the reports of all that is on its way; how many are missing."""
+        """Waits for the reports of all messages in flight, and returns the number of those that are missing."""
         give_up = time.monotonic() + patience
         while True:
             try:
@@ -105,7 +106,7 @@ class Reports:
         return None not in self._confirmed
 
     def error(self) -> Refused | Unavailable:
-        """Why they are not complete: Refused where messages are at fault, otherwise Unavailable."""
+        """Returns the reason why they are not complete: Refused if messages are at fault, otherwise Unavailable."""
         own = [e for _, (e, _) in sorted(self._failed.items()) if e.code() not in FOLLOWS]
         for error in own:
             if error.code() not in REFUSALS:
@@ -115,7 +116,8 @@ class Reports:
         return Unavailable(f"kafka: {said(self._fatal)}" if self._fatal else "kafka: no report came in time")
 
     def settled(self) -> list[int]:
-        """The messages that need not be sent again: confirmed, and none before them in their partition that was not."""
+        """Returns the messages that need not be sent again: confirmed, and behind no message of their partition that
+        failed."""
         behind: dict[tuple[str, int], int] = {}
         for n, (_, report) in sorted(self._failed.items(), reverse=True):
             behind[self._messages[n].topic, -1 if report is None else report.partition()] = n

@@ -1,10 +1,10 @@
-"""Sharing a group's partitions between consumers: pipelines that name the same group (B6), of this installation, or of
+"""Shares a group's partitions between consumers: pipelines that name the same group (B6), of this installation, or of
 several that name one Redis for it.
 
-Kept in that Redis, per topic: who is there, and whose each partition is. A share is kept as long as its owner is heard
-of within the lease; what exceeds a fair share is given away when nothing of it is in flight. A consumer that was silent
-for too long may find its partition with another one: then it cannot commit it any more (B4), and what it had in flight
-may be read twice, never lost.
+That Redis holds, per topic, the members and the owner of each partition. An owner keeps its share as long as it renews
+its lease in time; partitions beyond a fair share are given away when nothing of them is in flight. A consumer that was
+silent for longer than its lease may have lost a partition to another one: it can then no longer commit it (B4), and
+messages that it had in flight may be read twice, but are never lost.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ OPTION = "share.redis"
 
 
 PARTS = 1_000
-"""Partitions that one command takes, where a topic has no more."""
+"""Partitions that one command takes, unless a single topic has more."""
 WHOLE = 2_000
-"""Of one topic that one command takes. Those of a larger one are shared out so many at a time, by their numbers: all
-members then see the same pieces."""
+"""Partitions of one topic that one command takes. Those of a larger topic are shared out in pieces of this size, by
+their numbers, so that all members see the same pieces."""
 
 
 class Share:
-    """One consumer's view of a group. `cluster`: its id, as groups of two clusters may have one name; `member`: who
-    asks; `lease`: seconds; `url`: of a Redis that others share, too, None = this installation's. Methods raise
-    BrokerUnavailable, of another Redis Unavailable."""
+    """One consumer's view of a group. `cluster`: id of the cluster, as groups of two clusters may have one name;
+    `member`: this consumer; `lease`: seconds; `url`: of a Redis that others share, too, None = this installation's.
+    Methods raise BrokerUnavailable, or Unavailable for another Redis."""
 
     def __init__(self, cluster: str, group: str, member: str, lease: float, url: str | None = None) -> None:
         self._tag, self._member, self._lease = f"{{conduit:kafka:{cluster}:{group}}}:topic:", member, lease
         self._url = url
 
     def claim(self, parts: Sequence[Part], busy: Sequence[Part]) -> list[Part]:
-        """Says that this consumer is there; which of all these partitions are its own now. It keeps the `busy` ones
-        that it has, whatever its share is."""
+        """Renews this consumer's membership, and returns the partitions of these that are its own now. It keeps the
+        `busy` ones that it has, however large its share is."""
         from conduit_tasks.broker import scripts
 
         return self._run(scripts.SHARE, parts, busy=frozenset(busy))
 
     def held(self, parts: Sequence[Part]) -> list[Part]:
-        """Which of these are its own still."""
+        """Returns the partitions of these that are still its own."""
         from conduit_tasks.broker import scripts
 
         return self._run(scripts.SHARED, parts)
@@ -64,7 +64,8 @@ class Share:
 
 
 def _portions(parts: Sequence[Part], size: int) -> Iterator[list[Part]]:
-    """Sorted, whole topics, as many together as fit; of one that is too large a piece alone."""
+    """Yields the sorted partitions in groups: as many whole topics as fit, or one piece of a topic that is too
+    large."""
     some: list[Part] = []
     for _, of in groupby(sorted(parts), key=lambda part: (part[0], part[1] // WHOLE)):
         topic = list(of)
@@ -76,7 +77,7 @@ def _portions(parts: Sequence[Part], size: int) -> Iterator[list[Part]]:
 
 
 def check_url(url: str) -> None:
-    """Raises ConfigError, which does not repeat it: it may hold a password."""
+    """Raises ConfigError if this is no Redis address. The message does not repeat it: it may hold a password."""
     from conduit_tasks.connectors.redis_client import KINDS
     from conduit_tasks.urls import check_readable
 

@@ -1,8 +1,8 @@
 """Kafka as a source: offsets are planned, read by range, and committed to the consumer group by us (SEMANTICS B1–B6).
 
-A partition begins at the planned position, or where the group's committed offset is further (another consumer of the
-group was there meanwhile); where there is neither, as `readFromBeginning` says. A partition that appears later, in a
-topic that is known, begins at its first message: nothing falls between two plans.
+A partition begins at the pipeline's position, or at the group's committed offset if that is higher (another consumer of
+the group has read there meanwhile); if there is neither, as `readFromBeginning` says. A partition that appears later,
+in a known topic, begins at its first message, so that nothing is lost between two plans.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 SLICE = 50_000
 """Offsets that one task reads."""
 UNBOUNDED = 1_000_000
-"""Offsets per plan where the limit says nothing."""
+"""Offsets per plan if the limit names no number of records."""
 TYPICAL = 300
-"""Bytes of a message, as long as nobody looked: only how small slices are put together depends on it."""
+"""Bytes assumed for a message that nobody measured; only the grouping of small slices depends on it."""
 SAMPLE = 100
-"""Messages looked at, per partition, where a limit is in bytes."""
+"""Messages looked at, per partition, if a limit is in bytes."""
 
 
 class KafkaSource(Source):
@@ -110,17 +110,18 @@ class KafkaSource(Source):
 
     @property
     def group(self) -> str:
-        """The consumer group."""
+        """Name of the consumer group."""
         return self.settings.get("groupID") or f"conduit.{self.pipeline}.{self.connector}"
 
     def owned(self) -> list[str]:
-        """Its own group; one that `groupID` names is there to be shared."""
+        """Returns its own group; a group that `groupID` names may be shared."""
         if self.settings.get("groupID"):
             return []
         return [f"the consumer group {self.group} at {server}" for server in options.words(self.settings, "servers")]
 
     def news(self, position: Position) -> bool:
-        """By the lag of the group. A partition that was never looked at is news where its place is still to be held."""
+        """Returns whether the group has a lag. A partition that was never planned counts, too, if its first offset is
+        still to be committed."""
         with client.reaching("looking at the lag"):
             group = self._group()
             parts = group.partitions(self._topics)
@@ -177,7 +178,7 @@ class KafkaSource(Source):
             return {}
         with client.reaching("planning"):
             group = self._group()
-            # The first message of that time or later: whatever order times are in, all of them lie behind it.
+            # The first message of that time or later: in whatever order times are, no such message lies before it.
             found = group.since(group.partitions(self._topics), since // 1000)
         return {part_of(*p): offset for p, offset in found.items()}
 
@@ -188,7 +189,7 @@ class KafkaSource(Source):
     def ack(self, position: Position) -> None:
         """Commits the offsets (B1, B4): forwards only, and only of partitions that are still this consumer's.
 
-        Raises Unavailable, and SourceError where consumers that subscribe have joined the group.
+        Raises Unavailable, and SourceError if consumers that subscribe have joined the group.
         """
         due = {topic_partition(part): int(offset) for part, offset in position.items()}
         with client.reaching("committing offsets"):
@@ -213,7 +214,7 @@ class KafkaSource(Source):
         return self._connected
 
     def _shared(self) -> Share | None:
-        """How the partitions are shared with other pipelines; None where the group is this connector's alone."""
+        """Returns this consumer's share of the group's partitions; None if the group is this connector's alone."""
         if not self.settings.get("groupID"):
             return None
         from conduit_tasks.connectors.kafka_share import Share
@@ -224,7 +225,7 @@ class KafkaSource(Source):
         return Share(self._group().cluster(), self.group, member, self._lease, url)
 
     def _share_of(self, parts: Sequence[Part], position: Position, committed: Mapping[Part, int]) -> list[Part]:
-        """Of these partitions the ones to read (B6). One with something in flight is not given away by us."""
+        """Returns the partitions to read (B6). One with messages in flight is not given away by us."""
         if (share := self._shared()) is None:
             return list(parts)
         busy = [p for p in parts if position.get(part_of(*p), -1) > committed.get(p, -1)]
@@ -238,7 +239,8 @@ class KafkaSource(Source):
         low: Mapping[Part, int],
         end: Mapping[Part, int],
     ) -> dict[Part, int]:
-        """Where each partition goes on. Raises SourceError where that is gone, and `on-lost` is fail."""
+        """Returns the offset at which each partition goes on. Raises SourceError if that is gone, and `on-lost` is
+        fail."""
         known = {topic_partition(part)[0] for part in position} | {topic for topic, _ in committed}
         starts, fresh = {}, {}
         for p in parts:
@@ -250,7 +252,7 @@ class KafkaSource(Source):
                 starts[p] = low[p]
             else:
                 starts[p] = fresh[p] = end[p]
-        # The place is held, though there is nothing to read yet: what arrives before the next look belongs to us.
+        # Committed though there is nothing to read yet, so that messages that arrive before the next plan are read.
         self._group().commit(fresh)
         return starts
 
@@ -265,15 +267,15 @@ class KafkaSource(Source):
         return low
 
     def _size(self, part: Part, start: int, end: int) -> int:
-        """Bytes of a message there, by a look at the next ones."""
+        """Returns the bytes of a message there, from a sample of the next ones."""
         sample = Slice(part_of(*part), "", start, min(end, start + SAMPLE))
         sizes = [b.nbytes / b.num_rows for b in self.read(sample)]
         return max(1, int(sum(sizes) / len(sizes))) if sizes else TYPICAL
 
 
 def shared_out(wanted: Mapping[Part, int], room: int) -> dict[Part, int]:
-    """As much of `room` to each as to every other, and what one does not need to the rest; those with nothing are left
-    out. Where there is less room than there are partitions, those furthest behind come first."""
+    """Divides `room` equally; what one partition does not need goes to the others, and those that get nothing are left
+    out. If there is less room than partitions, those that are furthest behind come first."""
     few = room < len(wanted)
     order = sorted(wanted, key=lambda p: (-wanted[p] if few else wanted[p], p))
     out = {}

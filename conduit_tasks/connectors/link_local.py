@@ -1,7 +1,7 @@
 """Keeps requests away from link-local and cloud metadata addresses, where machines keep their credentials.
 
-An address is checked when it is connected to, not only when the file is read: a name can change its address. It is
-resolved once, and what was checked is what is connected to (`http_guard`, `http_client`).
+An address is checked at each connection, not only when the file is read: a name can change its address. The name is
+resolved once, and the connection goes to the address that was checked (`http_guard`, `http_client`).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _EMBEDDED = (
     ("2002::/16", 2),  # 6to4 (RFC 3056)
     ("2001::/32", 4),  # Teredo's server; its client is written inverted (RFC 4380)
 )
-"""Where an IPv6 address holds an IPv4 one: the network, and the first of its four bytes."""
+"""Places of an IPv4 address in an IPv6 one: the network, and the number of the first of its four bytes."""
 _NETWORKS = tuple((ipaddress.IPv6Network(network), at) for network, at in _EMBEDDED)
 _LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
-"""NAT64 of a site's own (RFC 8215): how long its prefix is, /48 to /96, an address does not tell."""
+"""NAT64 of a site's own (RFC 8215); an address does not show the length of its prefix, /48 to /96."""
 _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
-"""Before the IPv4 address in any network (RFC 5214)."""
+"""Bytes before the IPv4 address in any network (RFC 5214)."""
 
 
 def forbidden(address: str) -> bool:
-    """Whether this IP address is link-local or a metadata service; IPv4 within IPv6 is looked into."""
+    """Returns whether this IP address is link-local or a metadata service; IPv4 within IPv6 is checked, too."""
     try:
         ip = ipaddress.ip_address(address.split("%", 1)[0])
     except ValueError:
@@ -54,7 +54,7 @@ def forbidden(address: str) -> bool:
 
 
 def _within(ip: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
-    """The IPv4 addresses that a packet to this one may be handed on to."""
+    """Yields the IPv4 addresses that a packet to this one may be forwarded to."""
     raw = ip.packed
     for network, at in _NETWORKS:
         if ip in network:
@@ -71,12 +71,12 @@ def _within(ip: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
 
 
 def check_host(host: str, where: str) -> None:
-    """Raises ConfigError where the host is written as such an address, or is a metadata service's name."""
+    """Raises ConfigError if the host is written as such an address, or is a metadata service's name."""
     if forbidden(host) or host.rstrip(".").lower() in METADATA_NAMES:
         raise ConfigError(f"{where}: {host} {ADVICE}")
 
 
 def check_address(address: str, host: str) -> None:
-    """Raises OSError where a host's name led to such an address: asked when it is connected to, every time."""
+    """Raises OSError if a host's name led to such an address. Called at every connection."""
     if forbidden(address):
         raise OSError(f"{host} {ADVICE}")

@@ -13,7 +13,7 @@ LOGGER = "conduit.records"
 
 
 class LogDestination(BatchDestination):
-    """Records go to the logger `conduit.records`: the log is as durable as where it is sent."""
+    """Writes records to the logger `conduit.records`: they are as durable as the place that the log is sent to."""
 
     spec = Spec(
         "log",
@@ -42,7 +42,7 @@ class LogDestination(BatchDestination):
         self.level = self._LEVELS[level]
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
-        """Raises Refused where a structured payload is not JSON."""
+        """Raises Refused if a structured payload is not JSON."""
         from conduit_tasks.record import jsons
 
         try:

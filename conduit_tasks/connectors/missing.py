@@ -1,4 +1,4 @@
-"""What was planned and cannot be read any more: a file that was shortened, an object that was removed.
+"""Data that was planned and cannot be read any more: a file that was shortened, an object that was removed.
 
 By default that is an error, which names what to do; with `missing: skip` it is passed over, logged and counted.
 """
@@ -28,8 +28,8 @@ OPTION = Option(
 
 
 def tolerated(source: Source, slice: Slice, batches: Iterable[pa.RecordBatch], place: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a slice, as far as they can be read. Raises Missing, with the ways out (`place`: see `ways_out`),
-    unless it is to be skipped: then the rest of the slice counts as passed over."""
+    """Yields the batches of a slice, as far as they can be read. If the rest is missing, raises Missing, with the ways
+    out (`place`: see `ways_out`); with `missing: skip` it counts the rest as passed over."""
     read = 0
     try:
         for batch in batches:
@@ -44,17 +44,17 @@ def tolerated(source: Source, slice: Slice, batches: Iterable[pa.RecordBatch], p
 
 
 def beyond(slice: Slice) -> str:
-    """What of `conduit positions` goes on behind a slice."""
+    """Returns the option of `conduit positions` with which the source goes on behind a slice."""
     return f"--set {shlex.quote(f'{slice.part}={json.dumps(slice.end)}')}"
 
 
 def forgotten(part: str) -> str:
-    """What of `conduit positions` has a part begin as a new one, or not at all where it is gone."""
+    """Returns the option of `conduit positions` with which a part begins as a new one, or not at all if it is gone."""
     return f"--forget {shlex.quote(part)}"
 
 
 def ways_out(source: Source, place: str) -> str:
-    """What an operator can do without it. `place`: options of `conduit positions`."""
+    """Returns what an operator can do to go on without it. `place`: options of `conduit positions`."""
     pipeline, connector = source.pipeline or "PIPELINE", source.connector or "SOURCE"
     return (
         f"To go on without it, set `missing: skip` in the settings of {connector} and call `conduit start {pipeline}`; "

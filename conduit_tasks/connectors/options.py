@@ -1,4 +1,4 @@
-"""Checking a plugin's settings: every message names the plugin, the option and what to write instead."""
+"""Checks a plugin's settings: every message names the plugin, the option and what to write instead."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from conduit_tasks.pipeline.units import parse_duration, parse_size
 T = TypeVar("T")
 
 SDK = "sdk."
-"""Options of Conduit's connector SDK, which wraps every connector there: taken and passed on, so that an
-unmodified file loads; a connector for which one matters looks at it itself."""
+"""Prefix of the options of Conduit's connector SDK, which wraps every connector there: they are accepted and passed on,
+so that an unmodified file loads; a connector that needs one reads it itself."""
 
 
 class Checked(dict[str, str]):
-    """Settings that know whose they are, for the messages of what is read of them."""
+    """Settings with the name of their plugin, for the messages of the functions that read them."""
 
     plugin = ""
 
 
 def check(spec: Spec, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings with defaults, all strings. Raises ConfigError on an unknown, missing or bad option.
+    """Returns the settings with defaults, all strings. Raises ConfigError on an unknown, missing or bad option.
 
-    An option with a default of None is left out where it is not set.
+    An option with a default of None is left out if it is not set.
     """
     out = Checked()
     out.plugin = spec.name
@@ -36,12 +36,12 @@ def check(spec: Spec, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def problems(spec: Spec, settings: Mapping[str, str]) -> list[tuple[str, str]]:
-    """All that `check` would raise for, one after the other: the option as it is written, and what is wrong."""
+    """Returns everything that `check` would raise for, in order: the option as it is written, and what is wrong."""
     return list(_problems(spec, settings, {}))
 
 
 def _problems(spec: Spec, settings: Mapping[str, str], out: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Fills `out` on its way."""
+    """Yields each problem as an option and what is wrong, and fills `out` with the settings."""
     exact = {o.name: o for o in spec.options if not _any_suffix(o)}
     prefixes = [o.name[:-1] for o in spec.options if _any_suffix(o)]
     ours = {o.conduit: o.name for o in spec.options if o.conduit}
@@ -65,7 +65,7 @@ def _problems(spec: Spec, settings: Mapping[str, str], out: dict[str, str]) -> I
 
 
 def integer(settings: Mapping[str, str], name: str, *, least: int = 0) -> int:
-    """A whole number of at least `least`. Raises ConfigError naming the option, as the others here."""
+    """Reads a whole number of at least `least`. Raises ConfigError naming the option, as the other functions here."""
 
     def parse(text: str) -> int:
         try:
@@ -78,7 +78,7 @@ def integer(settings: Mapping[str, str], name: str, *, least: int = 0) -> int:
 
 
 def number(settings: Mapping[str, str], name: str, *, least: float = 0.0) -> float:
-    """A finite number of at least `least`."""
+    """Reads a finite number of at least `least`."""
 
     def parse(text: str) -> float:
         try:
@@ -93,7 +93,7 @@ def number(settings: Mapping[str, str], name: str, *, least: float = 0.0) -> flo
 
 
 def boolean(settings: Mapping[str, str], name: str) -> bool:
-    """`true` or `false`, as YAML and Go write it."""
+    """Reads `true` or `false`, as YAML and Go write it."""
 
     def parse(text: str) -> bool:
         if text.lower() not in ("true", "false"):
@@ -104,22 +104,23 @@ def boolean(settings: Mapping[str, str], name: str) -> bool:
 
 
 def duration(settings: Mapping[str, str], name: str) -> float:
-    """Seconds of a duration such as `200ms`."""
+    """Returns the seconds of a duration such as `200ms`."""
     return _parsed(settings, name, parse_duration)
 
 
 def size(settings: Mapping[str, str], name: str, *, least: int = 1) -> int:
-    """Bytes of a size such as `32MiB`."""
+    """Returns the bytes of a size such as `32MiB`."""
     return _parsed(settings, name, lambda text: _at_least(parse_size(text), least, f"{least} bytes"))
 
 
 def words(settings: Mapping[str, str], name: str) -> list[str]:
-    """The parts of a comma-separated list, without the empty ones."""
+    """Returns the parts of a comma-separated list, without the empty ones."""
     return [word.strip() for word in settings.get(name, "").split(",") if word.strip()]
 
 
 def names(spec: Spec, settings: Mapping[str, str], name: str) -> list[str]:
-    """The parts of a comma-separated list of things that are each read once: at least one, and none of them twice."""
+    """Returns the parts of a comma-separated list of things that are each read once: at least one, and none of them
+    twice."""
     found = words(settings, name)
     if not found:
         raise ConfigError(f"{spec.name}: option '{name}' names nothing: {_described(spec, name)}")

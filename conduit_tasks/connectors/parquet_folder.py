@@ -1,9 +1,9 @@
-"""A folder of Parquet files that goes back to exactly what was confirmed.
+"""A folder of Parquet files that can be reset to exactly what was confirmed.
 
-Each write makes its files anew, one per partition: `[<field>=<value>/…]<name>-<number of the write>.parquet`, and
-numbers only grow. What a write is about to make stands in a ledger (`.<name>.conduit`) before the first of its files
-does; `open` removes the files of a write that was not confirmed. Readers see whole files only: written to the side,
-fsynced, renamed.
+Each write makes new files, one per partition: `[<field>=<value>/…]<name>-<number of the write>.parquet`, and numbers
+only grow. The files of a write are named in a ledger (`.<name>.conduit`) before the first of them exists; `open`
+removes the files of a write that was not confirmed. Readers see whole files only: each is written under another name,
+fsynced and renamed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ PARTITIONS = 1_000
 
 @dataclass(frozen=True)
 class Ledger:
-    """`n`, `files`: the last write that was begun. `owner`: in every state of who writes them, which began behind the
-    number `start`; `confirmed`: once such a state came back. `by`: which destination that is."""
+    """Last write that was begun: its number `n` and its `files`. `owner`: id of the writer, part of every state that it
+    returns; it began behind the number `start`; `confirmed`: whether such a state came back. `by`: the destination that
+    it is."""
 
     n: int
     files: list[str]
@@ -48,9 +49,9 @@ class Ledger:
 
 class ParquetFolder:
     """State: {"n": number of the last confirmed write, "owner"}. One writer at a time, by a lock beside the ledger.
-    Without a state, what is there already is kept, but for what this destination wrote and never confirmed.
+    Without a state, files that exist are kept, except those that this destination wrote and never confirmed.
 
-    `by` (`<pipeline>.<destination>`) names the files, so that several destinations can share a folder. `partition_by`:
+    `by` (`<pipeline>/<destination>`) names the files, so that several destinations can share a folder. `partition_by`:
     fields whose values become folders, left out of the files as Hive does.
     """
 
@@ -64,13 +65,13 @@ class ParquetFolder:
         self._n = 0
 
     def open(self, state: dict[str, Any] | None) -> None:
-        """Removes what was not confirmed. Raises Unavailable (locked, no room, no permission), ConfigError."""
+        """Removes files that were not confirmed. Raises Unavailable (locked, no room, no permission), ConfigError."""
         self.close()
         try:
             make_folders(self._folder)
             self._lock = os.open(self._folder / f".{self._name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Invariant 4: one that stood still until its successor was done must not take that one's files away.
+            # Invariant 4: a writer that stood still until its successor was done must not remove the successor's files.
             self._still_ours()
             self._n = self._confirmed(state)
         except BlockingIOError as error:
@@ -84,10 +85,11 @@ class ParquetFolder:
             raise
 
     def _confirmed(self, state: dict[str, Any] | None) -> int:
-        """The number that is confirmed; sets the ledger as the next write finds it, and removes what lies behind."""
+        """Returns the number of the last confirmed write; sets the ledger for the next write, and removes the files of
+        later ones."""
         told = self._told()
         if told is None:
-            # Nothing was begun here, or the folder was moved away whole: numbers go on.
+            # Nothing was begun here, or the whole folder was moved away: numbers go on.
             told = Ledger(0 if state is None else int(state["n"]), [], None if state is None else state.get("owner"))
         theirs = None if state is None else state.get("owner")
         if theirs and told.owner and theirs != told.owner:
@@ -126,7 +128,7 @@ class ParquetFolder:
         replace_file(self._path, orjson.dumps(asdict(ledger)))
 
     def _take_away(self, ledger: Ledger, n: int) -> None:
-        """The files of what was written behind the number `n`."""
+        """Removes the files of writes behind the number `n`."""
         if ledger.n <= n:
             return
         if ledger.n == n + 1:
@@ -134,7 +136,7 @@ class ParquetFolder:
                 self._remove(self._folder / name)
                 self._remove(_aside(self._folder / name))
             return
-        # The state is an older one (brought back after a loss of Redis): everything behind it comes again.
+        # The state is an older one (restored after a loss of Redis): everything behind it comes again.
         for path in self._folder.rglob(f"{self._name}-*.parquet"):
             found = re.fullmatch(r"-(\d{10})\.parquet", path.name.removeprefix(self._name))
             if found and int(found[1]) > n:
@@ -146,7 +148,7 @@ class ParquetFolder:
             sync_folder(path.parent)
 
     def write(self, table: pa.Table) -> dict[str, Any]:
-        """One file per partition, durable on return. Raises Refused, Unavailable."""
+        """Writes one file per partition, durable on return. Raises Refused, Unavailable."""
         n = self._n + 1
         parts = self._parts(table)
         name = f"{self._name}-{n:010d}.parquet"
@@ -180,7 +182,7 @@ class ParquetFolder:
         sync_folder(folder)
 
     def _parts(self, table: pa.Table) -> list[tuple[str, pa.Table]]:
-        """(folder, rows in their order) per combination of values."""
+        """Returns (folder, rows in their order) per combination of values."""
         missing = [name for name in self._partition_by if name not in table.column_names]
         if missing:
             raise Refused(f"there is no field '{missing[0]}' to partition by")
@@ -193,7 +195,8 @@ class ParquetFolder:
         return [(folder, rows.select(kept)) for folder, rows in parts]
 
     def _check_names(self, paths: Sequence[Path]) -> None:
-        """Before anything is begun, the ledger too: a name that cannot be made cannot be taken away either."""
+        """Raises Refused if a name is too long. Called before anything is written, the ledger included: a file whose
+        name cannot be created cannot be removed either."""
         longest, whole = (os.pathconf(self._folder, limit) for limit in ("PC_NAME_MAX", "PC_PATH_MAX"))
         for path in paths:
             aside = _aside(path)
@@ -221,9 +224,9 @@ def _by(table: pa.Table, name: str) -> list[tuple[str, pa.Table]]:
     if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
         raise Refused(f"field '{name}' holds no value that can name a partition")
     if pa.types.is_string(column.type):
-        # An empty text cannot be told from none in a folder's name.
+        # In a folder's name, an empty text cannot be told from a missing one.
         column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-    # Rows are apart where their folders are, not where they are equal: NaN is not to itself, -0.0 is to 0.0.
+    # Rows are grouped by the name of their folder, not by equality: NaN does not equal itself, -0.0 equals 0.0.
     codes = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
     folders: dict[str, list[int]] = {}
     for code, value in enumerate(codes.dictionary.to_pylist()):
@@ -235,7 +238,8 @@ def _by(table: pa.Table, name: str) -> list[tuple[str, pa.Table]]:
 
 
 def _as_folder(value: Any) -> str:
-    """As a path holds it: no value of `..` or with a slash in it leads elsewhere, and none is taken for no value."""
+    """Returns a value as a folder's name: `..` or a value with a slash does not lead elsewhere, and no value is taken
+    for a missing one."""
     if value is None:
         return NULL
     text = quote(str(value), safe=" ").replace(".", "%2E")

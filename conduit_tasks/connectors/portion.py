@@ -1,4 +1,4 @@
-"""How many records to ask for at a time, so that what comes has a bounded size (SEMANTICS C13)."""
+"""Number of records to ask for at a time, so that each answer has a bounded size (SEMANTICS C13)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ BYTES = 16 << 20
 
 
 class Portion:
-    """Begins small, grows by leaps, and follows the size of the records that came last. `most`: records at most."""
+    """Number that begins small, grows by the factor GROWTH, and follows the size of the last records. `most`: records
+    at most."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -16,7 +17,7 @@ class Portion:
         """Records to ask for now."""
 
     def came(self, records: int, size: int) -> None:
-        """So many records came, of `size` bytes together."""
+        """Adapts the number to an answer of `records` records with `size` bytes together."""
         if records:
             fitting = int(BYTES * records / max(size, 1))
             self.size = max(1, min(self._most, fitting, self.size * GROWTH))

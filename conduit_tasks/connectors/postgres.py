@@ -1,7 +1,7 @@
 """PostgreSQL: tables and their changes, by logical replication; rows upserted, deleted or appended.
 
-The source takes Conduit's names of options. This module is light: what reads and writes is imported when it does
-(docs/connectors/postgres.md).
+The source takes Conduit's names of options. This module is light: the code that reads and writes is imported when it is
+used (docs/connectors/postgres.md).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _NO_BOUND = 1 << 62
 _LOOK = 20_000
-"""Messages that a plan looks at first, at least; more where all of them were read before."""
+"""Least number of messages that a plan looks at first; it looks at more if all of them were read before."""
 _BEHIND = 64 << 20
-"""Bytes of log without a change of ours after which the position moves all the same: the server can then drop them."""
+"""Bytes of log without a change of ours after which the position moves anyway, so that the server can drop them."""
 
 
 class PostgresSource(Source):
-    """Token: {"lsn", "skip": changes read of the transaction that follows it}, and while the snapshot is taken
-    {"snapshot": tables left, "after": key of the row read last}. A snapshot's slices are open: its rows change.
-    """
+    """Token: {"lsn", "skip": changes already read of the transaction that follows it}, and while the snapshot is taken
+    also {"snapshot": tables left, "after": key of the row read last}. A snapshot's slices are open, because its rows
+    change."""
 
     ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
     read_again = False
@@ -112,14 +112,14 @@ class PostgresSource(Source):
         self._ends: dict[bytes, Token] = {}
 
     def owned(self) -> list[str]:
-        """Its slot, which every ack moves on."""
+        """Returns its slot, which every ack moves on."""
         if not self._cdc:
             return []
         at = urlsplit(self._url)
         return [f"the replication slot {self._slot.name} at {at.netloc.rpartition('@')[2]}{at.path}"]
 
     def _incremental(self) -> SqlSource:
-        """The one table's rows, read as the connector `sql` does. Raises ConfigError."""
+        """Returns the source that reads the one table's rows, as the connector `sql` does. Raises ConfigError."""
         from conduit_tasks.connectors.sql_source import SqlSource
 
         if len(self._tables) != 1 or self._tables == ["*"] or not self.settings.get("column"):
@@ -143,7 +143,8 @@ class PostgresSource(Source):
             return self._changes(connection, token, limit) if self._cdc else []
 
     def _begin(self, connection: Any) -> dict[str, Any]:
-        """The slot is made before the first row is read: a change is in the snapshot, or comes after it, or both."""
+        """Returns the first token. The slot is made before the first row is read: a change is in the snapshot, or comes
+        after it, or both."""
         from conduit_tasks.connectors.postgres_tables import resolved
 
         tables = resolved(connection, self._tables)
@@ -155,7 +156,7 @@ class PostgresSource(Source):
         return token
 
     def _changes(self, connection: Any, token: dict[str, Any], limit: Limit) -> list[Slice]:
-        """One slice: a slot has one reader at a time."""
+        """Returns one slice or none: a slot has one reader at a time."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
             flushed = cursor.fetchone()[0]
@@ -211,7 +212,7 @@ class PostgresSource(Source):
             return self._slot.drop(connection, Unavailable)
 
     def ack(self, position: Position) -> None:
-        """Moves the slot: what lies before is gone for good. Raises Unavailable, SourceError."""
+        """Moves the slot; the changes before it are then gone for good. Raises Unavailable, SourceError."""
         token = position.get("")
         if self._cdc and token:
             with connected(self._url, Unavailable, self._timeout) as connection:
@@ -219,7 +220,7 @@ class PostgresSource(Source):
 
 
 class _Found:
-    """What a slice of changes may take: whole transactions, and as much as fits of one that does not fit."""
+    """Changes that one slice takes: whole transactions, and of one that does not fit as many as fit."""
 
     def __init__(self, token: dict[str, Any], limit: Limit) -> None:
         self._start, self._skip = lsn_number(token["lsn"]), token["skip"]
@@ -230,7 +231,7 @@ class _Found:
         self.count = self.bytes = self.upto = 0
 
     def take_all(self, messages: Iterator[tuple[Any, ...]]) -> int:
-        """How many messages there were, as far as there is room."""
+        """Takes messages as long as there is room, and returns their number."""
         seen = 0
         for message in messages:
             if not self.take(*message):
@@ -239,7 +240,7 @@ class _Found:
         return seen
 
     def take(self, kind: int, size: int, head: Any) -> bool:
-        """Whether there is room for this message."""
+        """Returns whether there is room for this message, and if so takes it."""
         from conduit_tasks.connectors.postgres_pgoutput import (
             BEGIN,
             COMMIT,
@@ -272,7 +273,7 @@ class _Found:
         return True
 
     def end(self) -> dict[str, Any]:
-        """The token after it."""
+        """Returns the token after the slice."""
         return {"lsn": lsn_text(self._ended), "skip": self._left}
 
 

@@ -1,4 +1,4 @@
-"""Records as changes of tables, within one transaction: what happens to a key more than once is done once."""
+"""Records as changes of tables, within one transaction: several changes of one key are written once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Cells = dict[str, str | None]
 
 @dataclass(frozen=True)
 class Change:
-    """Of the row of `key`, of every row without one. `row`: what it gets, None where it goes; `was`: the key it had
-    until then; `rest_stays`: where it is there, what `row` does not name stays although it moves."""
+    """Change of the row of `key`, or of every row if there is no key. `row`: its new values, None if the row is
+    deleted; `was`: its key until then; `rest_stays`: if the row exists, columns that `row` does not name are kept
+    although the key changes."""
 
     key: Key | None
     row: Cells | None = None
@@ -32,7 +33,7 @@ class Change:
 
 @dataclass
 class Pending:
-    """What is still to be done to one table: the rows it only gets, or its changes in their order."""
+    """Work left for one table: rows that are only added, or its changes in their order."""
 
     table: Table
     key: tuple[str, ...]
@@ -43,7 +44,7 @@ class Pending:
 class Apply:
     """Collects changes in their order; `finish` writes them together.
 
-    Raises Refused where a record cannot be a change of its table.
+    Raises Refused if a record cannot be a change of its table.
     """
 
     def __init__(self, cursor: Any, append: bool) -> None:
@@ -51,7 +52,7 @@ class Apply:
         self._pending: dict[str, Pending] = {}
 
     def take(self, record: Record, name: str, table: Table, key: tuple[str, ...]) -> None:
-        """One record for the table `name`, whose rows `key` tells apart."""
+        """Adds one record for the table `name`, whose rows are told apart by `key`."""
         pending = self._pending.setdefault(name, Pending(table, key))
         if self._append:
             if record.operation == "delete":
@@ -71,7 +72,8 @@ class Apply:
 
 
 class TableRows:
-    """The rows of one table: `_gone` are the keys whose rows go first, `_came` what then comes, per key."""
+    """Rows of one table: `_gone` holds the keys whose rows are deleted first, `_came` the rows that are then written,
+    per key."""
 
     def __init__(self, cursor: Any, pending: Pending) -> None:
         self._cursor, self._table, self._names, self._changes = cursor, pending.table, pending.key, pending.changes
@@ -79,8 +81,8 @@ class TableRows:
         self._came: dict[Key, Cells] = {}
 
     def apply(self) -> None:
-        """As if each change were written on its own: a row that comes to one that is there leaves what it does not
-        name, one that comes to a key whose row went does not."""
+        """Writes the changes as if each were written on its own: a row written over an existing one keeps the columns
+        that it does not name; a row written after the delete of its key does not."""
         keys = {key for change in self._changes for key in (change.key, change.was) if key is not None}
         same = spellings(self._cursor, self._table, self._names, keys) if self._changes else {}
         for change in self._changes:
@@ -114,8 +116,8 @@ class TableRows:
         self._came[key] = row
 
     def _updated(self, was: Key, row: Cells) -> bool:
-        """Whether there is such a row, which then has these values. Literals without a type take the column's, and are
-        refused where they are too long, as `COPY` does."""
+        """Returns whether there is a row with the key `was`, which then has these values. Literals without a type take
+        the column's, and are refused if they are too long, as `COPY` does."""
         sql = library().sql
 
         def equal(values: Iterable[tuple[str, str | None]]) -> list[Any]:
@@ -127,7 +129,7 @@ class TableRows:
         return bool(self._cursor.rowcount)
 
     def _flush(self) -> None:
-        """Rows that go before rows that come, so that they make room for them."""
+        """Deletes rows before it writes others, so that the deleted rows make room for them."""
         if self._gone:
             self._remove(self._gone)
         for names, rows in _by_columns(self._came.values()):
@@ -188,7 +190,7 @@ def _cells(values: dict[str, Any], table: Table) -> Cells:
 
 
 def _key(data: Any, pending: Pending) -> Key | None:
-    """The key's cells, None where `data` does not have them all."""
+    """Returns the key's cells, or None if `data` does not have them all."""
     if isinstance(data, bytes) and len(pending.key) == 1:
         data = {pending.key[0]: data}
     if not isinstance(data, dict):
@@ -198,5 +200,5 @@ def _key(data: Any, pending: Pending) -> Key | None:
 
 
 def _by_columns(rows: Iterable[Cells]) -> list[tuple[tuple[str, ...], list[Cells]]]:
-    """Runs of rows with the same columns, in their order."""
+    """Returns runs of rows with the same columns, in their order."""
     return [(names, list(group)) for names, group in groupby(rows, key=lambda row: tuple(sorted(row)))]

@@ -1,4 +1,4 @@
-"""JSON values as PostgreSQL's text, by the column's type: what `COPY` and parameters take."""
+"""JSON values as PostgreSQL's text, by the column's type, for `COPY` and parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"'})
 
 
 def cell(value: Any, type_: str, column: str) -> str | None:
-    """The text of a value for a column of this type. Raises Refused where bytes are no base64."""
+    """Returns the text of a value for a column of this type. Raises Refused if bytes are no base64."""
     if value is None:
         return None
     if type_ in JSON:
@@ -28,7 +28,7 @@ def cell(value: Any, type_: str, column: str) -> str | None:
 
 
 def copy_line(cells: list[str | None]) -> str:
-    """A line of `COPY … FROM STDIN` in text format."""
+    """Returns a line of `COPY … FROM STDIN` in text format."""
     return "\t".join("\\N" if c is None else c.translate(_COPY) for c in cells) + "\n"
 
 

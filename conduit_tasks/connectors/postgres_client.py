@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL by psycopg2, and what its errors mean."""
+"""Connections to PostgreSQL by psycopg2, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ EXTRA = "postgres: psycopg2 is not installed; pip install 'conduit-tasks[postgre
 CONNECT = 10
 """Seconds to connect to a server."""
 KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""libpq finds out within a minute that a server's machine is gone."""
+"""Settings by which libpq notices within a minute that a server's machine is gone."""
 _URL = re.compile(r"postgres(ql)?(\+\w+)?://")
 
 
 def library() -> Any:
-    """psycopg2. Raises ConfigError where it is not installed."""
+    """Returns psycopg2. Raises ConfigError if it is not installed."""
     try:
         import psycopg2
     except ImportError:
@@ -33,8 +33,9 @@ def library() -> Any:
 
 
 def checked_url(text: str) -> str:
-    """A URL as libpq has it, `sslmode` and certificates included; SQLAlchemy's `+driver` is left out. Raises
-    ConfigError, which does not repeat it: it may hold a password, of which libpq would print what it misread."""
+    """Returns a URL as libpq takes it, `sslmode` and certificates included; SQLAlchemy's `+driver` is left out. Raises
+    ConfigError, which does not repeat the URL: it may hold a password, and libpq would print the part that it
+    misread."""
     if not _URL.match(text):
         raise ConfigError(
             "postgres: option 'url' is no PostgreSQL URL; write postgresql://user:password@host:5432/name"
@@ -44,17 +45,17 @@ def checked_url(text: str) -> str:
 
 
 def connect(url: str) -> Any:
-    """A connection that finds out if its server's machine is gone."""
+    """Opens a connection that notices if its server's machine is gone."""
     return library().connect(url, connect_timeout=CONNECT, application_name="conduit", **KEEPALIVE)
 
 
 @contextmanager
 def connected(url: str, failed: type[ConduitError], timeout: float) -> Iterator[Any]:
-    """A connection that is closed at the end, values in the form of `postgres_values`, each statement on its own and
-    for `timeout` seconds at most.
+    """Yields a connection that is closed at the end. Values have the form of `postgres_values`; each statement is a
+    transaction of its own, and takes `timeout` seconds at most.
 
-    Raises `failed` where the server does not answer, goes away or will not do what is asked; ConfigError where the URL
-    cannot be read.
+    Raises `failed` if the server does not answer, goes away or refuses a statement; ConfigError if the URL cannot be
+    read.
     """
     psycopg2 = library()
     from conduit_tasks.connectors.postgres_values import SETTINGS
@@ -79,16 +80,16 @@ def connected(url: str, failed: type[ConduitError], timeout: float) -> Iterator[
 
 
 def said(error: Exception) -> str:
-    """The server's own words, on one line."""
+    """Returns the server's own words, on one line."""
     return clip(str(error).strip() or type(error).__name__)
 
 
 def lsn_number(text: str) -> int:
-    """A place in the log, `16/B374D848`, as a number."""
+    """Returns a place in the log, `16/B374D848`, as a number."""
     high, low = text.split("/")
     return int(high, 16) << 32 | int(low, 16)
 
 
 def lsn_text(number: int) -> str:
-    """As PostgreSQL writes it: numbers of 64 bits are no good in JSON."""
+    """Returns a place in the log as PostgreSQL writes it: numbers of 64 bits are not safe in JSON."""
     return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"

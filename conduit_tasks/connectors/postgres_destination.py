@@ -20,8 +20,8 @@ _COLLECTION = '{{ index .Metadata "opencdc.collection" }}'
 
 
 class PostgresDestination(BatchDestination):
-    """A write is one transaction, in the records' order. Where rows are numbered, the last number is stored in it, and
-    what comes again is left out (SEMANTICS B8, O5)."""
+    """A write is one transaction, in the records' order. If rows are numbered, the last number is stored in it, and
+    rows that come again are left out (SEMANTICS B8, O5)."""
 
     effectively_once = True
     keeps_index = True
@@ -79,8 +79,8 @@ class PostgresDestination(BatchDestination):
         return settings.get("mode", "upsert") == "upsert"
 
     def open(self, state: dict[str, Any] | None) -> None:
-        """Connects, and looks at the table where it is always the same one. There is no state to go back to: a
-        transaction that was not committed left nothing."""
+        """Connects, and looks at the table if its name is a constant. There is no state to restore: a transaction that
+        was not committed left nothing."""
         library()
         import sqlalchemy as sa
 
@@ -96,7 +96,7 @@ class PostgresDestination(BatchDestination):
                 self._table(connection.connection.dbapi_connection, self._template.constant)
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
-        """One transaction. Raises Refused, Unavailable."""
+        """Writes the rows in one transaction. Raises Refused, Unavailable."""
         from conduit_tasks.connectors.postgres_apply import Apply
 
         records = rows.records()
@@ -111,7 +111,7 @@ class PostgresDestination(BatchDestination):
                     for record in records[known:]:
                         apply.take(record, *self._place(raw, record))
                     apply.finish()
-                # Invariant 4: whoever lost the lease meanwhile does not put the old over its successor's new.
+                # Invariant 4: a writer that lost the lease meanwhile must not overwrite its successor's newer rows.
                 self.still_ours()
         return None
 
@@ -122,7 +122,8 @@ class PostgresDestination(BatchDestination):
 
     @property
     def _template(self) -> Template:
-        """Kept by who compiles it: it cannot be sent to an executor."""
+        """Template of the table's name. It is cached by `compile`, not here, because it cannot be sent to an
+        executor."""
         from conduit_tasks.processors.template import compile
 
         return compile(self.settings["table"])
@@ -132,14 +133,14 @@ class PostgresDestination(BatchDestination):
 
         connection = connect(self._url)
         with connection.cursor() as cursor:
-            # Before the process is ended because its write takes too long.
+            # Ends the statement before the process is ended because its write takes too long.
             limit = int(900 * self.limit)
             cursor.execute(f"{SETTINGS}; SET lock_timeout = {self._lock_timeout}; SET statement_timeout = {limit}")
         connection.commit()
         return connection
 
     def _place(self, raw: Any, record: Record) -> tuple[str, Any, tuple[str, ...]]:
-        """(name, table, key) for a record. Raises Refused, ConfigError."""
+        """Returns (name, table, key) for a record. Raises Refused, ConfigError."""
         try:
             name = self._template.render(record)
         except RecordError as error:
@@ -150,7 +151,7 @@ class PostgresDestination(BatchDestination):
             table = self._table(raw, name)
             fields = record.after if isinstance(record.after, dict) and not self._ignore else {}
             if unknown := sorted(fields.keys() - table.columns.keys()):
-                # It may have been added since.
+                # The column may have been added since.
                 self._tables.pop(name)
                 table = self._table(raw, name)
                 unknown = sorted(fields.keys() - table.columns.keys())
@@ -179,7 +180,7 @@ class PostgresDestination(BatchDestination):
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """The project's errors for the database's (SEMANTICS T6), those of SQLAlchemy as `sql_errors` has them."""
+        """Raises the project's errors for the database's (SEMANTICS T6); those of SQLAlchemy as `sql_errors` does."""
         from conduit_tasks.connectors.sql_errors import of_the_rows, translated
 
         psycopg2 = library()

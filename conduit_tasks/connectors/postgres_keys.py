@@ -1,4 +1,4 @@
-"""Which keys of some changes are the same to their table, however they are written."""
+"""Keys of changes that are the same to their table, however they are written."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ _WRITTEN_ONE_WAY = {
     "uuid": re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
     "bytea": re.compile(r"\\x[0-9a-f]*"),
 }
-"""Type → texts that are equal only where the values are."""
+"""Type → texts that are equal only if the values are."""
 _LIMITED = re.compile(r"character varying\((\d+)\)")
 
 
 def spellings(cursor: Any, table: Table, names: Sequence[str], keys: Collection[Key]) -> dict[Key, Key]:
-    """Key → the one of `keys` that stands for all that are equal to it; without those that stand for themselves.
+    """Returns key → the one of `keys` that stands for all that are equal to it; keys that stand for themselves are left
+    out.
 
-    Texts that say it themselves (whole numbers, UUIDs, text) are compared here; of others the server is asked, which
-    alone knows its types and collations: `1.0` and `1.00`, times in several zones, `citext`. It raises DataError where
-    a text is none of its type.
+    Keys are compared here if their texts decide it (whole numbers, UUIDs, text); otherwise the server is asked, which
+    alone knows its types and collations: `1.0` and `1.00`, times in several zones, `citext`. It raises DataError if a
+    text is not of its type.
     """
     if all(_plain(text, name, table) for key in keys for name, text in zip(names, key, strict=True)):
         return {}

@@ -1,7 +1,7 @@
 """Messages of PostgreSQL's `pgoutput`, protocol version 1 (PostgreSQL manual, "Logical Replication Message Formats").
 
-Pure: bytes in, what they say out. Values are PostgreSQL's text, None for NULL; a column whose large value was not
-changed, and is therefore not told, is left out.
+Pure: bytes in, messages out. Values are PostgreSQL's text, None for NULL; a column whose large value did not change is
+not sent by the server, and is left out.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ POSTGRES_EPOCH_US = 946_684_800_000_000
 BEGIN, COMMIT, RELATION, INSERT, UPDATE, DELETE, TRUNCATE = b"BCRIUDT"
 _CHANGES = frozenset((INSERT, UPDATE, DELETE))
 _OLD, _NEW = b"KO", b"N"[0]
-"""In front of an old row (its key, or the whole of it) and of a new one."""
+"""Bytes in front of an old row (its key, or all of it) and of a new one."""
 IGNORED = frozenset(b"YOM")
-"""Types, origins, logical messages: they change no row."""
+"""Kinds of messages that change no row: types, origins, logical messages."""
 
 Values = dict[str, str | None]
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """A column: `key` says whether it is of the replica identity; `oid`: its type."""
+    """A column. `key`: whether it is part of the replica identity; `oid`: its type."""
 
     name: str
     oid: int
@@ -36,7 +36,8 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Relation:
-    """A table as the changes after it have it. `identity`: d (primary key), f (all columns), i (an index), n."""
+    """A table as the changes after this message have it. `identity`: d (primary key), f (all columns), i (an index),
+    n."""
 
     oid: int
     schema: str
@@ -47,7 +48,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Begin:
-    """`lsn`: where the commit lies in the log; `committed`: µs since 1970."""
+    """Beginning of a transaction. `lsn`: place of the commit in the log; `committed`: µs since 1970."""
 
     lsn: int
     committed: int
@@ -56,7 +57,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Commit:
-    """`lsn`: as in its Begin; `end`: where the log goes on."""
+    """End of a transaction. `lsn`: as in its Begin; `end`: place at which the log goes on."""
 
     lsn: int
     end: int
@@ -64,8 +65,8 @@ class Commit:
 
 @dataclass(frozen=True)
 class Change:
-    """One row. `old`: of an update only where its key changed or the table tells it all; of a delete always.
-    `whole`: whether `old` has all columns, not only those of the key."""
+    """Change of one row. `old`: always there for a delete; for an update only if its key changed or the table sends the
+    whole old row. `whole`: whether `old` has all columns, not only those of the key."""
 
     kind: Literal["insert", "update", "delete"]
     relation: Relation
@@ -73,7 +74,7 @@ class Change:
     new: Values | None
     whole: bool = False
     unchanged: tuple[str, ...] = ()
-    """Columns of `new` that are not told."""
+    """Columns of the new row that are not sent."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +86,26 @@ Message = Begin | Commit | Relation | Change | Truncate
 
 
 class Decoder:
-    """Keeps the tables that the messages named."""
+    """Decoder of messages, which keeps the tables that they named."""
 
     def __init__(self) -> None:
         self._relations: dict[int, Relation] = {}
 
     def decode(self, data: bytes) -> Message | None:
-        """What the message says, None where it changes nothing. Raises SourceError on one that is not known, or that is
-        none: cut, longer than it says, of a table that was not told."""
+        """Decodes a message; None if it changes nothing. Raises SourceError if its type is unknown or it is not valid:
+        cut, longer than it says, of a table that was not described before."""
         try:
             message, end = self._read(data)
         except (struct.error, LookupError, ValueError):
             raise _none(data) from None
-        if end != len(data):  # Also where a text is shorter than it says.
+        if end != len(data):  # Also if a text is shorter than it says.
             raise _none(data)
         if isinstance(message, Relation):
             self._relations[message.oid] = message
         return message
 
     def _read(self, data: bytes) -> tuple[Message | None, int]:
-        """The message, and where it ends. Raises what reading beyond the end raises."""
+        """Returns the message, and the offset of its end. Raises what reading beyond the end raises."""
         kind = data[0]
         if kind in _CHANGES:
             return self._change(kind, data)
@@ -148,7 +149,8 @@ class Decoder:
 
 
 def truncated(head: bytes, size: int) -> int:
-    """How many tables a truncate message of this size names. Raises SourceError where it has no room for them."""
+    """Returns the number of tables that a truncate message of this size names. Raises SourceError if it has no room for
+    them."""
     count = int.from_bytes(head[1:5], "big")
     if len(head) < 5 or 6 + 4 * count != size:
         raise _none(head)
@@ -189,7 +191,8 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def _tuple(data: bytes, at: int, relation: Relation) -> tuple[Values, list[str], int]:
-    """(values, names of those that are not told, where it ends). It has every column of its table."""
+    """Returns (values, names of columns that are not sent, offset of the end). Raises SourceError unless it has every
+    column of its table."""
     (count,) = struct.unpack_from(">H", data, at)
     if count != len(relation.columns):
         raise _none(data)

@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS, BATCH_BYTES = 5_000, 16 << 20
-"""A batch has at most so many rows, and is given when it is about this large."""
+"""Limits of a batch: its largest number of rows, and the bytes at which it is given."""
 
 TRUNCATED = "postgres.truncate"
 """Metadata of a delete that takes every row of its table."""
 UNCHANGED = "postgres.unchanged"
-"""Metadata: fields that an update does not tell, as they are large and did not change (TOAST), comma-separated."""
+"""Metadata: fields that are missing in an update, because they are large and did not change (TOAST),
+comma-separated."""
 
 Sized = tuple[Record, int]
-"""A record and about how many bytes it has."""
+"""A record and its approximate size in bytes."""
 
 
 def batches(records: Iterator[Sized]) -> Iterator[pa.RecordBatch]:
-    """READ_SCHEMA batches of bounded size."""
+    """Yields READ_SCHEMA batches of bounded size."""
     import pyarrow as pa
 
     from conduit_tasks.record.schema import READ_SCHEMA, read_columns
@@ -88,7 +89,7 @@ class Chunk:
 
 
 def changes(connection: Any, slot: Slot, slice: Slice) -> Iterator[Sized]:
-    """Exactly the changes of a slice. Raises SourceError where they are not what `plan` saw."""
+    """Yields exactly the changes of a slice. Raises SourceError if they are not those that `plan` saw."""
     if slice.hint is None:
         return
     start, end = lsn_number(slice.start["lsn"]), lsn_number(slice.end["lsn"])
@@ -116,7 +117,7 @@ def changes(connection: Any, slot: Slot, slice: Slice) -> Iterator[Sized]:
 
 
 class _Keys:
-    """The key of each table: its replica identity; of one that tells all columns, its primary key."""
+    """Key of each table: its replica identity, or its primary key if the identity is all columns."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -134,7 +135,7 @@ class _Keys:
         try:
             key = described(self._connection, f"{relation.schema}.{relation.name}").key
         except ConfigError:
-            # It was dropped or renamed since.
+            # The table was dropped or renamed since.
             return ()
         return key if set(key) <= {c.name for c in relation.columns} else ()
 

@@ -1,4 +1,4 @@
-"""A logical replication slot: made with its publication, looked at without moving it, and moved by an ack only."""
+"""A logical replication slot: created with its publication, read without moving it, and moved by an ack only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conduit_tasks.errors import ConfigError, SourceError
 T = TypeVar("T")
 
 BUSY = 60.0
-"""Seconds to wait for whoever has the slot: a reader that died keeps it until the server notices."""
+"""Seconds to wait if another reader has the slot: a reader that died keeps it until the server notices."""
 FETCH = 500
 """Changes fetched at a time, each as large as its row."""
 
@@ -25,19 +25,20 @@ HEADS = (
     "get_byte(data, 0), length(data), CASE WHEN get_byte(data, 0) IN (66, 67) THEN data "
     "WHEN get_byte(data, 0) = 84 THEN substring(data FOR 5) END"
 )
-"""What a plan needs of a message: its kind, its size, and the whole of Begin and Commit."""
+"""Columns that a plan needs of a message: its kind, its size, the whole of Begin and Commit, and the head of
+Truncate."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One slot, by name. Whoever reads it has it alone meanwhile."""
+    """One slot, by name. It has one reader at a time."""
 
     name: str
     publication: str
 
     def make(self, connection: Any, tables: Sequence[str]) -> int:
-        """Creates publication and slot where they are missing; where its changes begin. The publication comes first:
-        changes are decoded as the catalogue was when they were made."""
+        """Creates publication and slot if they are missing, and returns the place in the log at which its changes
+        begin. The publication comes first: changes are decoded by the catalogue of the time when they were made."""
         sql = library().sql
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [self.publication])
@@ -53,7 +54,7 @@ class Slot:
         return self.confirmed(connection)
 
     def published(self, connection: Any, tables: Sequence[str]) -> None:
-        """Raises ConfigError where the publication does not hold every table."""
+        """Raises ConfigError if the publication does not hold every table."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s",
@@ -68,7 +69,8 @@ class Slot:
             )
 
     def confirmed(self, connection: Any) -> int:
-        """How far it was moved. Raises SourceError where it is gone or lost what it must give."""
+        """Returns the place in the log that it was moved to. Raises SourceError if it is gone or lost log that it
+        needs, and ConfigError if it is another's."""
         with connection.cursor() as cursor:
             state = self._state(cursor)
         if state is None:
@@ -90,7 +92,7 @@ class Slot:
         return lsn_number(confirmed)
 
     def check(self, connection: Any, reached: int) -> None:
-        """Raises SourceError where changes after `reached` were taken by somebody else."""
+        """Raises SourceError if another reader took changes after `reached`."""
         if self.confirmed(connection) > reached:
             raise SourceError(
                 f"postgres: slot {self.name} is ahead of what this pipeline read: Redis knows an older position, the "
@@ -100,8 +102,9 @@ class Slot:
             )
 
     def peek(self, connection: Any, what: str, upto: str, changes: int | None = None) -> Iterator[tuple[Any, ...]]:
-        """Columns `what` of the messages up to `upto`, in whole transactions, in the order of their commits, from where
-        the slot is; `changes`: not many more than that. The server keeps them on its disk, fetched bit by bit."""
+        """Yields columns `what` of the messages from the slot's place up to `upto`, in whole transactions, in the order
+        of their commits; `changes`: not many more than that. The server keeps them on its disk; they are fetched in
+        portions."""
         statement = (
             f"SELECT {what} FROM pg_logical_slot_peek_binary_changes(%s, %s, %s, "  # noqa: S608 - `what` is ours
             "'proto_version', '1', 'publication_names', %s)"
@@ -111,7 +114,7 @@ class Slot:
         psycopg2 = library()
 
         def begun() -> tuple[Any, Any]:
-            # A cursor of the server needs a transaction, which the one before may have left broken.
+            # A cursor of the server needs a transaction; the attempt before may have left a broken one.
             connection.rollback()
             connection.autocommit = False
             cursor = connection.cursor("conduit_changes")
@@ -133,7 +136,7 @@ class Slot:
                 connection.autocommit = True
 
     def advance(self, connection: Any, reached: str, busy: type[Exception]) -> None:
-        """Moves it to `reached`, never back. Raises `busy` where somebody else has it for too long."""
+        """Moves it to `reached`, never back. Raises `busy` if another reader has it for too long."""
         if self.confirmed(connection) >= lsn_number(reached):
             return
 
@@ -144,8 +147,8 @@ class Slot:
         self._alone(move, busy)
 
     def drop(self, connection: Any, busy: type[Exception]) -> list[str]:
-        """Says what it dropped: the slot, and the publication where it was made here. Raises ConfigError where the slot
-        is another's, `busy` where somebody else reads it."""
+        """Drops the slot, and the publication if it was made here, and returns what it dropped. Raises ConfigError if
+        the slot is another's, `busy` if another reader has it."""
         sql, done = library().sql, []
         with connection.cursor() as cursor:
             state = self._state(cursor)

@@ -1,6 +1,6 @@
-"""Temporary tables shaped like some columns of a table, filled by `COPY`: what lies in them has the table's own types.
+"""Temporary tables with some columns of a table, filled by `COPY`: their values have the table's own types.
 
-A cast would not do: `'abcd'::varchar(3)` is `abc`, where the table refuses it.
+A cast would not do: `'abcd'::varchar(3)` is `abc`, but the table refuses it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from conduit_tasks.connectors.postgres_tables import Table
 
 @contextmanager
 def staged(cursor: Any, table: Table, names: Sequence[str], *, numbered: bool = False) -> Iterator[Any]:
-    """An empty one, as an identifier of SQL, dropped at the end; `numbered`: with a column `conduit_n` before."""
+    """Yields an empty temporary table, as an identifier of SQL, that is dropped at the end; `numbered`: with a column
+    `conduit_n` before the others."""
     sql = library().sql
     place = sql.Identifier("conduit_staged")
     columns = [*([sql.SQL("0 AS conduit_n")] if numbered else []), *map(sql.Identifier, names)]
@@ -28,7 +29,7 @@ def staged(cursor: Any, table: Table, names: Sequence[str], *, numbered: bool = 
 
 
 def copy_rows(cursor: Any, into: Any, names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> None:
-    """Rows of texts, in the order of `names`."""
+    """Copies rows of texts, in the order of `names`, into a table."""
     sql = library().sql
     text = "".join(copy_line(list(row)) for row in rows)
     columns = sql.SQL(", ").join(map(sql.Identifier, names))

@@ -30,8 +30,8 @@ ORDER BY a.attnum
 
 @dataclass(frozen=True)
 class Table:
-    """`columns`: name → oid of the type, without generated ones; `types`: name → as SQL writes it; `folded`: columns
-    whose collation takes different texts for equal."""
+    """A table. `columns`: name → oid of the type, without generated ones; `types`: name → type as SQL writes it;
+    `folded`: columns whose collation treats different texts as equal."""
 
     schema: str
     name: str
@@ -42,7 +42,7 @@ class Table:
 
     @property
     def collection(self) -> str:
-        """What `opencdc.collection` says: as Conduit, without the schema where it is `public`."""
+        """Value of `opencdc.collection`: as in Conduit, without the schema if it is `public`."""
         return collection(self.schema, self.name)
 
 
@@ -51,7 +51,7 @@ def collection(schema: str, name: str) -> str:
 
 
 def resolved(connection: Any, names: Sequence[str]) -> list[str]:
-    """Tables as `schema.name`; `*` are all of the schema `public`. Raises ConfigError where there is none."""
+    """Returns tables as `schema.name`; `*` means all of the schema `public`. Raises ConfigError if there is none."""
     with connection.cursor() as cursor:
         if list(names) == ["*"]:
             cursor.execute(
@@ -69,7 +69,7 @@ def resolved(connection: Any, names: Sequence[str]) -> list[str]:
 
 
 def described(connection: Any, name: str) -> Table:
-    """A table by `schema.name`. Raises ConfigError where it is not there."""
+    """Returns a table by `schema.name`. Raises ConfigError if it is not there."""
     schema, _, table = name.partition(".")
     with connection.cursor() as cursor:
         cursor.execute(
@@ -85,7 +85,7 @@ def described(connection: Any, name: str) -> Table:
 
 
 def rows_after(connection: Any, table: Table, after: Sequence[str] | None, most: int | None) -> Iterator[list[Any]]:
-    """Rows in the order of the key, after that one, their values as text in the order of the columns."""
+    """Yields rows in the order of the key, behind the key `after`, their values as text in the order of the columns."""
     sql, extensions = library().sql, library().extensions
     cells = sql.SQL(", ").join(sql.Identifier(c) for c in table.columns)
     keys = sql.SQL(", ").join(sql.Identifier(c) for c in table.key)
@@ -103,7 +103,7 @@ def rows_after(connection: Any, table: Table, after: Sequence[str] | None, most:
         with connection.cursor("conduit_rows") as cursor:
             portion = Portion(FETCH)
             cursor.itersize = portion.size
-            # As the server writes them, which a cast to text does not always: booleans, padded text.
+            # Texts as the server writes them; a cast to text does not always give them: booleans, padded text.
             extensions.register_type(
                 extensions.new_type(tuple(set(table.columns.values())), "TEXT", lambda text, _: text), cursor
             )

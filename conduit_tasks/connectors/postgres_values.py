@@ -21,16 +21,16 @@ SETTINGS = (
     "SET datestyle = 'ISO'; SET intervalstyle = 'iso_8601'; SET bytea_output = 'hex'; SET extra_float_digits = 1; "
     "SET timezone = 'UTC'"
 )
-"""What a session must have set for its texts to be those that are read here."""
+"""Settings that a session needs for its texts to be readable here."""
 
 
 _DIGITS = 20
-"""Of the largest number of 64 bits."""
+"""Digits of the largest number of 64 bits."""
 _LONG = re.compile(r"\d{19}")
 
 
 def json_value(text: str | None, oid: int) -> Any:
-    """The value of a column of type `oid`."""
+    """Returns the value of a column of type `oid`."""
     if text is None:
         return None
     plain = _PLAIN.get(oid)
@@ -41,8 +41,8 @@ def json_value(text: str | None, oid: int) -> Any:
 
 
 def json_row(values: Mapping[str, str | None], oids: Mapping[str, int]) -> dict[str, Any]:
-    """A row's values by name. Raises SourceError where a text is none of its type: PostgreSQL never sends one, another
-    server or a session with other settings may."""
+    """Returns a row's values by name. Raises SourceError if a text is not of its type: PostgreSQL never sends one, but
+    another server or a session with other settings may."""
     name, out = "", dict[str, Any]()
     try:
         for name, text in values.items():
@@ -66,13 +66,13 @@ def _bytes(text: str) -> str:
 
 
 def _float(text: str) -> float | str:
-    """JSON has neither NaN nor Infinity."""
+    """Returns a number, or the text of NaN and Infinity, which JSON does not have."""
     value = float(text)
     return value if math.isfinite(value) else text
 
 
 def _time(text: str) -> str:
-    """ISO 8601 where it is a year that this can say; `infinity` and years before Christ stay as they are."""
+    """Returns ISO 8601 if it can express the year; `infinity` and years before Christ stay as they are."""
     if len(text) < 19 or text.endswith("BC"):
         return text
     text = text.replace(" ", "T", 1)
@@ -89,7 +89,7 @@ def _json(text: str) -> Any:
 
 
 def _whole(digits: str) -> int | str:
-    """As text where it is beyond 64 bits, as a `numeric` is."""
+    """Returns a number, or its text if it is beyond 64 bits, as for a `numeric`."""
     number = int(digits) if len(digits) <= _DIGITS + 1 else None
     return number if number is not None and -(1 << 63) <= number < 1 << 64 else digits
 
@@ -119,10 +119,11 @@ _PLAIN: dict[int, Callable[[str], Any]] = {
     **dict.fromkeys((114, 3802), _json),
     **dict.fromkeys((1114, 1184), _time),
 }
-"""oid → how: bool, bytea, int8 int2 int4 oid, float4 float8, json jsonb, timestamp timestamptz."""
+"""oid → function that reads its text: bool, bytea, int8 int2 int4 oid, float4 float8, json jsonb, timestamp
+timestamptz."""
 
 _ARRAYS = {
     **{1000: 16, 1001: 17, 1016: 20, 1005: 21, 1007: 23, 1028: 26, 1021: 700, 1022: 701, 199: 114, 3807: 3802},
     **{1115: 1114, 1185: 1184, 1231: 1700, 1009: 25, 1014: 1042, 1015: 1043, 1182: 1082, 1183: 1083, 2951: 2950},
 }
-"""oid of an array → that of its elements."""
+"""oid of an array → oid of its elements."""

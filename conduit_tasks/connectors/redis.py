@@ -28,17 +28,18 @@ log = logging.getLogger(__name__)
 PAGE = 1_000
 """Entries asked for, or acked, at a time."""
 UNBOUNDED = 100_000
-"""Entries of one stream per micro-batch where the limit says nothing."""
+"""Entries of one stream per micro-batch if the limit names no number of records."""
 Fields = list[tuple[bytes, bytes]]
-"""In their order; a name may come more than once."""
+"""Fields in their order; a name may occur more than once."""
 Entry = tuple[bytes, Fields]
 
 
 class RedisSource(Source):
     """A part, and a partition, is a stream. Token: {"last": the highest entry id that was staged, "receipts"}.
 
-    What an attempt of ours read and did not stage lies behind `last`, and is read again at once. What other consumers
-    of the group hold is taken over after `min-idle`. Acked (XACK) is what the receipts name, per micro-batch.
+    Entries that an earlier attempt of ours read and did not stage lie behind `last`, and are read again at once.
+    Entries that other consumers of the group hold are taken over after `min-idle`. An ack (XACK) covers the entries
+    that the receipts name, per micro-batch.
     """
 
     spec = Spec(
@@ -59,7 +60,7 @@ class RedisSource(Source):
     )
     read_again = False
     settles = True
-    comes_again = 0.0  # an acked entry is nobody's
+    comes_again = 0.0  # an acked entry is never handed out again
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
@@ -84,19 +85,19 @@ class RedisSource(Source):
 
     @property
     def _taker(self) -> str:
-        """Of ours, what lies at or before `last` is what was staged; what is taken over may lie anywhere, and so is
-        held under a name of its own."""
+        """Consumer that holds entries taken over from others. Among our own consumer's entries those up to `last` are
+        staged; an entry that is taken over may lie anywhere, so it is held under another name."""
         return f"{self._consumer}.taken"
 
     def owned(self) -> list[str]:
-        """Its consumer: what that holds is taken for what an earlier attempt read."""
+        """Returns its consumer: entries that this holds are taken for those of an earlier attempt."""
         from conduit_tasks.broker.connection import address
 
         where = address(self.settings["url"])
         return [f"the consumer {self._consumer} of {self.group}, stream {s} at {where}" for s in self._streams]
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
-        """An open slice for each stream in which something waits, with an equal share of the limit."""
+        """Returns an open slice for each stream with entries that wait, with an equal share of the limit."""
         with asking(SourceError, "cannot be asked what waits"):
             waiting = [s for s in self._streams if self._waits(s, _last(position.get(s)))]
         slices = []
@@ -111,7 +112,7 @@ class RedisSource(Source):
         client = self._open()
         self._group(stream)
         mine = next(g for g in client.xinfo_groups(stream) if _text(g["name"]) == self.group)
-        # Asked for the entry itself: what was trimmed unread is counted by the stream, and never comes.
+        # Asks for the entry itself: the stream also counts entries that were trimmed unread and never come.
         if client.xrange(stream, f"({_id(mine['last-delivered-id'])}", "+", 1):
             return True
         if not mine["pending"]:
@@ -120,7 +121,8 @@ class RedisSource(Source):
         return any(ours) or any(self._idle_elsewhere(stream))
 
     def _idle_elsewhere(self, stream: str) -> Iterator[str]:
-        """Entries that another consumer has held for too long, or a task of ours took over and did not stage."""
+        """Yields the ids of entries that another consumer has held for too long, or that a task of ours took over and
+        did not stage."""
         staged: set[str] | None = None
         for consumer in self._open().xinfo_consumers(stream, self.group):
             name = _text(consumer["name"])
@@ -134,7 +136,7 @@ class RedisSource(Source):
                 yield id
 
     def _pending(self, stream: str, consumer: str, *, after: str = "", idle: int | None = None) -> Iterator[str]:
-        """Ids of what a consumer holds behind `after`, in order."""
+        """Yields the ids of the entries that a consumer holds behind `after`, in order."""
         while True:
             found = self._open().xpending_range(
                 stream, self.group, f"({after}" if after else "-", "+", PAGE, consumer, idle
@@ -145,13 +147,13 @@ class RedisSource(Source):
                 return
 
     def _staged(self, stream: str) -> set[str]:
-        """What is staged and may not be acked yet."""
+        """Returns the ids of entries that are staged and may not be acked yet."""
         found: set[str] = set()
         for token in (position[stream] for position in self.unsettled if stream in position):
             try:
                 found.update(json.loads(self.receipts.get(token["receipts"])))
             except SpoolError:
-                # Collected, which is after the ack; were it lost, what comes twice is better than what never comes.
+                # Receipts are collected after the ack; if they were lost, a second delivery is better than none.
                 continue
         return found
 
@@ -184,8 +186,8 @@ class RedisSource(Source):
                     break
 
     def _entries(self, stream: str, last: str, room: int) -> Iterator[tuple[list[Entry], bool]]:
-        """What others let lie, what an attempt of ours did not stage, and what is new; at most `room` altogether. With
-        each page, whether it was read under our own name."""
+        """Yields entries that others left idle, that an attempt of ours did not stage, and new ones; at most `room`
+        altogether. With each page, whether it was read under our own consumer's name."""
         client = self._open()
         idle = list(islice(self._idle_elsewhere(stream), room))
         portion = Portion(PAGE)
@@ -213,12 +215,14 @@ class RedisSource(Source):
                 yield entries, True
 
     def _missed(self, stream: str, after: str, before: str) -> bool:
-        """Whether new entries became ours without us: the answer that held them was lost and asked for again, or a
-        second task reads the slice. Then we hold this page too, and read it from there, in order."""
+        """Returns whether new entries were assigned to our consumer without reaching this task: the answer that held
+        them was lost and requested again, or a second task reads the slice. This page is then held by our consumer,
+        too, and is read again with them, in order."""
         return bool(self._open().xpending_range(stream, self.group, f"({after}", f"({before}", 1, self._consumer))
 
     def _take(self, stream: str, ids: list[str]) -> list[Entry]:
-        """Takes over what is still idle of these; what was trimmed meanwhile without fields, so that it is acked."""
+        """Takes over those of these entries that are still idle; trimmed ones are returned without fields, so that they
+        are acked."""
         client = self._open()
         found = client.xclaim(stream, self.group, self._taker, self._idle, ids)
         there = [(id, fields) for id, fields in found if id is not None]
@@ -231,7 +235,7 @@ class RedisSource(Source):
         return {"last": self._last, "receipts": self.receipts.put(json.dumps(self._ids).encode())}
 
     def ack(self, position: Position) -> None:
-        """Acks what the receipts name; the same again changes nothing."""
+        """Acks the entries that the receipts name; a second call changes nothing."""
         with asking(SourceError, "cannot be acked to"):
             client = self._open()
             for stream, token in position.items():
@@ -279,7 +283,7 @@ class RedisSource(Source):
 
 
 def _parts(pairs: Fields, data: bytes | None, key: bytes | None, as_json: bool) -> tuple[bytes, bytes | None, str]:
-    """Payload, key, and why the payload is none of the kind it should be (it is raw then)."""
+    """Returns payload, key, and the reason if the payload is not of the kind it should be (it is raw then)."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         for name in (data, key):
@@ -304,7 +308,8 @@ def _payload(fields: dict[bytes, bytes], data: bytes, as_json: bool) -> tuple[by
 
 
 def _all(pairs: Fields) -> tuple[bytes, str]:
-    """An object of all fields, and why its values are not their text. A name that comes more than once has a list."""
+    """Returns an object of all fields, and the reason if its values are not their text. A name that occurs more than
+    once has a list."""
     try:
         return _object((k.decode(), v.decode()) for k, v in pairs), ""
     except UnicodeDecodeError:

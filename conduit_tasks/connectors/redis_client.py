@@ -27,14 +27,15 @@ KINDS = re.compile(r"(rediss?|unix|rediss?\+(sentinel|cluster))://\S")
 
 
 def check_url(settings: Mapping[str, str]) -> None:
-    """Raises ConfigError, which does not repeat the URL: it may hold a password."""
+    """Raises ConfigError if the URL is no Redis address. The message does not repeat it: it may hold a password."""
     if not KINDS.match(settings["url"]):
         raise ConfigError(f"redis: option 'url' is no Redis address; write {URL.help}")
     check_readable(settings["url"], "redis: option 'url'")
 
 
 def opened(url: str) -> Any:
-    """A connected client whose answers are bytes. Raises ConfigError, Unavailable; neither shows the password."""
+    """Returns a connected client whose answers are bytes. Raises ConfigError, Unavailable; neither shows the
+    password."""
     from conduit_tasks.broker.connection import connect
     from conduit_tasks.settings import Settings
 
@@ -46,8 +47,8 @@ def opened(url: str) -> Any:
 
 
 def entries_as_pairs(client: Any) -> Any:
-    """Has a client answer an entry of a stream as (id, [(field, value), …]), as it was written: a field may be
-    there more than once, of which redis-py's dict keeps the last."""
+    """Makes a client answer an entry of a stream as (id, [(field, value), …]), as it was written: a field may occur
+    more than once, and redis-py's dict keeps only the last."""
     from redis import RedisCluster
 
     if isinstance(client, RedisCluster):
@@ -64,13 +65,13 @@ def _with_pairs(client: Any) -> Any:
 
 
 def _entries(answer: list[Any]) -> list[tuple[bytes | None, list[tuple[bytes, bytes]]]]:
-    """One that is gone has no fields, or (from an older server) no id either."""
+    """Returns entries as pairs; one that is gone has no fields, or (from an older server) no id either."""
     return [(None, []) if e is None else (e[0], list(zip(*[iter(e[1] or ())] * 2, strict=True))) for e in answer]
 
 
 @contextmanager
 def asking(kind: type[ConduitError], what: str) -> Iterator[None]:
-    """Turns what the client raises into Unavailable where it may recover, else `kind`."""
+    """Turns errors of the client into Unavailable if they may recover, otherwise into `kind`."""
     from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
     try:

@@ -15,8 +15,8 @@ from conduit_tasks.record.record import Record, data_bytes
 
 class RedisDestination(BatchDestination):
     """All or nothing by MULTI. The number of the last record is kept beside the stream (`{<stream>}:conduit`) in the
-    same transaction, so that a write that comes again is left out, and of two writers one succeeds (B8, O5).
-    """
+    same transaction, so that a write that comes again is left out, and only one of two concurrent writers succeeds (B8,
+    O5)."""
 
     effectively_once = True
     keeps_index = True
@@ -58,13 +58,14 @@ class RedisDestination(BatchDestination):
             had, index = self._advance(pipe, rows.numbers) if rows.numbers is not None else (0, {})
             if had == len(entries):
                 return None
-            # A transaction takes nothing back: where the entries fail as it is executed, the number would stand alone.
+            # A transaction is not rolled back: if the entries failed during its execution, the number would be stored
+            # without them.
             kind = self._client.type(self._stream).decode()
             if kind not in ("none", "stream"):
                 raise ConfigError(
                     f"redis: option 'stream': {self._stream} is a {kind}; name another, or remove what is there"
                 )
-            # Invariant 4: whoever lost the lease meanwhile appends nothing.
+            # Invariant 4: a writer that lost the lease meanwhile appends nothing.
             self.still_ours()
             pipe.multi()
             for fields in entries[had:]:
@@ -82,7 +83,8 @@ class RedisDestination(BatchDestination):
         return f"{{{self._stream}}}:conduit"
 
     def _advance(self, pipe: Any, numbers: RowNumbers) -> tuple[int, dict[str, int]]:
-        """How many of the rows are there already, and what tells of the rest. Watched until the transaction."""
+        """Returns the number of rows that are there already, and the index entry that covers the rest. The index is
+        watched until the transaction."""
         name = f"{numbers.pipeline}/{numbers.destination}/{numbers.epoch}"
         pipe.watch(self._index)
         current = int(pipe.hget(self._index, name) or 0)
@@ -94,7 +96,7 @@ class RedisDestination(BatchDestination):
         if self.settings["fields"] == "payload":
             if not isinstance(payload, dict) or not payload:
                 raise Refused("a record without a structured payload has no fields; write `fields: record`")
-            # Text as it is; what is no text as JSON.
+            # Text as it is, other values as JSON.
             return {str(n): v if isinstance(v, str) else jsons.dumps(v) for n, v in payload.items()}
         fields: dict[str, bytes | str] = {"id": record.id, "operation": record.operation}
         if record.key is not None:

@@ -1,6 +1,6 @@
 """Connectors by name: this project's, and those that others add through the entry point `conduit.connectors`.
 
-Importing this imports no connector; asking for one imports that one's module.
+Importing this module imports no connector; asking for one imports its module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUILTIN = {name: f"conduit_tasks.connectors.{name}" for name in _OURS}
 """name → module with `SOURCE`, `DESTINATION` or both."""
 
 GROUP = "conduit.connectors"
-"""An entry point of this group names such a module."""
+"""Group of entry points; each names such a module."""
 
 Destination = RecordDestination | BatchDestination
 
@@ -39,7 +39,7 @@ def _names() -> list[str]:
 
 
 def known() -> dict[str, Described]:
-    """Every connector there is, by name, sorted. One that cannot be loaded is there with its `error`."""
+    """Returns every connector by name, sorted. One that cannot be loaded is there with its `error`."""
     out = {}
     for name in _names():
         try:
@@ -51,10 +51,10 @@ def known() -> dict[str, Described]:
 
 
 def source_class(plugin: str) -> type[Source]:
-    """The source of a plugin. `builtin:` in front and `@version` behind are allowed, as in Conduit.
+    """Returns the source of a plugin. `builtin:` in front and `@version` behind are allowed, as in Conduit.
 
-    Raises UnknownPlugin where there is none (the nearest is named) or where it is only a destination, and
-    ConfigError where its module cannot be loaded.
+    Raises UnknownPlugin if there is none (the nearest is named) or if it is only a destination, and ConfigError if its
+    module cannot be loaded.
     """
     name = parse_plugin(plugin).name
     found = described(name).source
@@ -64,7 +64,7 @@ def source_class(plugin: str) -> type[Source]:
 
 
 def destination_class(plugin: str) -> type[RecordDestination] | type[BatchDestination]:
-    """The destination of a plugin; otherwise as `source_class`."""
+    """Returns the destination of a plugin; otherwise as `source_class`."""
     name = parse_plugin(plugin).name
     found = described(name).destination
     if found is None:
@@ -73,12 +73,13 @@ def destination_class(plugin: str) -> type[RecordDestination] | type[BatchDestin
 
 
 def ack_on(source: topology.Source) -> Literal["delivered", "stored"]:
-    """When a source is acked (SEMANTICS T2): as its file says, else as its class does. Raises as `source_class`."""
+    """Returns when a source is acked (SEMANTICS T2): as its file says, otherwise as its class does. Raises as
+    `source_class`."""
     return source.ack_on or source_class(source.plugin).ack_on
 
 
 def described(name: str) -> Described:
-    """Both sides of a connector. Raises as `source_class`."""
+    """Returns both sides of a connector. Raises as `source_class`."""
     name = parse_plugin(name).name
     if name not in _names():
         near = difflib.get_close_matches(name, _names(), n=2)

@@ -1,4 +1,4 @@
-"""Amazon S3 and what speaks its protocol: objects read in the order of their keys, files written by micro-batch.
+"""Amazon S3 and servers that speak its protocol: objects read in the order of their keys, files written by micro-batch.
 
 This module is light: boto3 and Arrow are imported when they are used (docs/connectors/s3.md).
 """
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from conduit_tasks.connectors.s3_read import S3Object
 
 RECORD = 250
-"""Bytes of a record, as a limit of records is turned into bytes: how many an object holds is not known unread."""
+"""Bytes assumed for a record, to turn a limit of records into bytes: the number of records in an object is not known
+before it is read."""
 _FORMATS = {"jsonl": (".jsonl", ".ndjson"), "csv": (".csv",), "parquet": (".parquet",), "text": (".txt", ".log")}
 
 
 class S3Source(Source):
-    """Token: {"key": of the last object read}. A slice is one object, told by its ETag; a record's position:
+    """Token: {"key": of the last object read}. A slice is one object, identified by its ETag; a record's position:
     `<bucket>/<key>:<byte it begins at, or row>`.
     """
 
@@ -66,7 +67,7 @@ class S3Source(Source):
         self._framing("csv")
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
-        """The objects behind the last key, one slice each; the first is taken whatever its size."""
+        """Returns the objects behind the last key, one slice each; the first is taken whatever its size."""
         before = position.get("")
         room = min(
             1 << 62 if limit.bytes is None else limit.bytes,
@@ -137,7 +138,7 @@ class S3Source(Source):
         return CsvFraming(delimiter.encode(), self.settings["quote"].encode())
 
     def _object(self, key: str, etag: str) -> S3Object:
-        """The object as it was planned, unpacked, on this machine's disk."""
+        """Returns the object as it was planned, unpacked, on this machine's disk."""
         from conduit_tasks.connectors.s3_read import PIECE, S3Object, unpacked
 
         where = f"s3: {self._bucket}/{key}"

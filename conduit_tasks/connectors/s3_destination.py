@@ -1,4 +1,5 @@
-"""Objects written to a bucket, one for each write, named after what is in it: written again, it replaces itself."""
+"""Objects written to a bucket, one per write, named after their content: an object that is written again replaces
+itself."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 
 class S3Destination(BatchDestination):
-    """Keys are `<prefix><pipeline>/<destination>/<seal>-<micro-batch>-<first>-<last>.<end>`: its seal
-    (16 digits, microseconds) and number (10), the places of the outermost records in it (9 each). The same piece
-    delivered again is the same object.
+    """Keys are `<prefix><pipeline>/<destination>/<seal>-<micro-batch>-<first>-<last>.<end>`: the micro-batch's seal (16
+    digits, microseconds) and number (10), and the places of the first and the last record in it (9 each). The same
+    piece delivered again is the same object.
 
-    A crash may be followed by pieces cut elsewhere (smaller ones, after several crashes; another `records-per-object`).
-    So before its first write into a micro-batch a writer removes the objects of just this micro-batch that lie behind
-    what is confirmed. State: {"batch": `<seal>-<micro-batch>`, "last": place of the last record confirmed}; a
-    micro-batch that it does not name has nothing confirmed. Objects of other micro-batches, and so of another life of
-    the pipeline, are never touched.
+    After a crash, pieces may be cut at other places (smaller ones, after several crashes; another
+    `records-per-object`). So before its first write into a micro-batch a writer removes the objects of this micro-batch
+    only that lie behind the confirmed records. State: {"batch": `<seal>-<micro-batch>`, "last": place of the last
+    record confirmed}; if it names another micro-batch, nothing of this one is confirmed. Objects of other
+    micro-batches, and so of another life of the pipeline, are never touched.
 
     Records sent again by themselves (a redrive) are named after their ids: `<16 zeros>-<digest>-<first>.<end>`.
     """
@@ -62,9 +63,9 @@ class S3Destination(BatchDestination):
         self._client: Any = None
         self._state: dict[str, Any] = {}
         self._batch = ""
-        """The micro-batch written into last."""
+        """Micro-batch of the last write."""
         self._tidy = False
-        """Whether nothing of it lies behind what is confirmed."""
+        """Whether no object of it lies behind the confirmed records."""
 
     @classmethod
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
@@ -84,8 +85,8 @@ class S3Destination(BatchDestination):
             self._remove_unconfirmed()
 
     def _remove_unconfirmed(self) -> None:
-        """What lies in the current micro-batch behind the state. Raises Fenced, Unavailable."""
-        # Invariant 4: one that stood still until its successor was done must not take that one's objects away.
+        """Removes the objects of the current micro-batch that lie behind the state. Raises Fenced, Unavailable."""
+        # Invariant 4: a writer that stood still until its successor was done must not remove the successor's objects.
         self.still_ours()
         confirmed = int(self._state["last"]) if self._state.get("batch") == self._batch else -1
         with aws.Failing(Unavailable, f"s3: {self._bucket}/{self._folder} cannot be tidied"):
@@ -98,7 +99,7 @@ class S3Destination(BatchDestination):
         self._tidy = True
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
-        """One object, whole when it is seen. Raises Refused, Unavailable."""
+        """Writes one object, which is seen only when it is complete. Raises Refused, Unavailable."""
         if self._client is None:
             raise ConfigError("s3: write before open")
         data, end = self._encoded(rows)
@@ -148,7 +149,7 @@ class S3Destination(BatchDestination):
 
 
 def _digest(rows: Rows) -> str:
-    """Of the ids of these records, in order."""
+    """Returns a digest of the ids of these records, in order."""
     ids = hashlib.sha256()
     for record in rows.records():
         ids.update(f"{record.id}\n".encode())

@@ -22,12 +22,12 @@ _GZIP = b"\x1f\x8b"
 
 
 class S3Object(SourceFile):
-    """An object that lies here, unpacked, in a file without a name: it is read as a file is, whatever its size."""
+    """An object that is stored here, unpacked, in a file without a name: it is read as a file is, whatever its size."""
 
     def __init__(self, part: str, pieces: Iterable[bytes]) -> None:
-        """Raises SourceError where there is no room for it; what `pieces` raises."""
+        """Stores the pieces. Raises SourceError if there is no room for them, and whatever `pieces` raises."""
         self.part = part
-        # The disk is for what is as large as this; `TMPDIR` says which.
+        # On disk, as it may be large; `TMPDIR` says on which.
         self._file = tempfile.TemporaryFile(prefix="conduit-s3-", buffering=0)  # noqa: SIM115 - closed by __exit__
         self.fd = self._file.fileno()
         try:
@@ -40,7 +40,7 @@ class S3Object(SourceFile):
 
     @property
     def place(self) -> str:
-        """An object has one life: a new one has another key."""
+        """Beginning of its records' positions. It needs no number of a life: a new object has another key."""
         return self.part
 
     def _keep(self, piece: bytes) -> None:
@@ -60,14 +60,14 @@ class S3Object(SourceFile):
         self._file.close()
 
     def rows(self, key: str | None) -> Iterator[pa.RecordBatch]:
-        """Those of a Parquet file. Raises SourceError."""
+        """Yields the rows of a Parquet file. Raises SourceError."""
         with sound(self), opened(self._file) as parquet:
             for row, batch in rows_between(parquet, 0, parquet.metadata.num_rows):
                 yield batch_of(batch, self.part, row, key)
 
 
 def unpacked(where: str, pieces: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """Data that is packed by gzip, unpacked; of no more than `most` bytes altogether. Raises SourceError."""
+    """Yields data, unpacked if it is packed by gzip, of no more than `most` bytes altogether. Raises SourceError."""
     left = most
     for piece in _unpacked(where, iter(pieces)):
         left -= len(piece)
@@ -92,7 +92,7 @@ def _unpacked(where: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
             data = piece
             while data:
                 if member is None:
-                    # Files of several members, as appended to, are one; zeros fill up the last block of a tape.
+                    # Several members, as after appending, are one file; zeros fill up the last block of a tape.
                     if not (data := data.lstrip(b"\0")):
                         break
                     member = zlib.decompressobj(wbits=31)

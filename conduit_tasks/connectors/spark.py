@@ -28,7 +28,7 @@ class SparkSource(Source):
     """Token: {"after": the highest value of `column` that was read, as text}. A record's position: `<value>:<n>`, n
     counting the rows of that value.
 
-    What lies behind the last value is known to Spark alone, so its slices are open (docs/adr/0007-open-slices.md).
+    Only Spark knows the rows behind the last value, so its slices are open (docs/adr/0007-open-slices.md).
     """
 
     spec = Spec(
@@ -90,7 +90,7 @@ class SparkSource(Source):
         return reader.load(path) if path else reader.load()
 
     def _ordered(self, frame: DataFrame) -> Column:
-        """The column in a type whose text says all of it."""
+        """Returns the column in a type whose text keeps the whole value. Raises SourceError."""
         from pyspark.sql import functions as F
 
         if self._column not in frame.columns:
@@ -130,7 +130,7 @@ class SparkSource(Source):
 
 
 class SparkDestination(BatchDestination):
-    """Appends; what was written and not confirmed when a task died is written again (SEMANTICS C10)."""
+    """Appends rows; if a task dies, rows that it wrote without a confirmation are written again (SEMANTICS C10)."""
 
     spec = Spec(
         "spark",
@@ -154,7 +154,7 @@ class SparkDestination(BatchDestination):
         self.chunk = options.integer(self.settings, "rows-per-write", least=1)  # type: ignore[misc]  # its own
 
     def write(self, rows: Rows) -> dict[str, Any] | None:
-        """Raises Refused where the rows do not fit what is there, Unavailable."""
+        """Appends the rows. Raises Refused if they do not fit the existing data, Unavailable."""
         import pyarrow as pa
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import AnalysisException, PySparkException
@@ -163,9 +163,9 @@ class SparkDestination(BatchDestination):
         from conduit_tasks.spark.session import session
 
         table = written_rows(rows, self.settings["rows"])
-        # A column without any value says nothing of its type.
+        # A column without any value does not show its type.
         empty = [name for name in table.column_names if pa.types.is_null(table.schema.field(name).type)]
-        # Invariant 4: whoever lost the lease meanwhile writes nothing more.
+        # Invariant 4: a writer that lost the lease meanwhile writes nothing more.
         self.still_ours()
         try:
             frame = session().createDataFrame(table.drop_columns(empty))
@@ -204,7 +204,7 @@ def _path(settings: Mapping[str, str]) -> str:
 
 
 def _said(error: Exception, settings: Mapping[str, str]) -> str:
-    """What Spark says, without its plan or Java's stack, and without what the format's options hold."""
+    """Returns Spark's message without its plan or Java's stack, and without the values of the format's options."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     said = lines[1 if lines[0].startswith("An error occurred while calling") and len(lines) > 1 else 0][:500]
     for value in _given(settings).values():

@@ -4,7 +4,7 @@ Required: `url` (SQLAlchemy; a relative SQLite path is taken from the project's 
 
 Without `columns`: a table that exists gets `id` and those of its columns that the payload has fields for; one that
 does not is created with `id`, `position`, `operation`, `metadata`, `key` and `payload` (the last three as JSON text).
-`columns` names each column and where it comes from, and its type where the table is to be created with one:
+`columns` names each column and where it comes from, and its type if the table is to be created with one:
 
 ```yaml
 plugin: sql
@@ -17,7 +17,7 @@ settings:
 A chunk is one transaction, in the records' order. `mode: upsert` is `INSERT … ON CONFLICT (id) DO UPDATE`: sent again,
 a chunk changes nothing; it needs a primary key or unique constraint on the id column. `mode: append` only inserts.
 
-Where the guarantee is effectively-once, or the pipe has an index, the number of the last row is stored in the same
+If the guarantee is effectively-once, or the pipe has an index, the number of the last row is stored in the same
 transaction, in `index-table`, and a chunk that comes again is dropped, in either mode. SQLite and PostgreSQL.
 """
 
@@ -102,8 +102,8 @@ class SqlDestination(BatchDestination):
         return settings.get("mode", "upsert") == "upsert"
 
     def open(self, state: dict[str, Any] | None) -> None:
-        """Connects and looks at the table, which is created where it is missing. There is no state to go back to:
-        a transaction that was not committed left nothing."""
+        """Connects and looks at the table, which is created if it is missing. There is no state to restore: a
+        transaction that was not committed left nothing."""
         with translated(self._named()):
             if self._engine is None:
                 self._engine = self._connect()
@@ -124,20 +124,20 @@ class SqlDestination(BatchDestination):
                     new = [v for v in values if v[0] >= known]
                     if new:
                         connection.execute(self._insert(names), [dict(zip(names, cells)) for _, cells in new])
-                    # Invariant 4: whoever lost the lease meanwhile does not put the old over its successor's new.
+                    # Invariant 4: a writer that lost the lease meanwhile must not overwrite its successor's newer rows.
                     self.still_ours()
         except Unavailable:
-            # The next `open` looks at the table again: it may have been restored without it.
+            # The next `open` looks at the table again: the database may have been restored without it.
             self._written = None
             raise
         return None
 
     def _values(self, rows: Rows) -> list[tuple[int, list[Any]]]:
-        """(place among the rows, cells) of what is to be written. Raises Refused where a row has no such field."""
+        """Returns (place among the rows, cells) of each row to write. Raises Refused if a record lacks a field."""
         assert self._written is not None
         numbered = list(enumerate(rows.records()))
         if not self._append:
-            # The last one of an id wins: PostgreSQL updates no row twice in one statement.
+            # The last record of an id wins: PostgreSQL updates no row twice in one statement.
             numbered = list({record.id: (n, record) for n, record in numbered}.values())
         head = (lambda r: [r.id]) if self._with_id else (lambda r: [])
         return [(n, [*head(record), *row_of(record, self._written)]) for n, record in numbered]
@@ -150,12 +150,12 @@ class SqlDestination(BatchDestination):
     def _connect(self) -> sa.Engine:
         if self._dialect == "sqlite" and self._url.database and self._url.database != ":memory:":
             make_folders(Path(self._url.database).parent)
-        # Before the process is ended because its write takes too long.
+        # Ends the statement before the process is ended because its write takes too long.
         arguments = limits(self._url, 0.9 * self.limit, self._lock_timeout)
         return sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=self._dialect != "sqlite")
 
     def _prepare(self, engine: sa.Engine) -> list[Column]:
-        """The columns to write. Raises ConfigError where the table cannot take them."""
+        """Returns the columns to write. Raises ConfigError if the table cannot take them."""
         inspector = sa.inspect(engine)
         if not inspector.has_table(self._table, self._schema):
             self._create(engine)
@@ -194,12 +194,13 @@ class SqlDestination(BatchDestination):
             *(sa.Column(c.name, c.sql_type()) for c in columns),
             schema=self._schema,
         )
-        # Two attempts may create it at once: whoever is second finds it there.
+        # Two attempts may create it at once: the second one finds it there.
         with engine.begin() as connection:
             connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
 
     def _insert(self, names: list[str]) -> Any:
-        """Untyped columns: values go to the driver as they are, and the table's own types decide."""
+        """Returns the statement. Its columns are untyped: values go to the driver as they are, and the table's own
+        types decide."""
         target = sa.table(self._table, *(sa.column(n) for n in names), schema=self._schema)
         if self._dialect == "sqlite":
             from sqlalchemy.dialects.sqlite import insert

@@ -1,4 +1,4 @@
-"""From a record to the cells of a row."""
+"""Turns a record into the cells of a row."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _COLUMN = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<name>\w+))\s*(?::\s*(?P<typ
 
 @dataclass(frozen=True)
 class Column:
-    """One column and what of a record goes into it.
+    """One column, and the function that takes its value from a record.
 
-    `type` only matters where the table is created; how values are `stored` follows from the table itself: in a text
-    column every value is text, in a JSON column JSON text, in any other what the driver makes of it.
+    `type` only matters if the table is created; how values are `stored` follows from the table itself: in a text column
+    every value is text, in a JSON column JSON text, in any other what the driver makes of it.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Column:
     stored: Literal["text", "json", ""] = ""
 
     def stored_as(self, type_: sa.types.TypeEngine[Any]) -> Column:
-        """The column as the table has it."""
+        """Returns the column as the table has it."""
         if isinstance(type_, sa.JSON):
             return replace(self, stored="json")
         return replace(self, stored="text" if isinstance(type_, sa.String) else "")
@@ -49,7 +49,7 @@ class Column:
 
 
 def columns_of_setting(text: str) -> list[Column]:
-    """`name[:type]=reference, …` as columns. Raises ConfigError naming the part that is wrong."""
+    """Returns `name[:type]=reference, …` as columns. Raises ConfigError naming the part that is wrong."""
     columns = []
     for part in _split(text):
         match = _COLUMN.fullmatch(part.strip())
@@ -67,8 +67,8 @@ def columns_of_setting(text: str) -> list[Column]:
 
 
 def columns_of_table(names: Sequence[str]) -> list[Column]:
-    """Columns by their names alone. A table with both `metadata` and `payload` is one of whole records: the names of
-    RECORD_TYPES mean the parts of a record there; every other name is a field of the payload."""
+    """Returns columns by their names alone. A table with both `metadata` and `payload` holds whole records: there the
+    names of RECORD_TYPES mean the parts of a record; every other name is a field of the payload."""
     whole = {"metadata", "payload"} <= set(names)
     out = []
     for name in names:
@@ -80,7 +80,7 @@ def columns_of_table(names: Sequence[str]) -> list[Column]:
 
 
 def row_of(record: Record, columns: Sequence[Column]) -> list[Any]:
-    """The cells of a record. Raises Refused where it has no such field."""
+    """Returns the cells of a record. Raises Refused if it has no such field."""
     try:
         return [cell(column.value(record), column.stored) for column in columns]
     except RecordError as error:
@@ -88,7 +88,7 @@ def row_of(record: Record, columns: Sequence[Column]) -> list[Any]:
 
 
 def cell(value: Any, stored: str = "") -> Any:
-    """A value as database drivers take it: maps and lists as JSON text, bytes as text where they are UTF-8."""
+    """Returns a value as database drivers take it: maps and lists as JSON text, bytes as text if they are UTF-8."""
     if value is None:
         return None
     if isinstance(value, bytes):
@@ -128,5 +128,5 @@ _RECORD_PARTS: dict[str, Callable[[Record], Any]] = {
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside quotes: `.Metadata["a,b"]` is one reference."""
+    """Splits at commas outside quotes: `.Metadata["a,b"]` is one reference."""
     return [part for part in re.findall(r'(?:[^,"]|"[^"]*")+', text) if part.strip()]

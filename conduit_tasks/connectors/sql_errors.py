@@ -1,4 +1,4 @@
-"""What a database's error means: the rows are at fault, the database is, or the pipeline file (SEMANTICS T6)."""
+"""Meaning of a database's error: the rows are at fault, the database is, or the pipeline file (SEMANTICS T6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def translated(where: str) -> Iterator[None]:
     """Raises the project's errors for the database's; `where` begins each message.
 
     Refused: a constraint, a value that its column cannot hold, a trigger that refuses. Unavailable: no connection, a
-    lock, a full disk. ConfigError: a table, column or right that is not there, which a retry does not bring.
+    lock, a full disk. ConfigError: a table, column or right that is missing, which a retry does not bring.
     """
     try:
         yield
@@ -40,21 +40,22 @@ def translated(where: str) -> Iterator[None]:
 
 
 _BEYOND = "56789IJKLMNOPQRSTUVWXYZ"
-"""What classes of SQLSTATE begin with that the standard leaves to servers and users."""
+"""First characters of the classes of SQLSTATE that the standard leaves to servers and users."""
 _TYPES = ("42804", "42846")
-"""SQLSTATE: a value of another type than its column, or one that cannot be made to fit."""
+"""SQLSTATE of a value that has another type than its column, or that cannot be made to fit."""
 _SERVERS = ("53", "55", "57", "58", "72", "XX")
-"""Classes of SQLSTATE beyond the standard's that are the server's trouble, not the rows'."""
+"""Classes of SQLSTATE, beyond the standard's, for faults of the server, not of the rows."""
 
 
 def of_the_rows(error: object) -> bool:
-    """Whether the SQLSTATE of a driver's error lays it to the rows: a row that a trigger, a view's check option or a
-    limit of the server refuses would otherwise hold up all that come after it, for ever.
+    """Returns whether the rows are at fault, by the SQLSTATE of a driver's error: a row that a trigger, a view's check
+    option or a limit of the server refuses would otherwise hold up all rows after it, for ever.
 
-    Of the standard's classes: cardinality, data, constraints, what routines raise, views' check options. Of the others
-    all that are not the server's: limits (54), `RAISE` (P0), codes that a routine made up. A policy of row-level
-    security has the code of a missing right; where it was raised tells it apart, in any language. A value of a type
-    that its column cannot take has one of a wrong statement, which is the same for all rows but for their values.
+    Of the standard's classes these count: cardinality, data, constraints, errors that routines raise, views' check
+    options. Of the other classes all count that are not the server's: limits (54), `RAISE` (P0), codes that a routine
+    made up. A violated policy of row-level security has the code of a missing right; the server's function that raised
+    it tells it apart, in any language. A value of a type that its column cannot take has the code of a wrong statement;
+    but the statement is the same for all rows, which differ in their values only.
     """
     if getattr(getattr(error, "diag", None), "source_function", None) == "ExecWithCheckOptions":
         return True
@@ -68,7 +69,7 @@ def of_the_rows(error: object) -> bool:
 
 
 def _binding(error: exc.DBAPIError) -> bool:
-    """Whether the driver could not pass a value on, as SQLite says of types that it does not know."""
+    """Returns whether the driver could not pass a value on, as SQLite says of types that it does not know."""
     text = str(error.orig)
     return isinstance(error, exc.InterfaceError | exc.ProgrammingError) and (
         "binding parameter" in text or "can't adapt type" in text
@@ -76,5 +77,5 @@ def _binding(error: exc.DBAPIError) -> bool:
 
 
 def _said(where: str, error: exc.DBAPIError) -> str:
-    """The driver's own words; the statement and its parameters stay out, they are data."""
+    """Returns the driver's own words, without the statement and its parameters, because they are data."""
     return f"{where}: {clip(str(error.orig))}"

@@ -1,4 +1,4 @@
-"""The receiver of a monotonic pipe (SEMANTICS O5) that keeps its index in the table's own database.
+"""Receiver of a monotonic pipe (SEMANTICS O5) that keeps its index in the table's own database.
 
 The number of the last row is stored in the transaction of the rows, so that a write that comes again is dropped
 (effectively-once, B8).
@@ -25,18 +25,20 @@ class SqlIndex:
         self._created = False
 
     def create(self, engine: sa.Engine) -> None:
-        """Once per engine; two attempts may create it at the same time."""
+        """Creates the table, once per engine; two attempts may create it at the same time."""
         if not self._created:
             with engine.begin() as connection:
                 connection.execute(sa.schema.CreateTable(self._table, if_not_exists=True))
             self._created = True
 
     def advance(self, connection: sa.Connection, numbers: RowNumbers) -> int:
-        """Receives these numbers; how many of them were written before, in the order of the rows. The rest is to be
-        written in this transaction, which nothing else passes until it ends: not even an attempt that was given up."""
+        """Receives these numbers, and returns how many of them, from the first, were written before. The other rows are
+        to be written in this transaction. Until it ends, no other transaction gets past this point, not even that of an
+        abandoned attempt."""
         where = {"pipeline": numbers.pipeline, "destination": numbers.destination, "lane": "", "epoch": numbers.epoch}
         table = self._table
-        # First of all a write, so that SQLite takes its lock; PostgreSQL waits here for whoever inserts the same row.
+        # A write comes first, so that SQLite takes its lock; PostgreSQL waits here for a transaction that inserts the
+        # same row.
         connection.execute(self._insert().values(**where, number=0).on_conflict_do_nothing())
         mine = sa.and_(*(table.c[name] == value for name, value in where.items()))
         current = connection.execute(sa.select(table.c.number).where(mine).with_for_update()).scalar_one()

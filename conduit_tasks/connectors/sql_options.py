@@ -21,7 +21,7 @@ TRANSACTIONS = (
 
 
 def index_table(settings: Mapping[str, str], plugin: str) -> tuple[str | None, str]:
-    """Its schema, if one is given, and name. Raises ConfigError."""
+    """Returns the schema, if one is given, and the name of the index table. Raises ConfigError."""
     schema, dot, name = settings[INDEX].strip().rpartition(".")
     if not name or (dot and not schema):
         raise ConfigError(f"{plugin}: option '{INDEX}' names no table; write a name, or schema.name")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SLICE = 50_000
 """Rows that one task reads."""
 UNBOUNDED = 1_000_000
-"""Rows per plan where the limit says nothing."""
+"""Rows per plan if the limit names no number of records."""
 FETCH = 5_000
 """Rows fetched at a time, and per batch."""
 
@@ -34,14 +34,14 @@ _TEXTS: dict[str, Any] = {
     "decimal": Decimal,
     "uuid": UUID,
 }
-"""Kinds of values that JSON does not have → from their text."""
+"""Kinds of values that JSON does not have → function that reads their text."""
 
 
 class SqlSource(Source):
     """Token: the highest value of `column`, as JSON or {"kind", "text"}. A record's position: `<value>:<n>`, n counting
     the rows of one value.
 
-    `plan` fixes upper bounds; what the rows between them hold is fixed by the first attempt whose result is stored.
+    `plan` fixes upper bounds; the rows between them are fixed by the first attempt whose result is stored.
     """
 
     spec = Spec(
@@ -82,7 +82,7 @@ class SqlSource(Source):
     # -- planning -------------------------------------------------------------------------------------------------
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
-        """Slices between values of the column. Rows of one value are never parted."""
+        """Returns slices between values of the column. Rows of one value are never parted."""
         room = UNBOUNDED if limit.records is None else limit.records
         start = position.get("")
         bounds: list[Any] = []
@@ -121,7 +121,7 @@ class SqlSource(Source):
         return conditions
 
     def _settled(self, lag: float) -> Any:
-        """The time before which rows are taken: of the server where it can be asked, else ours in UTC."""
+        """Returns the time before which rows are taken: the server's if it can be asked, otherwise ours in UTC."""
         if self._url.get_backend_name() == "postgresql":
             return sa.func.current_timestamp() - sa.cast(f"{lag} seconds", sa.Interval)
         return dt.datetime.now(dt.UTC).replace(tzinfo=None, microsecond=0) - dt.timedelta(seconds=lag)
@@ -151,7 +151,7 @@ class SqlSource(Source):
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         at = self._column()
         wanted: list[Any] = [sa.column(name) for name in options.words(self.settings, "columns")]
-        # The position's own column comes under a name of ours, whichever are read.
+        # The position's column is read under a name of ours, whichever columns are asked for.
         columns = [_exact(at, slice.end).label("conduit_at"), *(wanted or [sa.literal_column("*")])]
         conditions = [at.is_not(None), at <= _value(slice.end)]
         if slice.start is not None:
@@ -218,7 +218,7 @@ class SqlSource(Source):
 
 
 def _any_text(connection: Any, _: Any) -> None:
-    """SQLite's text may be anything: one that is not UTF-8 is bytes, and keeps no other row from being read."""
+    """Makes SQLite return text that is not UTF-8 as bytes, so that it keeps no other row from being read."""
 
     def read(raw: bytes) -> str | bytes:
         try:
@@ -230,7 +230,7 @@ def _any_text(connection: Any, _: Any) -> None:
 
 
 class _Asking:
-    """The database's errors as those of a source. Unavailable stays: it may recover."""
+    """Turns the database's errors into SourceError. The message of one that may recover says that it is tried again."""
 
     def __init__(self, where: str) -> None:
         self._translated = translated(where)
@@ -249,7 +249,8 @@ class _Asking:
 
 
 def _exact(column: Any, example: Any) -> Any:
-    """The column as a value of it is compared: the shortest text of a `real` is another number than what is stored."""
+    """Returns the column as its values are compared, a float as a double: the shortest text of a `real` is another
+    number than the one that is stored."""
     return sa.cast(column, sa.Double) if isinstance(example, float) else column
 
 
@@ -284,7 +285,7 @@ def _text(value: Any) -> str:
 
 
 def _typed(text: str) -> Any:
-    """What `start-after` says: a whole number, a time, or text."""
+    """Reads the value of `start-after`: a whole number, a time, or text."""
     for parse in (int, dt.datetime.fromisoformat):
         try:
             return parse(text)

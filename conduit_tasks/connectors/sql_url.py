@@ -16,15 +16,17 @@ from conduit_tasks.urls import check_readable
 
 
 def with_driver(url: URL) -> URL:
-    """`postgresql://` with the driver that is installed, psycopg2 before psycopg; SQLAlchemy's default changed."""
+    """Returns `postgresql://` with the driver that is installed, psycopg2 before psycopg; SQLAlchemy's default
+    changed."""
     if url.drivername != "postgresql":
         return url
     return url.set(drivername="postgresql+psycopg2" if find_spec("psycopg2") else "postgresql+psycopg")
 
 
 def limits(url: URL, statement: float, lock: float | None = None) -> dict[str, Any]:
-    """Arguments of a connection on which no statement takes longer than so many seconds, or waits so long for a lock.
-    SQLite has locks only; of other databases than these two we know no such arguments."""
+    """Returns the arguments of a connection with limits in seconds: `statement` for a statement, `lock` for waiting for
+    a lock. SQLite has limits for locks only; for databases other than SQLite and PostgreSQL no such arguments are
+    known."""
     if url.get_backend_name() == "sqlite":
         return {} if lock is None else {"timeout": lock}
     if url.get_backend_name() != "postgresql":
@@ -32,13 +34,13 @@ def limits(url: URL, statement: float, lock: float | None = None) -> dict[str, A
     options = f"-c statement_timeout={max(1, int(statement * 1000))}"
     if lock is not None:
         options += f" -c lock_timeout={int(lock * 1000)}"
-    # What the address says itself stays.
+    # Options in the address itself are kept.
     options = f"{url.query.get('options', '')} {options}".strip()
     return {"connect_timeout": CONNECT, **KEEPALIVE, "options": options}
 
 
 def address(text: str) -> URL:
-    """Raises ConfigError; the text may hold a password and is not repeated."""
+    """Reads the URL. Raises ConfigError, which does not repeat the text: it may hold a password."""
     # Heroku and others still write postgres://.
     text = f"postgresql://{text.removeprefix('postgres://')}" if text.startswith("postgres://") else text
     if not text.startswith("sqlite"):

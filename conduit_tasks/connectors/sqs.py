@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MESSAGES = 10
-"""In one request: SQS's own limit."""
+"""Messages in one request: SQS's own limit."""
 LARGEST = 1 << 20
 """Bytes that one message can have."""
 ROWS = 1_000
-"""Per batch, at most."""
+"""Rows per batch, at most."""
 DELETERS = 8
 """Requests at a time when messages are deleted."""
 LONGEST = 43_200
 """Seconds that SQS hides a message at most."""
 Held = tuple[str, str, int]
-"""Message id, receipt handle, when it was received (seconds since the epoch)."""
+"""Message id, receipt handle, time when it was received (seconds since the epoch)."""
 
 
 class SqsSource(Source):
-    """Messages of one queue, as one partition: a message's position is its id. A slice is what one worker receives; its
-    end names the receipt handles that the ack deletes by (docs/adr/0007-open-slices.md)."""
+    """Messages of one queue, as one partition: a message's position is its id. A slice holds the messages that one
+    worker receives; its end names the receipt handles by which the ack deletes them (docs/adr/0007-open-slices.md)."""
 
     spec = Spec(
         "sqs",
@@ -89,7 +89,7 @@ class SqsSource(Source):
         self._told = False
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
-        """A slice per worker where messages wait; SQS counts about right, and late by seconds."""
+        """Returns a slice per worker if messages wait; SQS's count is approximate, and late by seconds."""
         with self._failing(SourceError, "cannot be looked at"):
             client, url = self._open()
             answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
@@ -107,7 +107,7 @@ class SqsSource(Source):
         return slices
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
-        """What waits, within the slice's limits; hidden from others until `close`."""
+        """Yields the messages that wait, within the slice's limits; they are kept hidden from others until `close`."""
         from conduit_tasks.connectors.sqs_known import Known
         from conduit_tasks.connectors.sqs_message import batch_of
 
@@ -119,7 +119,7 @@ class SqsSource(Source):
         self._hidden = self._hidden or Hidden(client, url, self._visibility)
         self._held, self._told = [], False
         found: list[dict[str, Any]] = []
-        # A message whose micro-batch is not acked yet, or of which SQS forgot that it was deleted: its record is there.
+        # Messages that already have a record: their micro-batch is not acked yet, or SQS forgot that they were deleted.
         known = Known(self._ids())
         came = used = 0
         while came < records and (size is None or used < size) and time.monotonic() < end:
@@ -127,7 +127,7 @@ class SqsSource(Source):
             if size is not None:
                 # Invariant 7: never more than one message beyond the limit.
                 most = min(most, max(1, (size - used) // LARGEST))
-            # What waited at the plan is there already: nobody waits for more.
+            # Once the messages that waited at the plan are here, no request waits for more.
             messages = self._request(most, 0.0 if came >= slice.hint["waiting"] else self._wait)
             if not messages:
                 break
@@ -136,8 +136,8 @@ class SqsSource(Source):
             self._held += [(m["MessageId"], m["ReceiptHandle"], now) for m in messages]
             came += len(messages)
             used += sum(len(m["Body"].encode()) for m in messages)
-            # Of a message that was handed out twice the newest handle deletes it: this one, with this micro-batch,
-            # whose ack comes after the one of its record.
+            # A message that was handed out twice is deleted by its newest handle: this one, in this micro-batch, which
+            # is acked after the micro-batch with its record.
             for message in messages:
                 if known.new(message["MessageId"]):
                     found.append(message)
@@ -151,18 +151,18 @@ class SqsSource(Source):
         import orjson
 
         if self._hidden is not None:
-            # Nobody of this worker looks after them from here on.
+            # From here on this worker no longer keeps them hidden.
             self._hidden.renew()
         from conduit_tasks.connectors.sqs_known import packed
 
-        # Apart from the handles, which are ten times as much: later reads want to know the messages only.
+        # Stored apart from the handles, which are ten times as large: later reads need the ids only.
         ids = self.receipts.put(packed(id for id, _, _ in self._held))
         token = {"receipts": self.receipts.put(orjson.dumps(self._held)), "ids": ids}
         self._told = True
         return token
 
     def _ids(self) -> Iterator[bytes]:
-        """Ids of what came not long ago, packed, the newest first."""
+        """Yields the ids of messages that came not long ago, packed, the newest first."""
         from conduit_tasks.connectors.sqs_known import packed
 
         for token in (token for position in reversed(self.unsettled) for token in position.values()):
@@ -184,7 +184,7 @@ class SqsSource(Source):
             return []  # collected meanwhile: acked long ago
 
     def hold(self, positions: Sequence[Position], spare: float) -> None:
-        # The newest handle is the one that works; SQS hides a message for 12 hours after it was received at most.
+        # The newest handle is the one that works; SQS hides a message for at most 12 hours after it was received.
         newest = {id: (handle, at) for p in positions for token in p.values() for id, handle, at in self._kept(token)}
         now = time.time()
         entries = []
@@ -200,7 +200,7 @@ class SqsSource(Source):
         client, url = self._open()
         more = {}
         if url.endswith(".fifo"):
-            # The client's own repeat of a request whose answer was lost gets the same messages.
+            # If the client repeats a request whose answer was lost, it gets the same messages.
             more["ReceiveRequestAttemptId"] = uuid.uuid4().hex
         with self._failing(SourceError, "cannot be received from"):
             try:
@@ -221,8 +221,8 @@ class SqsSource(Source):
         return list(answer.get("Messages", ()))
 
     def ack(self, position: Position) -> None:
-        """Deletes what these slices received. A message that SQS has handed out again since is left alone: it comes a
-        second time, under the same id (C10). Raises Unavailable."""
+        """Deletes the messages that these slices received. A message that SQS has handed out again since is left alone:
+        it comes a second time, under the same id (C10). Raises Unavailable."""
         import orjson
 
         for token in position.values():
@@ -244,12 +244,13 @@ class SqsSource(Source):
             )
 
     def _delete(self, receipts: Sequence[str]) -> int:
-        """How many could not be deleted because SQS hands them out again. Raises Unavailable."""
+        """Deletes messages, and returns the number of those that SQS did not delete because it hands them out again.
+        Raises Unavailable."""
         client, url = self._open()
         entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, receipt in enumerate(receipts)]
         with self._failing(Unavailable, "cannot be deleted from"):
             answer = client.delete_message_batch(QueueUrl=url, Entries=entries)
-        # An outcome per entry: the answer is 200 also where none was deleted.
+        # An outcome per entry: the answer is 200 even if none was deleted.
         failed = answer.get("Failed", ())
         faults = [each for each in failed if not each.get("SenderFault")]
         if faults:
@@ -260,7 +261,7 @@ class SqsSource(Source):
         if self._hidden is not None:
             self._hidden.close()
             if not self._told:
-                # The attempt failed: nobody has to wait for what it received.
+                # The attempt failed: the messages that it received become visible at once.
                 self._hidden.give_back()
             self._hidden = None
         if self._client is not None:
@@ -280,7 +281,7 @@ class SqsSource(Source):
 
 
 def _receipts(token: Token) -> str:
-    """Where the handles of a slice are; earlier versions had no more than that in the token."""
+    """Returns the name by which a slice's handles are stored; in earlier versions the token was this name alone."""
     return token if isinstance(token, str) else str(token["receipts"])
 
 

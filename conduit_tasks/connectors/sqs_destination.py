@@ -16,12 +16,12 @@ from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, data_bytes
 
 MESSAGES = 10
-"""In one request: SQS's own limit, as is that of attributes of a message."""
+"""Messages in one request: SQS's own limit, which is also that of attributes of a message."""
 GATHER = 0.005
-"""Seconds that a record waits for others to travel with."""
+"""Seconds that a record waits for others to share its request."""
 
 _NOT_SENT = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What a message may not hold (SQS, SendMessage)."""
+"""Characters that a message may not hold (SQS, SendMessage)."""
 _RECORDS_FAULT = frozenset({"InvalidMessageContents", "BatchRequestTooLong", "InvalidParameterValue"})
 _GROUP = re.compile(r"[A-Za-z0-9!-/:-@\[-`{-~]{1,128}")
 
@@ -98,7 +98,7 @@ class SqsDestination(RecordDestination):
         return await self._batcher.send(record)
 
     async def _request(self, records: list[Record]) -> list[Outcome]:
-        """The records in as few requests as their sizes allow, one after the other."""
+        """Sends the records in as few requests as their sizes allow, one after the other."""
         outcomes: list[Outcome] = [DELIVERED] * len(records)
         entries: list[tuple[int, dict[str, Any], int]] = []
         for n, record in enumerate(records):
@@ -143,7 +143,7 @@ class SqsDestination(RecordDestination):
         return entry, size
 
     def _group(self, record: Record) -> str:
-        """A message group: the key as it is where SQS takes it so, otherwise a hash of it."""
+        """Returns the message group: the key as it is if SQS takes it so, otherwise a hash of it."""
         from hashlib import blake2b
 
         if self.settings["group"] == "connector" or record.key is None:
@@ -179,7 +179,7 @@ class SqsDestination(RecordDestination):
 
     async def close(self) -> None:
         if self._pool is not None:
-            # Not waited for, it would hold up the event loop: what is on its way has the client's own limit.
+            # Not waited for, as that would block the event loop: requests in flight end by the client's own timeout.
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
         if self._batcher is not None:

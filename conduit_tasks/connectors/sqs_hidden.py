@@ -15,13 +15,14 @@ from conduit_tasks.connectors import aws
 log = logging.getLogger(__name__)
 
 MESSAGES = 10
-"""In one request: SQS's own limit."""
+"""Messages in one request: SQS's own limit."""
 REQUESTS = 8
-"""At a time."""
+"""Requests at a time."""
 
 
 class Hidden:
-    """The messages of one worker: each is hidden for `seconds` from now again, when a third of them has passed."""
+    """Messages of one worker: each is hidden for `seconds`, and hidden for that long again when a third of them has
+    passed."""
 
     def __init__(self, client: Any, url: str, seconds: float) -> None:
         self._client, self._url, self._seconds = client, url, seconds
@@ -32,12 +33,13 @@ class Hidden:
         self._thread.start()
 
     def add(self, receipts: list[str]) -> None:
-        """They were received just now."""
+        """Adds messages that were received just now."""
         with self._lock:
             self._held.append((time.monotonic(), receipts))
 
     def give_back(self) -> None:
-        """Visible again at once, as far as SQS can be reached; otherwise when their time is up."""
+        """Makes the messages visible again at once if SQS can be reached; otherwise they are visible when their time is
+        up."""
         try:
             while self._held:
                 change(self._client, self._url, [(receipt, 0) for receipt in self._held.popleft()[1]])
@@ -45,7 +47,7 @@ class Hidden:
             log.warning("messages of %s stay hidden for %s s: %s", self._url, self._seconds, error)
 
     def renew(self) -> None:
-        """All hidden for their whole time from now on, as far as SQS can be reached."""
+        """Hides all messages for their whole time from now on, if SQS can be reached."""
         with self._lock:
             held, self._held = [each for _, each in self._held], deque()
         began = time.monotonic()
@@ -87,14 +89,15 @@ Entry = tuple[str, int]
 
 
 def change_all(client: Any, url: str, entries: Sequence[Entry]) -> None:
-    """Several requests at a time. Raises what the client raises."""
+    """Changes the visibility of messages by several requests at a time. Raises what the client raises."""
     pieces = [entries[at : at + MESSAGES] for at in range(0, len(entries), MESSAGES)]
     with ThreadPoolExecutor(REQUESTS, "sqs visibility") as pool:
         list(pool.map(lambda piece: change(client, url, piece), pieces))
 
 
 def change(client: Any, url: str, entries: Sequence[Entry]) -> None:
-    """One that was deleted, or has been handed out again, fails alone: there is nothing to be done for it."""
+    """Changes the visibility of messages. One that was deleted, or has been handed out again, fails alone: there is
+    nothing to be done for it."""
     for at in range(0, len(entries), MESSAGES):
         asked = [
             {"Id": str(n), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}

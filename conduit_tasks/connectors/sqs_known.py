@@ -1,4 +1,4 @@
-"""Which messages have records already: those that came not long ago, 16 bytes each."""
+"""Messages that already have records: those that came not long ago, 16 bytes each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 import numpy as np
 
 MOST = 4_000_000
-"""Messages of which it is known, the newest: 64 MiB."""
+"""Number of known messages, the newest ones: 64 MiB."""
 SIZE = 16
 
 
 def digest(id: str) -> bytes:
-    """A message id in 16 bytes: SQS's are UUIDs; what is none is hashed."""
+    """Returns a message id in 16 bytes: SQS's ids are UUIDs; any other id is hashed."""
     try:
         return uuid.UUID(id).bytes
     except ValueError:
@@ -22,12 +22,13 @@ def digest(id: str) -> bytes:
 
 
 def packed(ids: Iterable[str]) -> bytes:
-    """What `Known` reads."""
+    """Returns ids as `Known` reads them."""
     return b"".join(map(digest, ids))
 
 
 class Known:
-    """`pages`: what `packed` made, the newest first; no more of them are asked for than `MOST` messages fill."""
+    """Set of known messages. `pages`: results of `packed`, the newest first; no more of them are asked for than `MOST`
+    messages fill."""
 
     def __init__(self, pages: Iterable[bytes]) -> None:
         taken, size = [], 0
@@ -45,7 +46,7 @@ class Known:
         return len(self._high) + len(self._new)
 
     def new(self, id: str) -> bool:
-        """Whether it is not known, which it is from now on."""
+        """Returns whether the message is not known yet; from now on it is."""
         own = digest(id)
         if own in self._new:
             return False

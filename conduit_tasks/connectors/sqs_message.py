@@ -3,7 +3,7 @@
 | message | record |
 |---|---|
 | `MessageId` | position |
-| body | payload after: raw, or structured where the format is `json` |
+| body | payload after: raw, or structured if the format is `json` |
 | message group, or the attribute `key-attribute` | key |
 | `SentTimestamp` | metadata `opencdc.createdAt` |
 | message attributes | metadata `sqs.attribute.<name>`; binary ones in base64 |
@@ -33,7 +33,8 @@ _SYSTEM = {
 
 
 def batch_of(messages: Sequence[dict[str, Any]], *, json: bool, key: str | None) -> pa.RecordBatch:
-    """The messages as READ_SCHEMA; with `json`, one whose body is no JSON object is raw, with the reason beside it."""
+    """Returns the messages as READ_SCHEMA; with `json`, a message whose body is no JSON object is raw, with the reason
+    in its metadata."""
     bodies = [jsons.clean(message["Body"]).encode() for message in messages]
     metadata = [_metadata(message) for message in messages]
     shapes = []

@@ -1,8 +1,9 @@
-"""`guarantee: at-most-once` (SEMANTICS B8): that a record may have been sent is stored before it is sent.
+"""`guarantee: at-most-once` (SEMANTICS B8): the broker stores that a record may have been sent before it is sent.
 
-The broker is told a mark some hundred records ahead of the sends. After a crash, what lies up to the mark and was not
-confirmed is never sent again: whether it arrived is unknown, and it counts as complete. Such records are lost, at most
-`AHEAD` + those that were on their way; a delivery that ends by itself takes the mark back to what it really sent.
+The mark stored in the broker runs some hundred records ahead of the sends. After a crash, records up to the mark that
+were not confirmed are never sent again: whether they arrived is unknown, and they count as complete. At most `AHEAD`
+records and the records on their way are lost; a delivery that ends by itself takes the mark back to the last record
+that it really sent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ AHEAD = 500
 
 
 class Gate:
-    """What every send passes. `begun`: the mark of an earlier attempt, -1 where there was none."""
+    """Gate that every send passes. `begun`: the mark of an earlier attempt, -1 if there was none."""
 
     def __init__(self, port: DeliveryPort, begun: int) -> None:
         self._port, self._begun = port, begun
@@ -30,7 +31,7 @@ class Gate:
         """Records of an earlier attempt that are not sent again."""
 
     def stale(self, seq: int) -> bool:
-        """Whether an earlier attempt may have sent it: it must not be sent."""
+        """Returns whether an earlier attempt may have sent this record, so that it must not be sent."""
         if seq > self._begun:
             return False
         self.given_up += 1

@@ -29,11 +29,11 @@ from conduit_tasks.pipeline.topology import Delivery
 log = logging.getLogger(__name__)
 
 CLOSING = 2.0
-"""Seconds that a destination has to close, and beyond its timeout to open."""
+"""Seconds that a destination has to close; they are also added to its timeout when it opens."""
 
 
 class Attempts:
-    """The attempts of all tasks of one delivery; made in its event loop, then `close`.
+    """Send attempts of all tasks of one delivery. Create it in the delivery's event loop, and `close` it at the end.
 
     `suspected` is called when a record has used up its retries and joins `suspects`.
     """
@@ -61,7 +61,8 @@ class Attempts:
         self._gate = Gate(port, work.begun) if options.guarantee == "at-most-once" else None
 
     async def open(self) -> None:
-        """Opens the destination, by the same retry policy as a send. Raises Unavailable."""
+        """Opens the destination, with the same retry policy as a send. Raises Unavailable if the retries are used up
+        and `on-unavailable` is `wait`."""
         attempts = 1
         while True:
             try:
@@ -76,14 +77,14 @@ class Attempts:
             if delay is None:
                 if self._options.on_unavailable == "wait":
                     raise error
-                # T7 to the letter: the sends say the same, one by one, and go to the dead letters.
+                # T7 literally: every send fails in the same way, and its record goes to the dead letters.
                 log.warning("%s cannot be opened, its records go to the dead letters: %s", self._work.node, error)
                 return
             attempts += 1
             await asyncio.sleep(delay)
 
     async def close(self) -> None:
-        """Closes the destination; one that does not end in `CLOSING` seconds is left to the end of the process."""
+        """Closes the destination; if that takes longer than `CLOSING` seconds, it is left to the end of the process."""
         self._deadlines.stop()
         if self._gate is not None:
             self._gate.close(self._work.node)
@@ -94,18 +95,20 @@ class Attempts:
             log.warning("%s did not close within %g s", self._work.node, CLOSING)
 
     def stale(self, seq: int) -> bool:
-        """Whether an earlier attempt may have sent it, and must not be followed by another (at-most-once)."""
+        """Returns whether an earlier attempt may have sent this record, so that it must not be sent again
+        (at-most-once)."""
         return self._gate is not None and self._gate.stale(seq)
 
     async def _before_the_first(self, entry: Entry) -> None:
-        """What pipe and guarantee want before a record is sent at all: its number, the broker's knowledge of it."""
+        """Does what pipe and guarantee require before a record's first send: gives it its number, and lets the broker
+        know of it."""
         if self._numbering is not None:
             self._numbering.stamp(entry)
         if self._gate is not None:
             await self._gate.passed(entry.seq)
 
     async def bring(self, entry: Entry, task: asyncio.Task[Any]) -> bool:
-        """Brings one record to its outcome in `task`, the current one; whether it is a nack."""
+        """Brings one record to its outcome in `task`, the current one. Returns whether it is a nack."""
         if (nacked := self._unsent(entry)) is not None:
             return nacked
         if self._numbering is not None or self._gate is not None:
@@ -148,7 +151,7 @@ class Attempts:
         return await self._not_delivered(entry, outcome, attempts, first, began)
 
     def down(self, suspects: int) -> Unavailable:
-        """The error of a target that is down; `suspects`: how many records it was tried with."""
+        """Returns the error of a target that is down. `suspects`: number of records that it was tried with."""
         last = self._last_failure
         return Unavailable(
             f"{self._work.node} of {self._work.pipeline} is down: {last.message} (the same for every one of "
@@ -158,8 +161,8 @@ class Attempts:
         )
 
     def _unsent(self, entry: Entry) -> bool | None:
-        """Ends a record that is not sent: it waits behind a dead letter of its key (X4), or its processors failed it.
-        Whether that is a nack; None: it is to be sent."""
+        """Ends a record that is not sent, because it waits behind a dead letter of its key (X4) or its processors
+        failed it. Returns whether that is a nack; None if the record is to be sent."""
         parking, record = self._work.parking, entry.record
         if parking is not None and parking.takes(self._work.micro_batch, entry.seq, record.ordinal, record.key):
             parking.hold(entry.letter or self._work.letter(entry.seq, record, "", ""))
@@ -182,7 +185,8 @@ class Attempts:
         self._progress.complete(entry.seq, entry.record.ordinal, "delivered", retried=retried)
 
     async def _not_delivered(self, entry: Entry, outcome: Outcome, attempts: int, first: float, last: float) -> bool:
-        """What a refusal or a used-up policy comes to; `first`, `last`: when the first and last attempt began."""
+        """Ends a record that was refused or has used up its retries. `first`, `last`: times at which its first and last
+        attempt began. Returns whether that is a nack."""
         record, seq, retried = entry.record, entry.seq, attempts - 1
         if outcome.kind == "refused" and self._options.refused == "complete":
             log.warning("%s refused record %s, which counts as complete: %s", self._work.node, seq, outcome.message)
@@ -203,7 +207,7 @@ class Attempts:
         return True
 
     async def _may_begin(self) -> None:
-        """Waits for the rate limit's leave and a lease that lasts."""
+        """Waits until the rate limit and the lease allow a send."""
         if self._bucket is not None:
             pause = self._bucket.reserve()
             if pause:
@@ -212,11 +216,12 @@ class Attempts:
             await self._keep_lease()
 
     def _lasts(self) -> bool:
-        """Whether a send that begins now has ended before the lease, even if it is given up."""
+        """Returns whether a send that begins now ends before the lease does, even if it is given up."""
         return time.monotonic() < self._port.send_until - self._deadlines.late
 
     async def _keep_lease(self) -> None:
-        """Waits until sends may begin again. Raises Fenced where the lease is lost."""
+        """Waits until sends may begin again. Raises Fenced if the lease is lost, ConfigError if a send does not fit
+        into it."""
         async with self._lease:
             loop = asyncio.get_running_loop()
             for _ in range(RENEWALS):

@@ -1,9 +1,9 @@
 """Batch-wise delivery: whole chunks, all or nothing, the record at fault found by halving (SEMANTICS C17, T6, T7).
 
 Per chunk: write → vote → store the dead letters → confirm with the destination's state. After a failed write the
-destination is opened again with the state confirmed last, and so goes back to exactly that: what was not confirmed
-leaves no trace. Strictly in order: nothing is written past a nack before its vote is accepted and its dead letter
-stored (C9). A chunk that needs no processors costs no Python per row; its counts come from its arrays.
+destination is opened again with the last confirmed state, and goes back to exactly that: rows that were not confirmed
+leave no trace. Delivery is strictly in order: nothing is written past a nack before its vote is accepted and its dead
+letter stored (C9). A chunk that needs no processors costs no Python per row; its counts come from its arrays.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from conduit_tasks.settings import settings
 log = logging.getLogger(__name__)
 
 BURIED = 1_000
-"""Dead letters told of in one confirm."""
+"""Limit of dead letters in one confirm."""
 
 NONE: Seqs = np.empty(0, np.int64)
 
@@ -69,13 +69,14 @@ class BatchWise:
         self._numbering = work.numbering if isinstance(work.numbering, RowNumbering) else None
 
     def _still_ours(self) -> None:
-        """The lease may count again because Redis has forgotten who had it since: the marks of that one stay."""
+        """Renews the lease, and looks for the marks of a later lease holder: if Redis has forgotten that holder, the
+        lease seems valid again, but the marks remain."""
         self._port.renew()
         self._work.look()
 
     def run(self) -> Report:
-        """Delivers what is to be done. Raises Unavailable (down, with `on-unavailable: wait`: the cursor stays where
-        it is), PipelineStopped (the window tripped, or a dead letter cannot be stored), Fenced."""
+        """Delivers the records that are left. Raises Unavailable (the target is down, with `on-unavailable: wait`: the
+        cursor does not move), PipelineStopped (the window tripped, or a dead letter cannot be stored), Fenced."""
         began = time.monotonic()
         size = self._destination.chunk
         if self._options.rate_limit:
@@ -94,7 +95,7 @@ class BatchWise:
         return self._teller.report(time.monotonic() - began)
 
     def _deliver(self, chunk: Chunk) -> None:
-        """One chunk through the destination's processors, if any, and out."""
+        """Runs one chunk through the destination's processors, if it has any, and writes it."""
         work = self._work
         if work.chain is None and not work.culprits:
             self._write_all(chunk, chunk.seqs)
@@ -109,7 +110,8 @@ class BatchWise:
                 self._nack(seq, [(int(chunk.ordinals[np.searchsorted(chunk.seqs, seq)]), letter) for letter in letters])
 
     def _write_all(self, chunk: Chunk, matched: Seqs) -> None:
-        """Writes rows, halving what is refused. `matched`: the seqs that this settles, written or filtered."""
+        """Writes rows, and halves them if they are refused. `matched`: the seqs that this settles, written or
+        filtered."""
         todo = [(chunk, matched)]
         while todo:
             part, seqs = todo.pop()
@@ -127,7 +129,7 @@ class BatchWise:
             except Unavailable as error:
                 if self._options.on_unavailable == "wait":
                     raise
-                # T7 to the letter: retries exhausted, so dead letters, acknowledged.
+                # T7 literally: the retries are used up, so the records become dead letters and are acknowledged.
                 outcome = Outcome("failed", clip(str(error)), error.status)
                 self._bury(part, seqs, outcome, error_class=class_of(outcome), attempts=self._policy.attempts)
             else:
@@ -136,7 +138,8 @@ class BatchWise:
                 self._tell(self._order.acks(int(seqs[-1]), counts), state)
 
     def _write(self, chunk: Chunk) -> tuple[dict[str, object] | None, int]:
-        """The state that a write of these rows returned, and the attempts it took. Raises Refused, Unavailable."""
+        """Writes these rows. Returns the state that the write returned, and the number of attempts. Raises Refused,
+        Unavailable."""
         numbers = self._numbering.rows(chunk.ordinals) if self._numbering is not None else None
         first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])
         work = self._work
@@ -167,7 +170,7 @@ class BatchWise:
         return retrying(attempt), int(retrying.statistics["attempt_number"])
 
     def _undo(self) -> None:
-        """Where nothing was written after a failed write, what it left behind goes now, not at the next run."""
+        """Removes what a failed write left behind, if nothing was written after it: now, not at the next run."""
         if self._torn:
             self._keeper.check()
             try:
@@ -185,7 +188,7 @@ class BatchWise:
             raise does_not_fit(self._work.node, self._options.timeout)
 
     def _parted(self, chunk: Chunk) -> tuple[Chunk | None, Chunk | None]:
-        """The rows to write, and those that wait behind a dead letter of their key (X4)."""
+        """Returns the rows to write, and the rows that wait behind a dead letter of their key (X4)."""
         parking = self._work.parking
         if parking is None:
             return chunk, None
@@ -196,7 +199,7 @@ class BatchWise:
         return kept, chunk.take(np.flatnonzero(waits).tolist())
 
     def _hold(self, waiting: Chunk | None) -> Seqs:
-        """Parks rows; their seqs."""
+        """Parks rows. Returns their seqs."""
         if waiting is None or self._work.parking is None:
             return NONE
         for seq, record in zip(waiting.seqs.tolist(), to_records(waiting.batch, self._work.origins)):
@@ -204,7 +207,8 @@ class BatchWise:
         return _distinct(waiting.seqs)
 
     def _refuse(self, chunk: Chunk, seqs: Seqs, error: Refused) -> None:
-        """One seq is refused: its rows, which share a position, become dead letters together."""
+        """Ends one refused seq: its rows, which share a position, become dead letters together, or complete with
+        `refused: complete`."""
         if self._options.refused == "complete":
             log.warning("%s refused record %s, which counts as complete: %s", self._work.node, chunk.seqs[0], error)
             kept, waiting = self._parted(chunk)
@@ -214,7 +218,8 @@ class BatchWise:
             self._bury(chunk, seqs, Outcome("refused", clip(str(error)), error.status), error_class=_class(error))
 
     def _bury(self, chunk: Chunk, seqs: Seqs, outcome: Outcome, *, error_class: str, attempts: int = 1) -> None:
-        """Every record of the chunk becomes a dead letter, or waits behind one of its key; so many at a time."""
+        """Makes a dead letter of every record of the chunk, or parks it behind one of its key; at most `BURIED` at a
+        time."""
         while chunk.rows > BURIED and (at := int(np.searchsorted(chunk.seqs, chunk.seqs[BURIED]))):
             cut = int(np.searchsorted(seqs, chunk.seqs[at]))
             first, chunk = chunk.part(0, at), chunk.part(at, chunk.rows)
@@ -231,7 +236,8 @@ class BatchWise:
     def _nack(
         self, through: int, letters: Sequence[tuple[int, DeadLetter]], *, filtered: int = 0, retried: int = 0
     ) -> None:
-        """Tells of (ordinal, letter)s in order, the last things up to seq `through`, beside `filtered` other seqs."""
+        """Tells the broker of dead letters, given as (ordinal, letter) in order, and of `filtered` other seqs; with
+        them everything up to seq `through` is complete."""
         parking, held = self._work.parking, set()
         nacks: dict[int, Nack] = {}
         for ordinal, letter in letters:
@@ -258,8 +264,8 @@ class BatchWise:
 
 
 def _segments(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
-    """A chunk after its processors, cut at each nack: the rows to write (None: nothing), the seqs that these and what
-    was filtered settle, and the dead letters of the nacked seq that follows."""
+    """Yields a chunk after its processors, cut at each nack: the rows to write (None if there are none), the seqs that
+    these and the filtered rows settle, and the dead letters of the nacked seq that follows."""
     if work.chain is not None and work.chain.columnar and not work.culprits:
         yield from _column_segments(work, work.chain, chunk)
         return
@@ -306,14 +312,16 @@ def _column_segments(work: Work, chain: Chain, chunk: Chunk) -> Iterator[tuple[C
 
 
 def _letters(work: Work, rows: Chunk, failure: Result) -> list[DeadLetter]:
-    """The records of one seq that a processor of the destination nacked, as they came in."""
+    """Returns the dead letters of the records of one seq that a processor of the destination nacked, as they came
+    in."""
     node, kind = f"{work.node}/{failure.processor}", failure.error_class or "processor"
     records = to_records(rows.batch, work.origins)
     return [work.letter(int(rows.seqs[0]), record, failure.error or "", kind, node=node) for record in records]
 
 
 def _class(error: Refused) -> str:
-    """The class of what the destination's own library raised, where it says so; groupable in the dead letters."""
+    """Returns the error class for grouping in the dead letters: of the exception from the destination's own library, if
+    there is one."""
     cause = error.__cause__
     return type(cause).__name__ if cause is not None else class_of(Outcome("refused", status=error.status))
 
@@ -323,8 +331,8 @@ def _distinct(seqs: Seqs) -> Seqs:
 
 
 def _counts(matched: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Counts:
-    """Of seqs that are settled together: those with a parked row are parked, then those among the rows written are
-    delivered, the others filtered."""
+    """Counts seqs that are settled together: seqs with a parked row are parked, the other seqs among the written rows
+    are delivered, the rest are filtered."""
     total = len(_distinct(matched))
     delivered = written.records if written is not None else 0
     if len(parked) and written is not None:
@@ -333,7 +341,7 @@ def _counts(matched: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Counts
 
 
 def deliver(destination: BatchDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:
-    """Runs the engine, the lease kept beside it."""
+    """Runs the engine, with a keeper of the lease beside it."""
     with (
         Watchdog(teller.port, teller.work.node, options) as watchdog,
         Keeper(teller.port, renew_every) as keeper,

@@ -1,10 +1,11 @@
-"""The careful way of delivering, for a micro-batch whose attempts died without progress (SEMANTICS C10, B7).
+"""Careful delivery, for a micro-batch whose attempts died without progress (SEMANTICS C10, B7).
 
-A range of seqs is delivered in a child process. Where the child dies, what it confirmed is asked from the broker, and
-the rest is halved, until one record is left that kills its worker alone: that one is dead-lettered unseen, with the
-class `killed its worker`. A single record is given a second chance, because a process also dies of others' faults.
+A range of seqs is delivered in a child process. If the child dies, the broker is asked which seqs it confirmed, and the
+rest is halved, until one record is left that kills its worker alone: this record is dead-lettered without being read,
+with the class `killed its worker`. A single record gets a second attempt, because a process may also die for other
+reasons.
 
-The caller must hold no connection that a child would share: what `deliver` needs is opened inside of it.
+The caller must hold no connection that a child would share: `deliver` opens the connections that it needs itself.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ def deliver_carefully(
     *,
     forks: bool = True,
 ) -> Report:
-    """Delivers `span` (both ends inside), the lower half always before the upper one (C9).
+    """Delivers `span` (both ends included), the lower half always before the upper one (C9).
 
-    `deliver(span, culprits)` runs in a child: it delivers what of the span is not confirmed, and dead-letters
-    `culprits` without looking at them; what it raises is raised here. `forks`: see `in_child`.
-    `confirmed()` asks the broker. The report counts what was confirmed by children that lived.
+    `deliver(span, culprits)` runs in a child: it delivers the seqs of the span that are not confirmed, and dead-letters
+    `culprits` without reading them; its exceptions are raised here. `forks`: see `in_child`. `confirmed()` asks the
+    broker for the confirmed ranges. The report counts only what children confirmed that did not die.
     """
     report = Report()
     todo: list[Span] = [span]
@@ -60,7 +61,8 @@ def deliver_carefully(
 
 
 def _halves(left: RangeSet) -> list[Span]:
-    """The spans to do, the lower half last: it is taken first. What is confirmed in between is skipped anyway."""
+    """Returns both halves, the lower one last, because the last one is taken first. Seqs confirmed meanwhile are
+    skipped."""
     first, last = left.ranges[0][0], left.ranges[-1][1]
     middle = (first + last) // 2
     return [(middle + 1, last), (first, middle)]

@@ -22,7 +22,7 @@ Piece = tuple[Seqs, Seqs, pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some rows in order: per row its seq and the ordinal of that among the matched; never empty."""
+    """Rows in order, at least one: per row its seq, and the ordinal of the seq among the matched ones."""
 
     seqs: Seqs
     ordinals: Seqs
@@ -40,19 +40,19 @@ class Chunk:
 
     @property
     def records(self) -> int:
-        """Distinct seqs."""
+        """Number of distinct seqs."""
         return int(np.count_nonzero(np.diff(self.seqs))) + 1
 
     def part(self, start: int, end: int) -> Chunk:
-        """The rows [start, end)."""
+        """Returns the rows [start, end)."""
         return Chunk(self.seqs[start:end], self.ordinals[start:end], self.batch.slice(start, end - start))
 
     def take(self, rows: list[int]) -> Chunk:
-        """These rows."""
+        """Returns these rows."""
         return Chunk(self.seqs[rows], self.ordinals[rows], self.batch.take(pa.array(rows)))
 
     def halves(self) -> tuple[Chunk, Chunk] | None:
-        """Cut between two seqs nearest to the middle; None where there is only one seq."""
+        """Returns two parts, cut between the two seqs nearest to the middle; None if there is only one seq."""
         cuts = np.flatnonzero(np.diff(self.seqs)) + 1
         if not len(cuts):
             return None
@@ -61,21 +61,21 @@ class Chunk:
 
 
 class Handed:
-    """The rows that came and those that were handed over, compared row by row: nobody confirms a seq whose row got lost
-    on the way (invariant 10)."""
+    """Comparison, row by row, of the rows that were read and the rows that were handed over: no seq is confirmed whose
+    row got lost in between (invariant 10)."""
 
     def __init__(self) -> None:
         self._came: deque[Seqs] = deque()
 
     def coming(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """The same pieces, taken down."""
+        """Yields the same pieces, and notes their seqs."""
         for piece in pieces:
             if len(piece[0]):
                 self._came.append(piece[0])
             yield piece
 
     def took(self, seqs: Seqs) -> None:
-        """Rows were handed over. Raises InvariantBroken where they are not the next ones that came."""
+        """Notes rows that were handed over. Raises InvariantBroken if they are not the next ones that were read."""
         at = 0
         while at < len(seqs):
             if not self._came:
@@ -93,7 +93,7 @@ class Handed:
                 self._came[0] = came[n:]
 
     def done(self) -> None:
-        """Everything was handed over. Raises InvariantBroken where it was not."""
+        """Raises InvariantBroken if not everything that was read was handed over."""
         if self._came:
             left = sum(map(len, self._came))
             raise InvariantBroken(
@@ -102,11 +102,11 @@ class Handed:
 
 
 def chunks(batches: Iterable[Piece], size: int, limit: int) -> Iterator[Chunk]:
-    """The rows in chunks of at most `size` rows and `limit` bytes, at least one seq each; derived rows of one seq are
-    never parted. What is held meanwhile is at most two chunks, or one seq and a chunk.
+    """Yields the rows in chunks of at most `size` rows and `limit` bytes, at least one seq each; derived rows of one
+    seq are never split. At most two chunks, or one seq and a chunk, are held meanwhile.
 
-    A batch that is a chunk by itself is handed on as it is, without copying. Raises InvariantBroken where a row that
-    came would not be in any chunk.
+    A batch that is a chunk by itself is handed on as it is, without copying. Raises InvariantBroken if a row that was
+    read would not be in any chunk.
     """
     handed = Handed()
     held: list[Piece] = []
@@ -127,7 +127,7 @@ def chunks(batches: Iterable[Piece], size: int, limit: int) -> Iterator[Chunk]:
                 yield done
                 held, rows, used = [], 0, 0
                 continue
-            # A seq may go on in what comes next: only what ends before another one begins is whole.
+            # A seq may continue in the next piece: it is complete only if another one begins after it.
             whole = _joined([*held, (left.seqs, left.ordinals, left.batch)])
             starts = np.flatnonzero(np.diff(whole.seqs)) + 1
             fitting = starts[starts <= rows + fits]
@@ -148,7 +148,8 @@ def chunks(batches: Iterable[Piece], size: int, limit: int) -> Iterator[Chunk]:
 
 
 def _small(pieces: Iterable[Piece], limit: int) -> Iterator[Piece]:
-    """The same rows in pieces of at most `limit` bytes: joined with what is held, none is beyond what Arrow takes."""
+    """Yields the same rows in pieces of at most `limit` bytes: joined with the held rows, no piece exceeds Arrow's
+    limit."""
     for seqs, ordinals, batch in pieces:
         at = 0
         for part in cut(batch, limit):

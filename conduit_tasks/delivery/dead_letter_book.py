@@ -1,7 +1,7 @@
-"""The dead letters of a pipeline as a whole: the letters of the store, beside what the broker's index says of them.
+"""All dead letters of a pipeline: the letters in the store, together with their state in the broker's index.
 
-The index says which are open; the store has the letters. After a crash between the two, or where one of them was lost,
-they differ: that is shown, never hidden (SEMANTICS C14).
+The index says which letters are open; the store has the letters themselves. After a crash between the two, or if one of
+them was lost, they differ: that is shown, never hidden (SEMANTICS C14).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ OPEN, CLAIMED, UNKNOWN = "open", "being redriven", "not in the index"
 
 @dataclass(frozen=True)
 class Entry:
-    """One letter of the store. `state`: one of the above, or the outcome of its redrive; `mark`: how that ended."""
+    """One letter of the store. `state`: one of the constants above, or the outcome of its redrive; `mark`: the mark of
+    that redrive."""
 
     row: dict[str, Any]
     state: str
@@ -40,23 +41,24 @@ class Entry:
 
     @property
     def open(self) -> bool:
-        """Whether it is a dead letter still, for all that is known."""
+        """Whether it is still a dead letter, as far as is known."""
         return self.state in (OPEN, CLAIMED)
 
 
 @dataclass(frozen=True)
 class Book:
-    """Everything there is of some destinations (with `_pipeline`). `lost`: in the index, and not in the store."""
+    """Letters of some destinations, `_pipeline` included. `lost`: entries of the index that are not in the store."""
 
     entries: list[Entry]
     lost: dict[str, list[DeadEntry]]
 
     def select(self, selection: Selection, *, every: bool = False) -> list[Entry]:
-        """Open ones, or `every` one, in order of (destination, epoch, micro-batch, seq, ord)."""
+        """Returns the selected letters that are open, or with `every` all selected ones, in order of (destination,
+        epoch, micro-batch, seq, ord)."""
         return [e for e in self.entries if (every or e.open) and selection.takes(e.row)]
 
     def differences(self) -> list[str]:
-        """Where store and index disagree, in sentences."""
+        """Returns the differences between store and index, in sentences."""
         said = []
         for destination, entries in self.lost.items():
             if entries:
@@ -77,8 +79,8 @@ class Book:
 def read_book(
     store: DeadLetterStore, marks: Marks, broker: Broker, destination: str | None = None, columns: Sequence[str] = ()
 ) -> Book:
-    """Reads store and index of one destination, or of all that either of them knows. `columns`: of the store, more
-    than what people look at."""
+    """Reads store and index of one destination, or of all that either of them knows. `columns`: columns of the store to
+    read; empty: the columns that people look at."""
     wanted = [destination] if destination else sorted({*store.destinations(), *indexed(broker)})
     entries: list[Entry] = []
     lost: dict[str, list[DeadEntry]] = {}
@@ -99,7 +101,7 @@ def read_book(
             if key in index:
                 state = CLAIMED if key in claimed else OPEN
             entries.append(Entry(row, state, mark))
-        # Asked again for what is missing: it may have been redriven, purged or stored since.
+        # Missing letters are looked up again: they may have been redriven, purged or stored since.
         missing = index.keys() - keys
         if missing:
             missing -= {row_key(row) for row in store.rows(each, ["id"])}
@@ -109,12 +111,12 @@ def read_book(
 
 
 def indexed(broker: Broker) -> list[str]:
-    """Destinations that the broker has, and `_pipeline`, as the store calls them."""
+    """Returns the destinations that the broker has, and `_pipeline`, by their names in the store."""
     return [*broker.members(broker.keys.destinations), BEFORE_FAN_OUT]
 
 
 def index_name(destination: str) -> str:
-    """A destination of the store as the broker's index calls it."""
+    """Returns the name that a destination of the store has in the broker's index."""
     return "" if destination == BEFORE_FAN_OUT else destination
 
 

@@ -1,4 +1,4 @@
-"""Dead letters as files for others: OpenCDC JSON Lines, or the columns of the store."""
+"""Export of dead letters to files: OpenCDC JSON Lines, or the columns of the store."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from conduit_tasks.spool.durable import replace_file
 
 
 def write_jsonl(path: Path, entries: Sequence[Entry]) -> None:
-    """A record per line, what is known of its failure in its metadata (`conduit.dlq.*`). Raises OSError."""
+    """Writes a record per line, with the details of its failure in its metadata (`conduit.dlq.*`). Raises OSError."""
     lines = b"".join(jsons.dumps(opencdc(entry)) + b"\n" for entry in entries)
     replace_file(path, lines)
 
 
 def write_parquet(path: Path, store: DeadLetterStore, entries: Sequence[Entry]) -> None:
-    """The store's columns, with `destination`. Raises OSError."""
+    """Writes the store's columns, with `destination`. Raises OSError."""
     rows = [entry.row for entry in entries]
     table = letters_table(list(store.load(rows))) if rows else SCHEMA.empty_table()
     table = table.add_column(0, "destination", pa.array([e.destination for e in entries], pa.string()))
@@ -32,7 +32,7 @@ def write_parquet(path: Path, store: DeadLetterStore, entries: Sequence[Entry]) 
 
 
 def opencdc(entry: Entry) -> dict[str, Any]:
-    """The record as OpenCDC JSON; Conduit's names for the error and the node, and ours for the rest."""
+    """Returns the record as OpenCDC JSON, with Conduit's names for the error and the node, and ours for the rest."""
     row = entry.row
     record: dict[str, Any] = jsons.exact(row["record"])
     record["metadata"] = {

@@ -1,4 +1,4 @@
-"""What became of dead letters that were sent again, in the store itself: which, how it ended, when, and by whom (X2).
+"""Marks of redriven dead letters, in the store itself: the letter, the outcome, the time and the operator (X2).
 
 ```
 <root>/<pipeline>/_redriven/destination=<id>/<epoch>-<hash>.parquet
@@ -35,12 +35,12 @@ SCHEMA = pa.schema(
         pa.field("by", pa.string()),
     ]
 )
-"""The first four name the letter. `redrive`: the epoch of the redrive."""
+"""Columns of a mark. The first four identify the letter. `redrive`: the epoch of the redrive."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """`outcome`: `redriven` or `dead again`."""
+    """Result of a redrive for one letter. `outcome`: `redriven` or `dead again`."""
 
     outcome: str
     redrive: int
@@ -56,7 +56,7 @@ class Marks:
         self._store = open_store(root)
 
     def write(self, destination: str, settled: Sequence[Settled]) -> None:
-        """Durable on return."""
+        """Writes marks, durable on return."""
         if not settled:
             return
         rows = [
@@ -68,7 +68,7 @@ class Marks:
         write_table(self._store, self._root, f"{self._base}/destination={destination}/{name}.parquet", table)
 
     def remove(self, destination: str, keys: Collection[Key]) -> None:
-        """Forgets the marks of letters that are gone."""
+        """Removes the marks of letters that are gone."""
         folder = f"{self._base}/destination={destination}"
         for path in self._paths(folder):
             with self._store.open(path) as file:
@@ -84,7 +84,7 @@ class Marks:
             self._store.delete(path)
 
     def read(self, destination: str) -> dict[Key, Mark]:
-        """By letter, the newest."""
+        """Returns the newest mark of each letter."""
         out: dict[Key, Mark] = {}
         for path in self._paths(f"{self._base}/destination={destination}"):
             try:

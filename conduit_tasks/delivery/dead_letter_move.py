@@ -1,4 +1,4 @@
-"""Dead letters, parked records and their marks of a destination that goes on under another id."""
+"""Move of dead letters, parked records and their marks, for a destination that goes on under another id."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from conduit_tasks.spool.store import open_store, put
 
 
 def move(root: str, pipeline: str, old: str, new: str) -> int:
-    """Files of `old` are files of `new`: each is copied, durable, before it goes. Returns how many; after a
-    crash it goes on. Raises ConduitError."""
+    """Moves the files of `old` to `new`: each is copied durably before it is deleted. Returns the number of files
+    moved; called again after a crash, it goes on. Raises ConduitError."""
     store, moved = open_store(root), 0
     for base in (pipeline, f"{pipeline}/{PARKED}", f"{pipeline}/{FOLDER}"):
         before, after = f"{base}/destination={old}", f"{base}/destination={new}"

@@ -1,11 +1,11 @@
-"""Dead letters written by a destination's plugin, whichever it is (`dead-letter-queue: {plugin: …}`, C14, T7).
+"""Dead letters written by any destination's plugin (`dead-letter-queue: {plugin: …}`, C14, T7).
 
-A letter is a record of its own: the payload tells everything of it, with the failed record whole. Its id is the same at
-every attempt, and another one for each destination and epoch: of two destinations that refuse a record, and of a
-redrive that fails, the letters stand beside each other wherever rows are told apart by id.
+A letter is a record of its own: the payload holds everything about it, with the whole failed record. Its id is the same
+at every attempt, and differs for each destination and epoch: if two destinations refuse a record, or a redrive fails,
+the letters stand side by side in any system that tells rows apart by id.
 
 Letters are written without a state (docs/adr/0011-dead-letters-are-kept-here-too.md): each `store` is a connector of
-its own, named after the letters, so that storing the same ones again replaces what was there, where the plugin can, and
+its own, named after the letters. So storing the same letters again replaces them, if the plugin can do that, and
 nothing else is ever taken back.
 """
 
@@ -35,24 +35,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SENDS = Delivery(retry=4, backoff_delay=0.2, timeout=10.0)
-"""How letters are sent to a destination: five attempts, then the nack is not acknowledged."""
+"""Delivery options of letters: five attempts, then the nack is not acknowledged."""
 WRITE = 60.0
 """Seconds for one write of letters, or for opening or closing what writes them."""
 MOST = 1_000
-"""Letters in one write."""
+"""Limit of letters in one write."""
 AT_ONCE = 16
-"""Letters on their way to a record-wise destination."""
+"""Limit of letters on their way to a record-wise destination."""
 COLLECTION = "dead_letters"
-"""Where letters go if the plugin is not told: its topic or table is a template of `opencdc.collection` then."""
+"""Collection of letters. It names the topic or table if the plugin's settings do not: these are a template of
+`opencdc.collection` then."""
 
 
 def letter_id(letter: DeadLetter) -> str:
-    """The letter's own id: of the record, where it failed and the epoch; never of the micro-batch."""
+    """Returns the letter's own id, made from the record, the node that failed it and the epoch, never from the
+    micro-batch."""
     return letter_record(letter, {}).id
 
 
 def as_dict(letter: DeadLetter) -> dict[str, Any]:
-    """A letter as JSON types: everything of C14."""
+    """Returns a letter as JSON types, with everything that C14 asks for."""
     record = letter.record
     return {
         "letter": letter_id(letter),
@@ -76,7 +78,8 @@ def as_dict(letter: DeadLetter) -> dict[str, Any]:
 
 
 def letter_record(letter: DeadLetter, payload: dict[str, Any]) -> Record:
-    """The letter as a record. Metadata as Conduit's own dead letters have it, and what else is known of the failure."""
+    """Returns the letter as a record. Its metadata are those of Conduit's own dead letters, and further details of the
+    failure."""
     from conduit_tasks.record.record import Origin, Record
 
     failed = letter.record
@@ -107,8 +110,8 @@ def letter_record(letter: DeadLetter, payload: dict[str, Any]) -> Record:
 
 @dataclass(frozen=True)
 class PluginHandler:
-    """Writes letters by a destination's plugin, as a delivery of their own. `owner`: whose letters they are, the
-    destination's id or `_pipeline`."""
+    """Handler that writes letters with a destination's plugin, as a delivery of their own. `owner`: owner of the
+    letters, the destination's id or `_pipeline`."""
 
     cls: type[RecordDestination] | type[BatchDestination]
     settings: dict[str, str] = field(repr=False)
@@ -116,13 +119,14 @@ class PluginHandler:
     owner: str
 
     def __post_init__(self) -> None:
-        """Raises ConfigError where a setting is wrong, or the plugin cannot write letters."""
+        """Raises ConfigError if a setting is wrong, or the plugin cannot write letters."""
         if said := unfit(self.cls):
             raise ConfigError(f"dead-letter-queue of {self.pipeline}: {said}")
         self.cls(self.settings)
 
     def store(self, letters: Sequence[DeadLetter]) -> None:
-        """See Handler. Raises Unavailable (it cannot be reached, or does not answer), ConduitError (it refuses one)."""
+        """See Handler. Raises Unavailable (the destination cannot be reached, or does not answer), ConduitError (it
+        refuses a letter)."""
         from conduit_tasks.connectors.base import RecordDestination
 
         if not letters:
@@ -141,8 +145,9 @@ class PluginHandler:
         return self.cls.spec.name
 
     def _records(self, letters: Sequence[DeadLetter]) -> list[Record]:
-        """Where a row's columns have types of their own, the failed record, which may be anything, is JSON text; so it
-        is where it is nested so deeply that with the letter around it it would be too deep for a record."""
+        """Returns the letters as records. The failed record, which may be anything, becomes JSON text if the columns of
+        a row have types of their own, or if it is nested so deeply that with the letter around it it would be too deep
+        for a record."""
         from conduit_tasks.record import jsons
 
         rows = any(option.name == "rows" for option in self.cls.spec.options)
@@ -208,7 +213,7 @@ class PluginHandler:
                 try:
                     return thread.call(lambda: function(*args), WRITE)
                 except TimeoutError:
-                    # What hangs still has the destination: nothing more can be asked of it.
+                    # The call that hangs still uses the destination: no other call is possible.
                     raise self._silent() from None
 
             return policy.calling(lambda _: None, time.sleep)(attempt)
@@ -234,7 +239,7 @@ class PluginHandler:
 
 
 def unfit(cls: type) -> str:
-    """Why this destination cannot write letters, and what to do; "" where it can."""
+    """Returns why this destination cannot write letters, and what to do; "" if it can."""
     if getattr(cls, "in_driver", False):
         name = cls.spec.name  # type: ignore[attr-defined]
         return (
@@ -246,7 +251,7 @@ def unfit(cls: type) -> str:
 
 
 class _Writer:
-    """Opens before the first write and after each that failed, as the engine does."""
+    """Writer that opens its destination before the first write and after each one that failed, as the engine does."""
 
     def __init__(self, destination: BatchDestination) -> None:
         self._destination = destination
@@ -269,7 +274,7 @@ class _Writer:
 
 
 class _Thread:
-    """Calls one after the other in a thread, each for a limited time; one that hangs ends with the process."""
+    """Thread that runs one call after the other, each for a limited time; one that hangs ends with the process."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
@@ -278,7 +283,7 @@ class _Thread:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def call(self, function: Callable[[], Any], seconds: float) -> Any:
-        """What it returns or raises; TimeoutError after `seconds`."""
+        """Returns or raises what `function` does. Raises TimeoutError after `seconds`."""
         answer: Future[Any] = Future()
         self._calls.put((function, answer))
         try:
@@ -288,7 +293,7 @@ class _Thread:
             raise
 
     def end(self, last: Callable[[], None]) -> None:
-        """After one more call, which does not raise."""
+        """Ends the thread after one more call. Errors of that call are logged, not raised."""
         try:
             if not self._hangs:
                 self.call(last, WRITE)
@@ -303,12 +308,13 @@ class _Thread:
             function, answer = each
             try:
                 answer.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - raised by `call`, which waits for it
                 answer.set_exception(error)
 
 
 def _text(text: str) -> str:
-    """An error may quote what is no text, or none that a database takes."""
+    """Returns an error text that databases accept: it may quote bytes that are no text, or characters that a database
+    rejects."""
     from conduit_tasks.record import jsons
 
     return jsons.clean(text).replace("\0", "\N{SYMBOL FOR NULL}")

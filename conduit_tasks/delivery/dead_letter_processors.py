@@ -1,9 +1,9 @@
-"""Processors on the way to where dead letters go (`dead-letter-queue.processors`).
+"""Processors of dead letters, run before the letters are stored (`dead-letter-queue.processors`).
 
-They see each letter's record with what is known of its failure in its metadata (FAILURE), which goes no further. What
-they make of it is stored, and is what a redrive sends; position, ordinal and origin stay, so the id does too (T8). A
-processor that fails, or makes several records of one, loses no letter: it goes as it was, and says so in its error. One
-that filters a letter drops it, with a warning.
+They see each letter's record with the details of its failure in its metadata (FAILURE), which are removed afterwards.
+Their result is stored, and is what a redrive sends; position, ordinal and origin stay, and so does the id (T8). If a
+processor fails, or makes several records of one, no letter is lost: it is stored unchanged, and its error names the
+failure. If a processor filters a letter, it is dropped, with a warning.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAILURE = ("conduit.dlq.nack.error", "conduit.dlq.nack.node.id", "conduit.dlq.nack.error.class")
-"""Metadata that tells processors why: message, node and class."""
+"""Metadata that tells processors why a record failed: message, node and class."""
 
 
 class Processed:
-    """A handler whose letters pass processors first."""
+    """Handler that passes its letters through processors first."""
 
     def __init__(self, handler: Handler, processors: Sequence[Processor]) -> None:
         self._handler, self._processors = handler, processors
 
     def store(self, letters: Sequence[DeadLetter]) -> None:
-        """See Handler. Raises what the handler raises, and ConfigError where a processor cannot be built."""
+        """See Handler. Raises what the handler raises, and ConfigError if a processor cannot be built."""
         from conduit_tasks.processors.chain import Chain
 
         chain = Chain(self._processors)
@@ -52,7 +52,7 @@ def _seen(letter: DeadLetter) -> Record:
 
 
 def _after(letter: DeadLetter, result: Result) -> DeadLetter | None:
-    """The letter as it is stored; None: it was filtered."""
+    """Returns the letter as it is stored; None if it was filtered."""
     if result.filtered:
         log.warning("a dead-letter processor dropped record %s (%s)", letter.record.id, letter.error_class)
         return None

@@ -1,4 +1,4 @@
-"""Which dead letters: by destination, error class, date, key, micro-batch and id (SEMANTICS X2)."""
+"""Selection of dead letters by destination, error class, date, key, micro-batch and id (SEMANTICS X2)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from conduit_tasks.record import jsons
 
 @dataclass(frozen=True)
 class Selection:
-    """What is given must all hold; of several values of one kind, one. Empty = everything.
+    """Conditions on dead letters. All that are given must hold; of several values of one kind, one must match. Empty =
+    everything.
 
-    `destination`: `_pipeline` for what failed before the fan-out. `since` is inside, `until` outside. `keys`: a raw
-    key's text (base64 where it is no UTF-8), or a structured one's JSON.
+    `destination`: `_pipeline` for records that failed before the fan-out. `since` is included, `until` is not. `keys`:
+    a raw key's text (base64 if it is not UTF-8), or a structured key's JSON.
     """
 
     destination: str | None = None
@@ -29,7 +30,7 @@ class Selection:
     ids: tuple[str, ...] = ()
 
     def takes(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of the store is meant; its `record` is JSON text."""
+        """Returns whether a row of the store is selected; its `record` is JSON text."""
         return (
             (self.destination is None or row["destination"] == self.destination)
             and (not self.classes or row["error_class"] in self.classes)
@@ -55,7 +56,7 @@ def _json(text: str) -> Any:
 
 
 def selection(*, since: str | None, until: str | None, destination: str | None, **lists: Any) -> Selection:
-    """From what people write: dates as text, lists or None. Raises ConfigError."""
+    """Builds a selection from what people write: dates as text, lists or None. Raises ConfigError."""
     return Selection(
         destination=destination,
         since=moment(since, "since") if since else None,
@@ -65,7 +66,7 @@ def selection(*, since: str | None, until: str | None, destination: str | None, 
 
 
 def moment(text: str, option: str) -> datetime:
-    """A date, a date and time (UTC where no zone is given), or a duration: so long ago. Raises ConfigError."""
+    """Parses a date, a date and time (UTC if no zone is given), or a duration before now. Raises ConfigError."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

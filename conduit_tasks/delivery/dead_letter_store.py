@@ -4,8 +4,8 @@
 <root>/<pipeline>/destination=<id>/<micro-batch>-<hash>.parquet
 ```
 
-`_pipeline` stands for the id where a record failed before the fan-out. A file is named by the letters that it holds,
-so storing the same ones again replaces it; a letter that is found in several files counts once, the newest of them.
+`_pipeline` stands for the id if a record failed before the fan-out. A file is named after the letters that it holds, so
+storing the same ones again replaces it; a letter that is found in several files counts once, the newest one.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from conduit_tasks.spool.store import Store, open_store, put
 
 Rows = list[dict[str, Any]]
 Key = tuple[int, int, int, int]
-"""(epoch, micro-batch, seq, ord)."""
+"""Key of a letter: (epoch, micro-batch, seq, ord)."""
 KEY = ["epoch", "micro_batch", "seq", "ord"]
 PARKED = "_parked"
-"""Folder of what waits behind dead letters."""
+"""Folder of the records that wait behind dead letters."""
 
 BEFORE_FAN_OUT = "_pipeline"
-"""Stands for a destination where a source or pipeline processor failed the record."""
+"""Name used in place of a destination if a source or pipeline processor failed the record."""
 
 UNSENT = "not sent yet"
-"""At a destination, in place of a processor: a redrive has brought the record past the fan-out, and not sent it."""
+"""Name used in place of a destination's processor: a redrive has brought the record past the fan-out, and not sent
+it."""
 
 SCHEMA = pa.schema(
     [
@@ -59,18 +60,18 @@ SCHEMA = pa.schema(
         pa.field("exact", pa.struct([*READ_SCHEMA, pa.field("shared", pa.map_(pa.string(), pa.string()))])),
     ]
 )
-"""`record`: OpenCDC JSON, for people and queries. `exact`: the record as the spool has it, for sending it again, with
-the metadata that it shared with its slice."""
+"""Columns of a letter. `record`: OpenCDC JSON, for people and queries. `exact`: the record as the spool has it, for
+sending it again, with the metadata that it shared with its slice."""
 
 LISTED = [name for name in SCHEMA.names if name != "exact"]
-"""What people look at."""
+"""Columns that people look at."""
 
 
 class DeadLetterStore:
     """Letters of one destination (None: before the fan-out) or, for reading, of a whole pipeline.
 
-    `parked`: not letters but what waits behind them (X4), in `<root>/<pipeline>/_parked/`, which tools that look for
-    tables leave out. Raises ConduitError naming the folder where it cannot be read or written.
+    `parked`: the store holds not letters but the records that wait behind them (X4), in `<root>/<pipeline>/_parked/`,
+    which tools that look for tables skip. Raises ConduitError naming the folder if it cannot be read or written.
     """
 
     def __init__(self, root: str, pipeline: str, destination: str | None = None, *, parked: bool = False) -> None:
@@ -80,28 +81,28 @@ class DeadLetterStore:
         self._store: Store = open_store(root)
 
     def store(self, letters: Sequence[DeadLetter]) -> None:
-        """Durable on return (invariant 8). Files are whole in memory when they are read: none grows beyond what may be
-        held (C13), unless a single record does."""
+        """Stores letters, durable on return (invariant 8). A file is read into memory as a whole: none grows beyond
+        what may be held (C13), unless a single record does."""
         for part in portions(letters):
             keys = sorted(letter.key for letter in part)
             path = f"{self._folder}/{part[0].micro_batch:010d}-{digest(keys)}.parquet"
             write_table(self._store, self._root, path, letters_table(part))
 
     def list(self, destination: str | None = None, error_class: str | None = None, limit: int | None = None) -> Rows:
-        """Rows in order of (destination, epoch, micro-batch, seq, ord), a letter once: the columns of SCHEMA but for
-        `exact`, with `record` parsed and `destination` added. `destination` may be `_pipeline`."""
+        """Returns rows in order of (destination, epoch, micro-batch, seq, ord), each letter once: the columns of SCHEMA
+        except `exact`, with `record` parsed and `destination` added. `destination` may be `_pipeline`."""
         out = [row for row in self.rows(destination) if error_class is None or row["error_class"] == error_class]
         for row in out[:limit]:
             row["record"] = jsons.exact(row["record"])
         return out[:limit]
 
     def letters(self, destination: str | None = None) -> Iterator[DeadLetter]:
-        """The same as they were stored, records exact to the byte."""
+        """Yields the same letters as they were stored, records exact to the byte."""
         yield from self.load(self.rows(destination))
 
     def rows(self, destination: str | None = None, columns: Sequence[str] = LISTED) -> Rows:
-        """As `list`, but `record` is JSON text; these columns and the four of a letter's key, with `destination` and
-        the `file` that holds it."""
+        """Returns rows as `list` does, but `record` is JSON text: `columns` and the four of a letter's key, with
+        `destination` and the `file` that holds it."""
         newest: dict[tuple[Any, ...], dict[str, Any]] = {}
         wanted = list(dict.fromkeys([*KEY, "at", *columns]))
         for folder, path in self._files(destination):
@@ -113,8 +114,8 @@ class DeadLetterStore:
         return [newest[key] for key in sorted(newest)]
 
     def nacked(self, destination: str, micro_batch: int) -> set[int]:
-        """Numbers of the records of a micro-batch that this destination (or `_pipeline`) has letters of: those of its
-        live delivery, not of a redrive's."""
+        """Returns the seqs of a micro-batch for which this destination (or `_pipeline`) has letters of its live
+        delivery; letters of a redrive do not count."""
         found = set()
         for _, path in self._files(destination):
             # Letters of a live delivery are stored by micro-batch.
@@ -123,7 +124,7 @@ class DeadLetterStore:
         return found
 
     def load(self, rows: Sequence[dict[str, Any]]) -> Iterator[DeadLetter]:
-        """The letters of these rows of `rows`, in their order, records exact to the byte."""
+        """Yields the letters of these rows of `rows`, in their order, records exact to the byte."""
         wanted: dict[str, set[Key]] = {}
         for row in rows:
             wanted.setdefault(row["file"], set()).add(row_key(row))
@@ -136,7 +137,8 @@ class DeadLetterStore:
             yield self._letter(found[row["file"], row_key(row)])
 
     def remove(self, destination: str, keys: Collection[Key]) -> None:
-        """Takes letters out, wherever they are: a file is written anew without them, then the old one goes."""
+        """Removes letters from every file that holds them: the file is written again without them, then the old one is
+        deleted."""
         for _, path in self._files(destination):
             with self._open(path) as file:
                 table = pq.ParquetFile(file).read()
@@ -152,7 +154,7 @@ class DeadLetterStore:
             self._store.delete(path)
 
     def destinations(self) -> Sequence[str]:
-        """Who has any, `_pipeline` among them."""
+        """Returns the destinations that have letters, `_pipeline` among them."""
         names = self._store.names(self._base)
         return [n.partition("=")[2] for n, is_folder in names if is_folder and n.startswith("destination=")]
 
@@ -176,7 +178,7 @@ class DeadLetterStore:
         )
 
     def _files(self, destination: str | None) -> Iterator[tuple[str, str]]:
-        """(destination, path) of every file."""
+        """Yields (destination, path) of every file."""
         for each in self.destinations() if destination is None else [destination]:
             folder = f"{self._base}/destination={each}"
             for name, is_folder in self._store.names(folder):
@@ -199,18 +201,18 @@ class DeadLetterStore:
 
 
 def row_key(row: Mapping[str, Any]) -> Key:
-    """(epoch, micro-batch, seq, ord), as `DeadLetter.key`."""
+    """Returns (epoch, micro-batch, seq, ord), as `DeadLetter.key`."""
     return (row["epoch"], row["micro_batch"], row["seq"], row["ord"])
 
 
 def digest(keys: Sequence[Any]) -> str:
-    """Names a file by what it holds, so that writing the same again replaces it."""
+    """Returns a name for a file by its content, so that writing the same again replaces it."""
     return hashlib.blake2b(repr(list(keys)).encode(), digest_size=8).hexdigest()
 
 
 def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
     """Writes a Parquet file, durable on return. Raises ConduitError."""
-    # In one piece: Parquet writes some twenty of a few bytes each.
+    # Written in one piece: Parquet makes some twenty writes of a few bytes each.
     pq.write_table(table, written := pa.BufferOutputStream(), compression="zstd")
     try:
         put(store, path, written.getvalue())
@@ -222,8 +224,8 @@ def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
 
 
 def portions(letters: Iterable[DeadLetter], most: int | None = None) -> Iterator[list[DeadLetter]]:
-    """The letters in order, so many at a time that their records have about CONDUIT_BATCH_BYTES bytes, and `most` at
-    most."""
+    """Yields the letters in order, in lists of at most `most` letters whose records have about CONDUIT_BATCH_BYTES
+    bytes."""
     part: list[DeadLetter] = []
     size, limit = 0, settings().batch_bytes
     for letter in letters:
@@ -238,7 +240,8 @@ def portions(letters: Iterable[DeadLetter], most: int | None = None) -> Iterator
 
 
 def letters_table(letters: Sequence[DeadLetter]) -> pa.Table:
-    """Strings go through UTF-8 with replacement: an error text may quote bytes of the record."""
+    """Returns the letters as a table. Error strings go through UTF-8 with replacement: they may quote bytes of the
+    record."""
     records = [letter.record for letter in letters]
     shared = pa.array([list(r.origin.metadata.items()) or None for r in records], SCHEMA.field("exact").type[-1].type)
     exact = pa.StructArray.from_arrays([*record_columns(records), shared], fields=list(SCHEMA.field("exact").type))

@@ -1,8 +1,8 @@
-"""What takes nacks: our own store, and beside it any destination's plugin; or the log, which drops (SEMANTICS C5).
+"""Handlers of nacks: our own store, and beside it any destination's plugin; or the log, which drops (SEMANTICS C5).
 
-A handler is only asked for nacks that the window accepted (C6), before they are confirmed (invariant 8). Where it
-raises, the record is not acknowledged (T7). All of them may be given the same letter twice, after a crash: the store
-replaces it; at a plugin it is there twice under the same id, unless the plugin can tell.
+A handler only gets nacks that the window accepted (C6), before they are confirmed (invariant 8). If it raises, the
+record is not acknowledged (T7). After a crash a handler may get the same letter twice: the store replaces it; a plugin
+has it twice under the same id, unless it can recognise duplicates.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 
 
 class Handler(Protocol):
-    """What takes nacks that the window accepted."""
+    """Handler of nacks that the window accepted."""
 
     def store(self, letters: Sequence[DeadLetter]) -> None:
-        """Durable on return, idempotent; raises where it cannot (T7)."""
+        """Stores letters, durable on return, idempotent. Raises if it cannot (T7)."""
 
 
 def dead_letter_handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: str | None) -> Handler:
-    """The handler that a `dead-letter-queue` names, its processors in front of it. `root`: of the project's own store.
-    `destination` None: before the fan-out. Raises ConfigError where the plugin cannot take dead letters."""
+    """Returns the handler that a `dead-letter-queue` names, its processors in front of it. `root`: of the project's own
+    store. `destination` None: before the fan-out. Raises ConfigError if the plugin cannot take dead letters."""
     handler = _handler(queue, root=root, pipeline=pipeline, destination=destination)
     if not queue.processors:
         return handler
@@ -60,7 +60,7 @@ def _handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: s
 
 
 class Copied:
-    """Our own store, from where letters are redriven, then a plugin: a nack is confirmed when both have its letter."""
+    """Our own store, from which letters are redriven, then a plugin: a nack is confirmed when both have its letter."""
 
     def __init__(self, ours: Handler, theirs: Handler) -> None:
         self._ours, self._theirs = ours, theirs
@@ -72,7 +72,7 @@ class Copied:
 
 
 class Drop:
-    """`plugin: builtin:log`: a warning for each, and that is all: at most once for failed records (C10)."""
+    """`plugin: builtin:log`: logs a warning for each letter and drops it: at most once for failed records (C10)."""
 
     def store(self, letters: Sequence[DeadLetter]) -> None:
         for letter in letters:
@@ -89,7 +89,8 @@ class Drop:
 
 
 class FileHandler:
-    """`plugin: builtin:file`: a line of JSON for each, appended under a lock, fsynced; a torn last line is cut off.
+    """`plugin: builtin:file`: appends a line of JSON for each letter, under a lock, fsynced; a torn last line is cut
+    off.
 
     Setting `path`: the file, relative to the project's home. With `format: opencdc` a line is the letter's record.
     Several destinations, and processes, may write to one file: nothing but a torn line is ever cut off.
@@ -130,7 +131,7 @@ class FileHandler:
 
 
 def _cut_torn_line(fd: int) -> int:
-    """Cuts what a crash left after the last whole line; the length of the file."""
+    """Cuts off what a crash left after the last whole line. Returns the length of the file after that."""
     size = os.fstat(fd).st_size
     end = size
     while end:

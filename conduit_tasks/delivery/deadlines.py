@@ -1,6 +1,6 @@
-"""One timer for all sends on their way: who waits for longer than `timeout` is given up (SEMANTICS T5).
+"""One timer for all sends on their way: a send that takes longer than `timeout` is given up (SEMANTICS T5).
 
-A timer per send costs more than what it is there for; as all wait equally long, the one that began first is due first.
+A timer per send costs more than it is worth; as all sends have the same timeout, the one that began first is due first.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 from conduit_tasks.errors import ConfigError
 
 LOOKS = 20
-"""Looks per timeout."""
+"""Number of looks per timeout."""
 SELDOM = 0.25
-"""Seconds between two looks at most."""
+"""Longest time in seconds between two looks."""
 RENEWALS = 10
-"""Times that a lease is renewed for one send: a process that stands still may find a renewed one nearly over again."""
+"""Limit of lease renewals for one send: a process that was suspended may find a renewed lease nearly expired again."""
 
 
 def does_not_fit(node: str, timeout: float) -> ConfigError:
-    """The error of a send that a lease has no room for, however often it is renewed."""
+    """Returns the error of a send that does not fit into a lease, however often it is renewed."""
     return ConfigError(
         f"{node}: delivery.timeout {timeout:g} s does not fit into the lease; shorten it, or raise CONDUIT_LEASE_TTL"
     )
 
 
 class Deadlines:
-    """Times the sends of tasks that each have one at a time: `begin`, then `end` however it ended.
+    """Timer of the sends of tasks that each have one at a time: call `begin`, then `end` however the send ended.
 
-    A send that is given up sees its task cancelled. Use it in one event loop; then `stop`.
+    The task of a send that is given up is cancelled. Use it in one event loop; then `stop`.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -42,11 +42,12 @@ class Deadlines:
         self._next = self._loop.call_later(self.late, self._look)
 
     def begin(self, task: asyncio.Task[Any], now: float) -> None:
-        """This task sends from now on (`time.monotonic()`)."""
+        """Notes that this task begins a send at `now` (`time.monotonic()`)."""
         self._since[task] = now
 
     def end(self, task: asyncio.Task[Any]) -> bool:
-        """The send has ended; whether it was given up, and its task is not cancelled for any other reason."""
+        """Notes that the send has ended. Returns whether it was given up and its task is not cancelled for any other
+        reason."""
         del self._since[task]
         if task not in self._given_up:
             return False
@@ -54,7 +55,7 @@ class Deadlines:
         return not task.uncancel()
 
     def stop(self) -> None:
-        """Nothing is given up any more."""
+        """Stops the timer: no send is given up any more."""
         self._next.cancel()
 
     def _look(self) -> None:

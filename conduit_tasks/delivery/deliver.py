@@ -1,4 +1,7 @@
-"""Delivers one micro-batch to one destination: chooses the engine, and the careful way after deaths (SEMANTICS C10)."""
+"""Delivers one micro-batch to one destination: chooses the engine, record-wise or batch-wise.
+
+The careful way, for a micro-batch whose attempts died (SEMANTICS C10), is in `delivery.careful`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from conduit_tasks.ledger.entry import Tally
 
 HEARTBEAT = 0.8
-"""Seconds at most between two words to the broker: so soon a delivery hears of a stop, or that it is fenced."""
+"""Longest time in seconds between two calls to the broker: within it a delivery learns that it is stopped or fenced."""
 
 
 def deliver(
@@ -33,12 +36,12 @@ def deliver(
     changes: Changes | None = None,
     tally: Tally | None = None,
 ) -> Report:
-    """Delivers what of `work` is not confirmed; everything it returns for is confirmed in the broker.
+    """Delivers the records of `work` that are not confirmed. When it returns, all of them are confirmed in the broker.
 
     `dlq` takes the nacks that the window accepted; None leaves them to `port.store_dead`. `changes` is told what is
-    about to be confirmed (C7), `tally` what was (X5). The destination is closed.
-    Raises Unavailable (the target is down and `on-unavailable` is `wait`), PipelineStopped (the nack window tripped, or
-    a dead letter cannot be stored), Fenced, BrokerUnavailable.
+    about to be confirmed (C7), `tally` what was (X5). The destination is closed. Raises Unavailable (the target is down
+    and `on-unavailable` is `wait`), PipelineStopped (the nack window tripped, or a dead letter cannot be stored),
+    Fenced, BrokerUnavailable.
     """
     teller = Teller(work, port, dlq, changes=changes, tally=tally)
     renew_every = min(settings().lease_ttl / 3, HEARTBEAT)
@@ -48,8 +51,8 @@ def deliver(
         if isinstance(destination, BatchDestination):
             return batch_wise.deliver(destination, options, teller, renew_every)
     except Unavailable:
-        # Invariant 4: whoever stood still finds its sends timed out before it hears that it is fenced; whether the
-        # destination is down is its successor's to say.
+        # Invariant 4: if this process was suspended, its sends time out before it learns that it is fenced; then its
+        # successor decides whether the destination is down.
         with suppress(BrokerUnavailable):
             port.renew()
         raise

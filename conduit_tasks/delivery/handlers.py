@@ -1,15 +1,16 @@
-"""State-change handlers: functions of the user's, told of every change to acked or nacked (SEMANTICS C7).
+"""State-change handlers: functions of the user that are called for every change to acked or nacked (SEMANTICS C7).
 
 A handler is `notify(changes: list[StateChange])`, named in the pipeline file:
 
     handlers: [{on: nacked, call: "include.handlers:notify"}, {on: acked, of: message, call: "include.handlers:done"}]
 
-or registered in code (`delivery.registered`). With `of: message` it is told of the message as a whole (C4): nacked
-where the first destination nacks it, acked once all have it, which who acks the sources tells (`micro_batch.messages`).
+or registered in code (`delivery.registered`). With `of: message` it is called for the message as a whole (C4): nacked
+when the first destination nacks it; acked when all destinations have it, called by `micro_batch.messages` as the
+sources are acked.
 
 It is called with lists of changes, before they are confirmed to the broker: after a crash in between, or after an error
-of a handler, the same changes come again (at least once). What it raises stops the pipeline with that error. Filtered
-counts as acked (C4). Where no handler wants a state, nothing is gathered for it and nothing is called.
+of a handler, the same changes come again (at least once). An exception of a handler stops the pipeline with that error.
+Filtered counts as acked (C4). If no handler wants a state, its changes are not gathered and nothing is called.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
 State = Literal["acked", "nacked"]
 Of = Literal["destination", "message"]
 BOTH: tuple[Of, ...] = ("destination", "message")
-"""A redelivery, a redrive and a replay are messages of their own, which go to one destination (C3)."""
+"""Both values of `Of`, for a redelivery, a redrive or a replay: these are messages of their own, which go to one
+destination (C3)."""
 Notify = Callable[[list["StateChange"]], Any]
 
 MOST = 1_000
-"""Changes in one call: a list of a whole micro-batch would be in memory at once."""
+"""Limit of changes in one call, so that a whole micro-batch is not in memory at once."""
 BLOCK = 512
 """Rows that become records at a time."""
 ERROR_CLASS = "handler"
@@ -45,14 +47,14 @@ ERROR_CLASS = "handler"
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A message is about to be acked or nacked.
+    """Change of a message that is about to be acked or nacked.
 
-    `node`: the destination (`destinations.<id>`), or where the record ended before the fan-out: the node that nacked
-    it, `seal` for one that was filtered or that no trigger wants; `pipeline` where a message is acked
-    as a whole. `seq`: the record's number in the micro-batch; `index`: in its source partition, where that is known.
-    `record`: as it came to the destination; None for one that was filtered before the fan-out, of which nothing is
-    kept. `of`: whether it is a change at that destination, or of the message. `source`: the connector that the record
-    came from.
+    `node`: the destination (`destinations.<id>`), or the node at which the record ended before the fan-out: the one
+    that nacked it, or `seal` if it was filtered or no trigger wants it; `pipeline` if a message is acked as a whole.
+    `seq`: the record's number in the micro-batch; `index`: its number in its source partition, if that is known.
+    `record`: as it came to the destination; None if it was filtered before the fan-out, because nothing is kept of it.
+    `of`: whether it is a change at that destination, or of the message. `source`: the connector that the record came
+    from.
     """
 
     state: State
@@ -70,8 +72,9 @@ class StateChange:
 
 
 class Handlers:
-    """The functions of a pipeline's `handlers`, and those that its connectors and processors register. Raises
-    ConfigError where one cannot be loaded. `node`: the destination it is for, or what stands before them."""
+    """Functions of a pipeline's `handlers`, and functions that its connectors and processors register. Raises
+    ConfigError if one cannot be loaded. `node`: the destination that they are for, or a node before the
+    destinations."""
 
     def __init__(self, pipeline: Pipeline, node: str = "") -> None:
         from conduit_tasks.delivery.registered import Registered, registered
@@ -90,11 +93,11 @@ class Handlers:
         return bool(self._functions)
 
     def wants(self, state: State, *of: Of) -> bool:
-        """Whether anybody is to be told of it, at a destination where nothing else is said."""
+        """Returns whether a handler wants this state, for any of `of`; for `destination` if `of` is empty."""
         return any((each, state) in self._functions for each in of or ("destination",))
 
     def call(self, changes: Iterable[StateChange], *of: Of) -> None:
-        """Tells of changes of one state, in order, those who listen to `of`. Raises HandlerFailed."""
+        """Calls the handlers that listen to `of` with changes of one state, in order. Raises HandlerFailed."""
         left = iter(changes)
         while some := list(islice(left, MOST)):
             for each in of or ("destination",):
@@ -114,16 +117,16 @@ class Handlers:
 
 
 class HandlerFailed(Exception):
-    """A handler raised; the message names it, its error and what to do."""
+    """Error of a handler that raised; the message names the handler, its error and what to do."""
 
 
 class Changes:
-    """Tells the handlers what one delivery is about to confirm.
+    """Changes that one delivery is about to confirm, and the calls of the handlers for them.
 
     `nacked_before` says of a dead letter whether its record was nacked by another destination before.
 
     For acks the rows are read a second time, beside the delivery and in the same order; only records that the delivery
-    has read and not settled are held, as it holds them itself.
+    has read and not settled are held, as the delivery itself holds them.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class Changes:
         self._ahead: tuple[int, Record] | None = None
 
     def nacked(self, letters: Sequence[DeadLetter]) -> None:
-        """Called before their nacks are confirmed. Raises HandlerFailed."""
+        """Calls the handlers, before the nacks of these letters are confirmed. Raises HandlerFailed."""
         of = self._of
         if self._handlers.wants("nacked", *of):
             self._handlers.call(nacked(self._work.pipeline, letters), *of)
@@ -143,7 +146,7 @@ class Changes:
             self._handlers.call(nacked(self._work.pipeline, self._first(letters)), "message")
 
     def acked(self, settled: Settled) -> None:
-        """Called before `settled` is confirmed, with all of it. Raises HandlerFailed."""
+        """Calls the handlers, before `settled` is confirmed, with all acks in it. Raises HandlerFailed."""
         of = self._of
         if self._handlers.wants("acked", *of) and settled.ranges:
             self._handlers.call(self._acked(settled.ranges, {letter.seq for letter in settled.letters}), *of)
@@ -153,7 +156,8 @@ class Changes:
         return BOTH if self._work.epoch else ("destination",)
 
     def _first(self, letters: Sequence[DeadLetter]) -> Iterator[DeadLetter]:
-        """Those by which a message is nacked as a whole: a state is left once, whoever nacks it next (C3)."""
+        """Yields the letters that nack a message as a whole: it changes its state once, whichever destination nacks it
+        next (C3)."""
         for letter in first_of_each(letters):
             if self._nacked_before is None or not self._nacked_before(letter):
                 yield letter
@@ -197,7 +201,7 @@ class Changes:
 
 
 def nacked(pipeline: str, letters: Iterable[DeadLetter]) -> Iterator[StateChange]:
-    """Dead letters as changes."""
+    """Yields dead letters as changes."""
     for at in letters:
         yield StateChange(
             "nacked",
@@ -215,7 +219,7 @@ def nacked(pipeline: str, letters: Iterable[DeadLetter]) -> Iterator[StateChange
 
 
 def first_of_each(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-    """One for each record: those derived from it share its number."""
+    """Yields one letter for each record: the letters of records derived from it share its number."""
     seen: set[int] = set()
     for letter in letters:
         if letter.seq not in seen:

@@ -1,6 +1,6 @@
 """Bookkeeping of a delivery that works strictly in order: the batch-wise counterpart of `progress`.
 
-Everything up to a seq is told at once, so nothing is kept per record: counts come from the caller's arrays.
+Each flush covers everything up to a seq, so nothing is kept per record: counts come from the caller's arrays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from conduit_tasks.delivery.work import Reading, Work
 
 
 class InOrder:
-    """How far an in-order delivery is. Each method gives the flush to tell; the caller tells it before the next."""
+    """Progress of an in-order delivery. Each method returns the flush to tell; the caller tells it before the next
+    call."""
 
     def __init__(self, work: Work, reading: Reading) -> None:
         self._last, self._reading = work.last, reading
@@ -24,23 +25,24 @@ class InOrder:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the whole span is."""
+        """Whether the whole span is confirmed."""
         return not self._gaps
 
     def acks(self, through: int, counts: Counts) -> Flush:
-        """Every matched seq up to `through` is complete and none is a nack."""
+        """Returns the flush if every matched seq up to `through` is complete and none is a nack."""
         return self._flush(through, [], counts)
 
     def nacks(self, nacks: Sequence[tuple[int, Nack]], through: int, acks: Counts) -> Flush:
-        """Every matched seq up to `through` is complete; these (seq, nack), in order, are nacks; `acks`: the others."""
+        """Returns the flush if every matched seq up to `through` is complete. `nacks`: (seq, nack) in order; `acks`:
+        the others."""
         return self._flush(through, list(nacks), acks)
 
     def rest(self) -> Flush:
-        """What is left of the span once everything was read: seqs that nothing matched."""
+        """Returns the flush for the rest of the span after everything was read: seqs that nothing matched."""
         return self._flush(self._last, [], Counts())
 
     def told(self, flush: Flush, accepted: int | None, ranges: RangeSet) -> None:
-        """What became of a flush, as `Teller.tell` answered."""
+        """Notes the result of a flush, as `Teller.tell` answered."""
         self._voted = flush.first + (sum(n for _, n in flush.votes) if accepted is None else accepted)
         self._gaps = self._gaps.subtract(ranges)
 

@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Renews in a thread every `interval` seconds.
+    """Thread that renews the lease every `interval` seconds.
 
-    A broker that cannot be reached is asked again: no send begins past `send_until` anyway. Anything else (Fenced,
+    A broker that cannot be reached is asked again: no send begins past `send_until` anyway. Any other error (Fenced,
     PipelineStopped) ends the renewing, is kept in `error` and handed to `lost`, which is called in the thread.
     """
 
@@ -45,7 +45,7 @@ class Keeper:
         self.check()
 
     def check(self) -> None:
-        """Raises what ended the renewing, if anything did."""
+        """Raises the error that ended the renewing, if there is one."""
         if self.error is not None:
             raise self.error
 

@@ -1,9 +1,9 @@
-"""Lanes: what may not overtake each other on the way to a destination (SEMANTICS C9, `order-by`).
+"""Lanes: records of one lane do not overtake each other on the way to a destination (SEMANTICS C9, `order-by`).
 
 `partition`: a lane per (source connector, partition). `key`: `KEY_LANES` lanes by hash of the key's bytes; records
 without a key share one. `none`: no lanes, every record may go. A lane hands out its next record only when the one
-before it is released, so at most one record of a lane is unconfirmed by the target. An index pipe has the lanes of its
-numbering: the same, by the record as it was sealed.
+before it is released, so at most one record of a lane is unconfirmed by the target. An index pipe uses the lanes of its
+numbering: they are the same, by the record as it was sealed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ KEY_LANES = 64
 
 
 class Lane:
-    """One line of records; `busy` while one of them is ready or on its way. `nacked`: the seq whose nack it awaits."""
+    """Queue of the records of one lane; `busy` while one is ready or on its way. `nacked`: the seq whose nack the lane
+    awaits."""
 
     __slots__ = ("busy", "nacked", "pending")
 
@@ -44,10 +45,11 @@ class Lanes:
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[tuple[Lane | None, Entry]] = deque()
         self.held = 0
-        """Records read and not handed out."""
+        """Number of records read and not handed out."""
 
     def admit(self, entry: Entry) -> bool:
-        """A record was read; entries come in order. False: not taken, as its lane waits for a nack of its own seq."""
+        """Takes a record that was read; entries come in order. Returns False if it is not taken, because its lane waits
+        for a nack of the same seq."""
         self.held += 1
         if self._of is None:
             self._ready.append((None, entry))
@@ -72,13 +74,13 @@ class Lanes:
         return bool(self._ready)
 
     def next(self) -> tuple[Lane | None, Entry]:
-        """A record that may go now, and the lane to release after it."""
+        """Returns a record that may go now, and the lane to release after it."""
         self.held -= 1
         return self._ready.popleft()
 
     def wait(self, lane: Lane | None, seq: int) -> list[Entry]:
-        """The record handed out last from this lane is a nack, for which the lane waits until `release`. Hands out what
-        else was derived of its seq: the nack is not taken before all of them have ended."""
+        """Notes that the record handed out last from this lane is a nack, for which the lane waits until `release`.
+        Returns the other records derived from its seq: the nack is not accepted before all of them have ended."""
         out: list[Entry] = []
         if lane is not None:
             lane.nacked = seq
@@ -88,7 +90,8 @@ class Lanes:
         return out
 
     def release(self, lane: Lane | None) -> None:
-        """The record handed out last from this lane is delivered, or its nack is taken."""
+        """Lets the next record of this lane go, once the one handed out last is delivered, or its nack is accepted and
+        confirmed."""
         if lane is None:
             return
         lane.nacked = None

@@ -1,6 +1,6 @@
-"""From the event to its confirmation: the times of the records on their way, taken as their rows pass by.
+"""Latency from the event to its confirmation: the event times of records on their way, taken as their rows are read.
 
-One number per record from when its batch is read until it is confirmed; counted per flush, by whole arrays.
+One number is held per record from the reading of its batch to its confirmation; counted per flush, by whole arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from conduit_tasks.record.times import UNKNOWN, Times, event_times, origin_times
 
 @dataclass
 class _Passed:
-    """The records of one batch that are not confirmed: distinct seqs, their times, how many are left."""
+    """Records of one batch that are not confirmed: distinct seqs, their times, and the number of records left."""
 
     seqs: Seqs
     times: Times
@@ -31,9 +31,9 @@ class _Passed:
 
 
 class Latencies:
-    """Of one destination in one micro-batch. `observed` may run beside `watch`.
+    """Latencies of one destination in one micro-batch. `observed` may run beside `watch`.
 
-    `confirmed`: what is not confirmed again.
+    `confirmed`: ranges that are not confirmed again.
     """
 
     def __init__(self, node: str, origins: Sequence[Origin], confirmed: RangeSet) -> None:
@@ -42,7 +42,8 @@ class Latencies:
         self._newest, self._lock = -1, threading.Lock()
 
     def watch(self, batches: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[tuple[Seqs, pa.RecordBatch]]:
-        """The same batches. Rows may be read several times, also side by side (handlers do): the first counts."""
+        """Yields the same batches, and notes the times of their records. Rows may be read several times, also side by
+        side (handlers do this): the first reading counts."""
         for seqs, batch in batches:
             if len(seqs):
                 with self._lock:
@@ -65,7 +66,7 @@ class Latencies:
             self._passed.append(_Passed(seqs[mine], times[mine], left))
 
     def observed(self, ranges: Sequence[tuple[int, int]]) -> dict[str, int]:
-        """Fields for the broker: what the records in these ranges, confirmed now, have taken."""
+        """Returns fields for the broker: the latencies of the records in these ranges, which are confirmed now."""
         firsts, lasts = np.asarray(ranges, dtype=np.int64).reshape(-1, 2).T
         taken: list[Times] = []
         with self._lock:

@@ -1,12 +1,12 @@
 """The sender's side of the index pipes (SEMANTICS O5–O6r) and of effectively-once (B8): a number for every record.
 
-Numbers are consecutive per destination, lane and epoch. They need no call per record: the broker keeps how far each
-lane was before this micro-batch, stored before anything of it is sent, and the place of a record in its lane of the
-sealed micro-batch does the rest. A record that is sent again has the number it had.
+Numbers are consecutive per destination, lane and epoch. They need no call per record: the broker keeps the last number
+of each lane before this micro-batch, stored before any of its records is sent, and the place of a record in its lane of
+the sealed micro-batch is added to it. A record that is sent again keeps its number.
 
-One record of a lane is on its way at a time, so that when one goes out, everything before it in its lane is settled:
-delivered, filtered, or its dead letter stored. `after` says so to the receiver: the numbers between it and the record's
-own will not come, or not again. A dead-lettered number is thereby announced with the next record that is sent.
+One record of a lane is on its way at a time, so when one is sent, everything before it in its lane is settled:
+delivered, filtered, or its dead letter stored. `after` tells the receiver: the numbers between `after` and the record's
+own will not come, or not again. So a dead-lettered number is announced with the next record that is sent.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ORD_BITS = 31
 
 
 class LaneOf:
-    """The lane of each row as it was sealed: processors of the destination do not change it."""
+    """Lane of each row as it was sealed: processors of the destination do not change it."""
 
     def __init__(self, order_by: str, origins: Sequence[Origin]) -> None:
         self._by_key = order_by == "key"
         self.columns = ["key" if self._by_key else "slice"]
-        """What of a row says its lane."""
+        """Columns of a row that determine its lane."""
         names = [quote(f"{o.connector}/{o.partition}" if o.partition else o.connector) for o in origins]
         self._names = [f"key-{n}" for n in range(KEY_LANES)] if self._by_key else sorted(set(names))
         self._of_slice = np.array([self._names.index(n) for n in names], np.int64) if not self._by_key else None
@@ -50,7 +50,7 @@ class LaneOf:
         return self._names[lane]
 
     def of(self, batch: pa.RecordBatch) -> Seqs:
-        """Per row the number of its lane."""
+        """Returns the number of each row's lane."""
         if self._of_slice is not None:
             return self._of_slice[batch.column("slice").to_numpy()]
         keys = batch.column("key").to_pylist()
@@ -58,7 +58,7 @@ class LaneOf:
 
 
 def count_lanes(batches: Iterable[pa.RecordBatch], lanes: LaneOf) -> dict[str, int]:
-    """Lane → rows of a whole micro-batch; the batches need only `lanes.columns`."""
+    """Returns lane → number of rows of a whole micro-batch; the batches need only `lanes.columns`."""
     counts: dict[str, int] = {}
     for batch in batches:
         for lane, count in zip(*np.unique(lanes.of(batch), return_counts=True)):
@@ -68,7 +68,8 @@ def count_lanes(batches: Iterable[pa.RecordBatch], lanes: LaneOf) -> dict[str, i
 
 
 class LaneNumbers:
-    """Numbers of the rows of one micro-batch, for record-wise delivery. About 30 bytes per row that was read."""
+    """Numbers of the rows of one micro-batch, for record-wise delivery. They take about 30 bytes per row that was
+    read."""
 
     def __init__(self, numbered: Numbered, lanes: LaneOf, node: str) -> None:
         self._epoch, self._before = numbered.epoch, numbered.before
@@ -78,7 +79,7 @@ class LaneNumbers:
         self._sent: dict[int, int] = {}
 
     def watch(self, batches: Batches) -> Iterator[tuple[Seqs, pa.RecordBatch]]:
-        """The same batches, every row numbered as it passes, confirmed ones too."""
+        """Yields the same batches, and numbers every row, confirmed ones too."""
         self._starts, self._blocks = [], []
         following: dict[int, int] = {}
         for seqs, batch in batches:
@@ -96,7 +97,7 @@ class LaneNumbers:
             following[lane] = first + len(rows)
         keys = (seqs.astype(np.int64) << _ORD_BITS) | batch.column("ord").to_numpy().astype(np.int64)
         self._blocks.append((keys, lanes, numbers))
-        # Last: a block that can be found is there.
+        # Set last: a block that can be found is complete then.
         self._starts.append(int(keys[0]))
 
     def _find(self, entry: Entry) -> tuple[int, int]:
@@ -111,7 +112,8 @@ class LaneNumbers:
         return int(lanes[at]), int(numbers[at])
 
     def lane(self, entry: Entry) -> int:
-        """What an entry must not overtake another one in. Raises ConfigError for a record that was derived here."""
+        """Returns the lane of an entry. Raises ConfigError for a record that a processor of this destination
+        derived."""
         return self._find(entry)[0]
 
     def stamp(self, entry: Entry) -> None:
@@ -124,7 +126,7 @@ class LaneNumbers:
         entry.record.metadata = {**entry.record.metadata, **numbered}
 
     def delivered(self, entry: Entry) -> None:
-        """The target confirmed it: what follows in its lane is next to it."""
+        """Notes that the target confirmed the record: the next number to be sent in its lane follows this one."""
         lane, number = self._find(entry)
         self._sent[lane] = number
 
@@ -137,12 +139,13 @@ class RowNumbering:
         self._of = (pipeline, destination)
 
     def rows(self, ordinals: Seqs) -> RowNumbers:
-        """Of rows whose positions have these places among the matched ones of the micro-batch."""
+        """Returns the numbers of rows. `ordinals`: places of their positions among the matched ones of the
+        micro-batch."""
         return RowNumbers(*self._of, self._epoch, ordinals + self._first)
 
 
 class SeqNumbering(RowNumbering):
-    """Numbers by seq, for rows of which every attempt may leave out others. `seqs`: of those that are not left out."""
+    """Numbers by seq, if each attempt may leave out different rows. `seqs`: of the rows that are not left out."""
 
     def __init__(self, epoch: int, pipeline: str, destination: str, seqs: Sequence[int]) -> None:
         self._epoch, self._of = epoch, (pipeline, destination)
@@ -154,9 +157,9 @@ class SeqNumbering(RowNumbering):
 
 
 Numbering = LaneNumbers | RowNumbering
-"""Of either kind of delivery."""
+"""Numbering of either kind of delivery."""
 
 
 def watched(numbering: Numbering | None, batches: Batches) -> Batches:
-    """The same batches, which pass by the numbering where it has to see them."""
+    """Returns the same batches, passed through the numbering if it has to see them."""
     return numbering.watch(batches) if isinstance(numbering, LaneNumbers) else batches

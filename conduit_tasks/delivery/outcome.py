@@ -1,8 +1,8 @@
-"""What an answer means for a record: delivered, refused or failed (SEMANTICS T6).
+"""Meaning of an answer for a record: delivered, refused or failed (SEMANTICS T6).
 
-*Failed* is what may recover, and is retried: no connection, time-outs, 408, 425, 429 and 5xx. *Refused* is an
-answer that a retry cannot improve (401, 400, a redirect that nobody follows): it completes the send, and is a nack
-unless `refused: complete` says otherwise. Anything in the 2xx is *delivered*.
+*Failed* may recover, and is retried: no connection, time-outs, 408, 425, 429 and 5xx. *Refused* is an answer that a
+retry cannot improve (401, 400, a redirect that nobody follows): it completes the send, and is a nack unless `refused:
+complete` says otherwise. Anything in the 2xx is *delivered*.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ RETRIABLE = frozenset({408, 425, 429, *range(500, 1000)})
 all of a server's own errors."""
 
 LONGEST_MESSAGE = 500
-"""Characters kept of a destination's own words."""
+"""Limit of characters kept of a destination's own message."""
 
 
 def status_kind(status: int, retriable: Collection[int] = RETRIABLE) -> Literal["delivered", "refused", "failed"]:
-    """The kind of outcome of an HTTP status code (SEMANTICS T6). `retriable`: the statuses that may recover."""
+    """Returns the kind of outcome of an HTTP status code (SEMANTICS T6). `retriable`: the statuses that may recover."""
     if 200 <= status < 300:
         return "delivered"
     return "failed" if status in retriable else "refused"
 
 
 def outcome_of(error: BaseException) -> Outcome | None:
-    """The outcome that an exception of `send` stands for, or None: a fault of the program, not of a record."""
+    """Returns the outcome that an exception of `send` stands for; None if it is a fault of the program, not of a
+    record."""
     text = clip(str(error) or type(error).__name__)
     if isinstance(error, Unavailable):
         return Outcome("failed", text, error.status, error.retry_after)
@@ -44,7 +45,7 @@ def outcome_of(error: BaseException) -> Outcome | None:
 
 
 def error_class(outcome: Outcome) -> str:
-    """Short and groupable, for dead letters: `http 400`, `refused`, `timeout`, `unavailable`."""
+    """Returns a short class that dead letters can be grouped by: `http 400`, `refused`, `timeout`, `unavailable`."""
     if outcome.status is not None:
         return f"http {outcome.status}"
     if outcome.kind == "refused":
@@ -53,6 +54,6 @@ def error_class(outcome: Outcome) -> str:
 
 
 def clip(text: str) -> str:
-    """`text` on one line and not longer than `LONGEST_MESSAGE`."""
+    """Returns `text` on one line, not longer than `LONGEST_MESSAGE`."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_MESSAGE else line[: LONGEST_MESSAGE - 1] + "…"

@@ -2,11 +2,10 @@
 
 A parked record is handled like one that needs no sending: a copy goes to a durable store, and then its position is
 confirmed. A key is parked in the same step that confirms its dead letter, or the first copy parked behind it, whichever
-comes first: so there is never a confirmed copy of a key that the broker does not know to be parked. Records without a
-key are never parked.
+comes first: so if a copy is confirmed, the broker knows that its key is parked. Records without a key are never parked.
 
-What is stored twice, or stored and then not confirmed, does no harm: a release takes only what is confirmed and comes
-after the key's position, each position once (`delivery.redrive`).
+Copies that are stored twice, or stored and then not confirmed, do no harm: a release takes only copies that are
+confirmed and come after the key's position, each position once (`delivery.redrive`).
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ PARKED = "parked"
 
 
 def key_hash(key: Data) -> str | None:
-    """16 hex digits by which the broker knows a key; None where a record has none. Equal structured keys are equal,
-    however their JSON was spelt. Two keys with the same hash wait for each other, and lose nothing by it."""
+    """Returns the 16 hex digits by which the broker knows a key; None if a record has none. Equal structured keys have
+    equal hashes, however their JSON was spelt. Two keys with the same hash wait for each other, but lose nothing."""
     return None if key is None else hashlib.blake2b(data_bytes(key), digest_size=8).hexdigest()
 
 
 def stored_key_hash(key: bytes | None, shape: int) -> str | None:
-    """The same of a key as Arrow has it: `shape` says whether it is JSON text (record.schema)."""
+    """Returns the same for a key as Arrow has it: `shape` says whether it is JSON text (record.schema)."""
     return key_hash(jsons.exact(key) if key is not None and shape & KEY_STRUCTURED else key)
 
 
 def position_of(letter: DeadLetter) -> Position:
-    """Where a letter's record stands, whichever epoch it failed in."""
+    """Returns the position of a letter's record, whichever epoch it failed in."""
     return (letter.micro_batch, letter.seq, letter.record.ordinal)
 
 
 class Parking:
-    """The parked keys of one destination during one delivery.
+    """Parked keys of one destination during one delivery.
 
     `parked`: as the broker has them. `store`: makes copies durable, called before their positions are confirmed.
-    `opens`: whether a dead letter parks its key (`delivery.park-keys`); keys that are parked stay so in any case.
-    `save` and `to_park` may be called beside the others, from another thread.
+    `opens`: whether a dead letter parks its key (`delivery.park-keys`); keys that are already parked stay parked in any
+    case. `save` and `to_park` may run beside the other methods, in another thread.
     """
 
     def __init__(
@@ -64,14 +63,14 @@ class Parking:
         self._lock = threading.Lock()
 
     def takes(self, micro_batch: int, seq: int, ordinal: int, key: Data) -> bool:
-        """Whether this record has to wait: its key is parked, behind a record that stands before it."""
+        """Returns whether this record has to wait, because its key is parked behind an earlier record."""
         if not self._through:
             return False
         hashed = key_hash(key)
         return hashed in self._through and (micro_batch, seq, ordinal) > self._through[hashed]
 
     def hold(self, copy: DeadLetter) -> None:
-        """A record waits; `copy` is what a release sends."""
+        """Parks a record; `copy` is what a release sends."""
         hashed = key_hash(copy.record.key)
         assert hashed is not None, "what has no key is not parked"
         with self._lock:
@@ -81,7 +80,7 @@ class Parking:
             )
 
     def nacked(self, letters: Iterable[DeadLetter]) -> None:
-        """These became dead letters: from here on their keys are parked."""
+        """Parks the keys of letters that became dead letters, from here on."""
         if not self._opens:
             return
         for letter in letters:
@@ -89,7 +88,7 @@ class Parking:
                 self._through.setdefault(hashed, position_of(letter))
 
     def save(self) -> None:
-        """Makes every copy held so far durable. Raises what the store raises; they are stored by the next call then."""
+        """Makes every copy held so far durable. Raises what the store raises; then the next call stores them."""
         with self._lock:
             unsaved, self._unsaved = self._unsaved, []
         if not unsaved:
@@ -102,16 +101,17 @@ class Parking:
             raise
 
     def to_park(self, dead: Iterable[DeadLetter]) -> dict[str, Position]:
-        """What a confirm of these letters, and of anything held so far, tells the broker: hash of a key → position.
+        """Returns what a confirm of these letters, and of all copies held so far, tells the broker: hash of a key →
+        position.
 
-        Not more than that: a key whose nack is not accepted yet, and which nothing waits behind, is not parked.
+        Other keys are not parked: their nack is not accepted yet, and nothing waits behind it.
         """
         hashes = {key_hash(letter.record.key) for letter in dead}
         with self._lock:
             return {key: at for key, at in self._through.items() if key in hashes or key in self._held}
 
     def waiting(self, micro_batch: int, seqs: npt.NDArray[np.int64], batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """For each row of a batch (SPOOL_SCHEMA) whether it has to wait; a key is looked at once."""
+        """Returns for each row of a batch (SPOOL_SCHEMA) whether it has to wait; each distinct key is hashed once."""
         out = np.zeros(len(seqs), dtype=bool)
         if not self._through or not len(seqs):
             return out

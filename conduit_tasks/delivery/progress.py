@@ -1,15 +1,16 @@
-"""How far one destination is in one micro-batch: pure bookkeeping between completed sends and confirmed ranges.
+"""Progress of one destination in one micro-batch: pure bookkeeping between completed sends and confirmed ranges.
 
-Records are *expected* in order of (seq, ord) as they are read, and *completed* in any order. A flush takes what
-may be told to the broker now, in the order vote → store the dead letters → confirm (SEMANTICS C6):
+Records are *expected* in order of (seq, ord) as they are read, and *completed* in any order. A flush takes what may be
+told to the broker now, in the order vote → store the dead letters → confirm (SEMANTICS C6):
 
-- *votes* are given in order, one per matched seq, up to the first one that is still open. Acks need no vote before
-  they are confirmed, so votes wait for a nack or for the end: one call then covers any number of records;
-- *ranges* cover every seq that was read and is complete, matched or not (a seq that no trigger matched has nothing
-  to wait for). They are disjoint from everything confirmed before, and at most one more than what keeps them apart;
-- a *nack* is inside a range only when its vote was accepted, and its dead letter is handed out with it (Invariant 8).
+- *votes* are given in order, one per matched seq, up to the first one that is still open. Acks need no vote before they
+  are confirmed, so votes wait for a nack or for the end: one call then covers any number of records;
+- *ranges* cover every seq that was read and is complete, matched or not (a seq that no trigger matched has nothing to
+  wait for). They are disjoint from everything confirmed before; there is at most one more of them than of the seqs and
+  confirmed ranges that separate them;
+- a *nack* is inside a range only if its vote was accepted, and its dead letter is handed out with it (Invariant 8).
 
-Memory grows with the records that are open and the nacks that wait for their vote, never with what was delivered.
+Memory grows with the records that are open and the nacks that wait for their vote, never with delivered records.
 Outcomes are kept per seq and ord (Invariant 10): completing one that is not open raises `InvariantBroken`.
 """
 
@@ -24,7 +25,7 @@ from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.errors import InvariantBroken
 
 Kind = Literal["filtered", "delivered", "completed", "parked", "nacked"]
-"""What became of a record, weakest first: of several derived from one seq the strongest counts, and a nack wins."""
+"""Outcome of a record, weakest first: of several records derived from one seq the strongest counts, and a nack wins."""
 
 _RANK: dict[str, int] = {"filtered": 0, "delivered": 1, "completed": 2, "parked": 3, "nacked": 4}
 
@@ -51,7 +52,7 @@ class Nack:
 
 @dataclass(frozen=True)
 class Settled:
-    """What to confirm: ranges, the counts of exactly their seqs, and the dead letters to store before."""
+    """Content of a confirm: ranges, the counts of exactly their seqs, and the dead letters to store before it."""
 
     ranges: RangeSet
     counts: Counts
@@ -60,7 +61,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Flush:
-    """A snapshot: `votes` to give from ordinal `first` on, and then what `settled` says."""
+    """Snapshot of what to tell the broker: `votes` from ordinal `first` on, and then what `settled` returns."""
 
     first: int
     votes: list[tuple[str, int]]
@@ -71,15 +72,15 @@ class Flush:
 
     @property
     def size(self) -> int:
-        """Complete seqs that it tells of."""
+        """Number of complete seqs in the flush."""
         return self._acks.matched + len(self._nacks)
 
     def letter(self, ordinal: int) -> DeadLetter:
-        """The first dead letter of the nack with this ordinal."""
+        """Returns the first dead letter of the nack with this ordinal."""
         return next(s.letters[0] for _, s in self._nacks if s.ordinal == ordinal)
 
     def settled(self, accepted: int | None) -> Settled:
-        """What may be confirmed after `vote` answered `accepted` (None: all of them)."""
+        """Returns what may be confirmed after `vote` answered `accepted` (None: all votes)."""
         limit = None if accepted is None else self.first + accepted
         nacks = [(seq, s) for seq, s in self._nacks if limit is None or s.ordinal < limit]
         kept = {seq for seq, _ in nacks}
@@ -95,7 +96,8 @@ class Flush:
 
 
 class Progress:
-    """One micro-batch (or the span of it that is worked on) at one destination. Not thread-safe: one owner."""
+    """Progress of one micro-batch (or the span of it that is worked on) at one destination. Not thread-safe: one
+    owner."""
 
     def __init__(self, first: int, last: int, confirmed: Sequence[tuple[int, int]] = ()) -> None:
         self._last_seq = last
@@ -111,7 +113,8 @@ class Progress:
         self._read = 0
 
     def expect(self, seq: int, ord: int, ordinal: int) -> None:
-        """A record was read. `ordinal`: how many matched seqs of the micro-batch precede its own, confirmed or not.
+        """Notes that a record was read. `ordinal`: number of matched seqs of the micro-batch before its own, confirmed
+        or not.
 
         Seqs must ascend; several ords of one seq follow each other. Raises InvariantBroken otherwise.
         """
@@ -129,13 +132,14 @@ class Progress:
         self._read = ordinal + 1
 
     def finish(self, matched: int) -> None:
-        """Everything was read; `matched` is the number of matched seqs from 0 to the end of the span."""
+        """Notes that everything was read; `matched` is the number of matched seqs from 0 to the end of the span."""
         self._settle_newest()
         self._finished = True
         self._read = matched
 
     def complete(self, seq: int, ord: int, kind: Kind, *, retried: int = 0, letters: Sequence[DeadLetter] = ()) -> None:
-        """A record's outcome, given once. `retried`: sends beyond the first. `letters`: of a nack."""
+        """Sets a record's outcome, once. `retried`: sends beyond the first. `letters`: of a nack. Raises
+        InvariantBroken if the record is not open."""
         entry = self._open.get(seq)
         if entry is None or ord not in entry.ords:
             raise InvariantBroken(f"record {seq}.{ord} has an outcome but is not open (invariant 10)")
@@ -151,17 +155,17 @@ class Progress:
 
     @property
     def open(self) -> int:
-        """Seqs that were read and are not complete."""
+        """Number of seqs that were read and are not complete."""
         return len(self._open)
 
     @property
     def unconfirmed(self) -> int:
-        """Seqs that are complete, and of which no flush has told the broker yet."""
+        """Number of complete seqs that no flush has told the broker about yet."""
         return self._acked["matched"] + len(self._nacks)
 
     @property
     def waiting(self) -> int:
-        """Nacks among them: they wait for the records before them to complete, so that votes are in order."""
+        """Number of nacks among them: they wait for the records before them to complete, so that votes are in order."""
         return len(self._nacks)
 
     @property
@@ -182,16 +186,16 @@ class Progress:
         return not self._gaps
 
     def nack_of(self, seq: int) -> DeadLetter:
-        """The first dead letter of an open seq that has one."""
+        """Returns the first dead letter of an open seq that has one."""
         return self._open[seq].letters[0]
 
     def settled_nack(self, seq: int) -> bool:
-        """Whether the nack of this seq was voted, stored and confirmed (or never was one)."""
-        # The newest one stays open until another is read: derived records of it may follow.
+        """Returns whether the nack of this seq was voted, stored and confirmed (or there never was one)."""
+        # The newest seq stays open until another one is read: derived records of it may follow.
         return seq not in self._nacks and seq not in self._open
 
     def begin(self) -> Flush:
-        """What can be told now. One flush at a time: the next begins after `end`."""
+        """Returns what can be told now. One flush at a time: the next begins after `end`."""
         prefix = next(iter(self._open.values())).ordinal if self._open else self._read
         votable = [(seq, s) for seq, s in sorted(self._nacks.items()) if s.ordinal < prefix]
         due = bool(votable) or self.complete_through
@@ -204,7 +208,7 @@ class Progress:
         return Flush(self._voted, votes, gaps, blocked, acks, votable)
 
     def end(self, flush: Flush, accepted: int | None, ranges: RangeSet) -> None:
-        """The flush was told: `accepted` as `vote` answered, `ranges` as confirmed."""
+        """Notes that the flush was told: `accepted` as `vote` answered, `ranges` as confirmed."""
         self._voted = flush.first + (sum(n for _, n in flush.votes) if accepted is None else accepted)
         self._gaps = self._gaps.subtract(ranges)
         for seq, entry in flush._nacks:
@@ -228,7 +232,7 @@ class Progress:
 
 
 def run_lengths(first: int, end: int, nacks: Sequence[int]) -> list[tuple[str, int]]:
-    """Votes of the ordinals [first, end): acks, but for `nacks` (ascending)."""
+    """Returns the votes of the ordinals [first, end): acks, except for `nacks` (ascending)."""
     votes: list[tuple[str, int]] = []
     at = first
     for nack in nacks:

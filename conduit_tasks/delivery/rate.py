@@ -1,4 +1,4 @@
-"""`rate-limit`: a token bucket. It holds a tenth of a second's tokens, so that a pause is not made up in a burst."""
+"""`rate-limit`: a token bucket. It holds a tenth of a second's tokens, so that no burst makes up for a pause."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """`reserve` takes tokens now and says how long to wait before using them. Not thread-safe.
+    """Token bucket: `reserve` takes tokens now and returns how long to wait before using them. Not thread-safe.
 
-    Each micro-batch has a bucket of its own. `rested`: seconds since the destination was last sent to, which earned the
-    tokens that it begins with; None: it begins full.
+    Each micro-batch has a bucket of its own. `rested`: seconds since the last send to the destination, which give the
+    tokens that the bucket begins with; None: it begins full.
     """
 
     def __init__(self, rate: float, *, rested: float | None = None, clock: Callable[[], float] | None = None) -> None:
@@ -20,7 +20,7 @@ class TokenBucket:
         self._at = self._clock()
 
     def reserve(self, tokens: int = 1) -> float:
-        """Seconds to wait; the tokens are taken whether or not the caller waits."""
+        """Returns the seconds to wait; the tokens are taken whether or not the caller waits."""
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate) - tokens
         self._at = now

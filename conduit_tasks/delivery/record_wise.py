@@ -1,13 +1,13 @@
 """Record-wise delivery: many sends at a time, an outcome each, order kept per lane (SEMANTICS C9, O2, O3, T5–T7, T9).
 
-A reader keeps a bounded number of records ahead; a fixed pool of workers sends them, at most `max-unconfirmed` at
-once; a flusher tells the broker every `FLUSH_RECORDS` completed records or `FLUSH_SECONDS`, in another thread, so
-that sending goes on meanwhile. What was sent and is not confirmed in the broker, and so may be sent again after a
-crash, is at most **max-unconfirmed + UNTOLD records** (SEMANTICS C10).
+A reader keeps a bounded number of records ahead; a fixed pool of workers sends them, at most `max-unconfirmed` at once;
+a flusher tells the broker every `FLUSH_RECORDS` completed records or `FLUSH_SECONDS`, in another thread, so that
+sending goes on meanwhile. At most **max-unconfirmed + UNTOLD records** are sent and not confirmed in the broker, and so
+may be sent again after a crash (SEMANTICS C10).
 
 Order: with lanes, a record is sent only after the one before it in its lane was delivered, or its nack was voted,
-stored and confirmed. A pipe with several unconfirmed (O2) fills its `max-unconfirmed` from different lanes, or from
-anywhere with `order-by: none`; `resend` and `sequential` have one record on its way in all (O1, O4).
+stored and confirmed. A pipe with several unconfirmed records (O2) fills its `max-unconfirmed` from different lanes, or
+from anywhere with `order-by: none`; `resend` and `sequential` have one record on its way in all (O1, O4).
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.settings import settings
 
 FLUSH_RECORDS = UNTOLD * 9 // 10
-"""Completed records that start a flush; the rest of `UNTOLD` is for what completes while it runs."""
+"""Number of completed records that starts a flush; the rest of `UNTOLD` is for records that complete while it runs."""
 FLUSH_SECONDS = 0.25
 LOOK_AHEAD = 1_024
-"""Records read ahead, at least; four times `max-unconfirmed` where that is more, and at most as many as have
-CONDUIT_BATCH_BYTES bytes together, those on their way and nacks that wait for their vote included."""
+"""Records read ahead, or four times `max-unconfirmed` if that is more. The reader also pauses at CONDUIT_BATCH_BYTES
+bytes, with the records on their way and the nacks that wait for their vote included."""
 
 NACKS = 1_024
-"""Nacks that may wait for a record before them: with what is read ahead, the ranges that a confirm has to do with."""
+"""Limit of nacks that wait for a record before them: together with the records read ahead it bounds the ranges of a
+confirm."""
 
 ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
 """Pipes that have one record on its way, whatever `max-unconfirmed` says."""
@@ -79,8 +80,8 @@ class RecordWise:
         self._stopping = False
 
     async def run(self) -> Report:
-        """Delivers what is to be done. Raises Unavailable (the target is down, with `on-unavailable: wait`),
-        PipelineStopped (the window tripped), Fenced, or what a destination raised that stands for no outcome.
+        """Delivers the records that are left. Raises Unavailable (the target is down, with `on-unavailable: wait`),
+        PipelineStopped (the window tripped), Fenced, or an exception of a destination that stands for no outcome.
 
         Before it raises, everything completed is told to the broker, unless the broker itself is the cause.
         """
@@ -116,7 +117,7 @@ class RecordWise:
             except Exception as error:
                 await self._stop(senders, flusher)
                 if self._told:
-                    # What did succeed is not sent again because something else failed, or stopped the rest (T4).
+                    # Records that succeeded are not sent again because another failed, or stopped the rest (T4).
                     await self._last_words(error)
                 raise
             finally:
@@ -164,7 +165,7 @@ class RecordWise:
         if not self._lanes.ready:
             return False
         progress = self._progress
-        # With all suspected one more is tried, to see who is at fault; none of them is on the wire then.
+        # If all are suspected, one more is tried, to see whether the target is down; none of them is being sent then.
         probe = self._busy == self._in_flight == len(self._suspects)
         if self._busy >= self._in_flight and not probe:
             return False
@@ -197,7 +198,7 @@ class RecordWise:
             finally:
                 self._busy -= 1
             if nacked:
-                # Invariant 8 and C9: what follows in the lane waits until the window took this nack.
+                # Invariant 8 and C9: the next record of the lane waits until the window accepted this nack.
                 self._held.append((entry.seq, entry.bytes, lane))
                 for derived in self._lanes.wait(lane, entry.seq):
                     self._bury(derived)
@@ -215,15 +216,15 @@ class RecordWise:
 
     @property
     def _laden(self) -> bool:
-        """Whether enough is held: bytes, or nacks that wait for their vote, each of which keeps two confirmed ranges
-        apart. Nacks alone do not stop the reader: the last one waits for what follows."""
+        """Whether enough is held: bytes, or nacks that wait for their vote (each of them separates two confirmed
+        ranges). Nacks alone do not stop the reader: the last one waits for the record after it."""
         enough = self._bytes >= self._most_bytes or self._progress.waiting >= NACKS
         return enough and bool(self._lanes.held or self._busy)
 
     # -- telling ------------------------------------------------------------------------------------------------
 
     def _completed(self) -> None:
-        """Something completed: wakes the flusher where it is due now."""
+        """Notes progress, and wakes the flusher if a flush is due now."""
         self._watchdog.alive()
         progress = self._progress
         if progress.unconfirmed >= FLUSH_RECORDS or progress.complete_through or progress.votable:
@@ -243,7 +244,7 @@ class RecordWise:
                 return
 
     async def _last_words(self, why: Exception) -> None:
-        """Tells what completed since the last flush; the delivery ends for the reason that it had before."""
+        """Tells the broker what completed since the last flush. Raises PipelineStopped, unless `why` is already one."""
         try:
             await self._flush()
         except PipelineStopped:
@@ -251,7 +252,7 @@ class RecordWise:
                 raise
 
     async def _flush(self) -> bool:
-        """Tells what there is; False where there is nothing and more is to come."""
+        """Tells the broker what there is. Returns False if there is nothing to tell and more is to come."""
         progress = self._progress
         flush = progress.begin()
         if not flush.size and not flush.votes and not progress.complete_through:
@@ -281,7 +282,7 @@ class RecordWise:
     # -- ending -------------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        """Says that the target is down when every record on its way is suspected and none can be tried beside."""
+        """Ends the delivery if the target is down: every record on its way is suspected, and no other can be tried."""
         suspects = len(self._suspects)
         if not suspects or suspects < self._busy or self._telling or self._reading:
             return
@@ -295,7 +296,7 @@ class RecordWise:
         self._fail(self._attempts.down(suspects))
 
     def _wake(self) -> None:
-        # One is woken; it wakes the next, if there is more for it to do.
+        # Wakes one sender, which wakes the next if there is more to do.
         while self._idle and self._may_send():
             turn = self._idle.pop()
             if not turn.done():
@@ -313,7 +314,7 @@ class RecordWise:
             self._fail(error)
 
     async def _stop(self, senders: list[asyncio.Task[None]], flusher: asyncio.Task[None]) -> None:
-        """Ends all sends at once; a flush that is under way is waited for, because the broker may have heard it."""
+        """Ends all sends at once, and waits for a flush that is under way, because the broker may have received it."""
         for task in senders:
             task.cancel()
         await asyncio.gather(*senders, return_exceptions=True)

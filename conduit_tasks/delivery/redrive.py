@@ -1,21 +1,22 @@
-"""Dead letters again, to exactly the destination that they failed at (SEMANTICS X2), and what waits behind them (X4).
+"""Redrive: sends dead letters again, to exactly the destination that they failed at (SEMANTICS X2), and the records
+that wait behind them (X4).
 
 Per destination, in pieces of at most `CHUNK` records, each under the destination's own lease, so that live deliveries
-and other operators stand aside meanwhile:
+and other operators wait meanwhile:
 
-1. *mark* in the store what a redrive that died had settled;
-2. *claim* letters that are dead letters still, and take the parked records of keys that no other letter holds back;
+1. *mark* in the store the letters that a redrive that died had settled;
+2. *claim* the letters that are still dead letters, and take the parked records of keys that no other letter holds back;
 3. deliver them in their order through the destination's engine and policies, in a new epoch: new messages of the same
-   records (C3), with the same ids (T8). What fails again is stored as a dead letter of this epoch (invariant 8), its
-   attempts added up;
+   records (C3), with the same ids (T8). A record that fails again is stored as a dead letter of this epoch (invariant
+   8), its attempts added up;
 4. *settle* as outcomes come: a letter leaves the index in one step with the destination's state;
-5. *mark* in the store who sent what when, and give back what was not sent;
-6. *unpark* keys that nothing waits behind any more.
+5. *mark* in the store the operator, the letters sent and the time, and give back the letters that were not sent;
+6. *unpark* keys that no record waits behind any more.
 
-What failed before the fan-out becomes letters of destinations first (`redrive_before`).
+Letters from before the fan-out become letters of destinations first (`redrive_before`).
 
-A crash anywhere leaves letters open, or settled and to be marked; a second call goes on from there. Only what was sent
-and not settled is sent again, as after a crash of a live delivery (C10).
+A crash at any point leaves letters open, or settled and not yet marked; a second call goes on from there. Only records
+that were sent and not settled are sent again, as after a crash of a live delivery (C10).
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 1_000
-"""Records under one lease: what a live delivery waits for."""
+"""Limit of records under one lease, for which a live delivery waits."""
 
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one destination would get: its letters, and how many parked records behind them, if nothing fails again."""
+    """Letters that one destination would get, and the number of parked records behind them that follow if nothing fails
+    again."""
 
     destination: str
     rows: Rows
@@ -65,10 +67,10 @@ class Share:
 def shares(
     context: Context, selection: Selection, passed: Collection[Place] | None = None
 ) -> tuple[list[Share], list[str]]:
-    """What would go, and in sentences what is selected but cannot. Changes nothing.
+    """Returns what would be sent, and in sentences what is selected but cannot be sent. Changes nothing.
 
-    What failed before the fan-out comes first, as a share of `_pipeline`. `passed`: instead of it, what destinations
-    have of these records now.
+    Letters from before the fan-out come first, as a share of `_pipeline`. `passed`: in place of that share, the records
+    that have passed the fan-out; the destinations' letters of them are included.
     """
     out, said = [], []
     pipeline, before = context.pipeline, selection.destination == BEFORE_FAN_OUT
@@ -88,7 +90,7 @@ def shares(
     for destination in pipeline.destinations:
         if selection.destination not in (None, BEFORE_FAN_OUT, destination.id):
             continue
-        # A record may have failed in several epochs: it goes once, and settles all of them.
+        # A record may have failed in several epochs: it is sent once, and settles all its letters.
         positions = {row_position(e.row) for e in chosen if e.destination == destination.id}
         rows = [e.row for e in book.entries if e.open and e.destination == destination.id]
         rows = [row for row in rows if row_position(row) in positions or place_of(row) in (passed or ())]
@@ -107,10 +109,10 @@ def redrive(
     wait: float,
     progress: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Sends what is selected again. `by`: the operator, stored with each letter. `wait`: seconds for the lease.
+    """Sends the selected letters again. `by`: the operator, stored with each letter. `wait`: seconds for the lease.
 
-    `progress` is told after every chunk. Raises Unavailable (the destination is down), LeaseHeld, PipelineStopped,
-    Fenced; what was settled before stays so.
+    `progress` is called after every chunk. Raises Unavailable (the destination is down), LeaseHeld, PipelineStopped,
+    Fenced; letters that were settled before stay settled.
     """
     out = []
     found, _ = shares(context, selection)
@@ -135,14 +137,15 @@ def redrive(
 
 
 def _unmarked(context: Context, destination: str) -> bool:
-    """Whether a redrive that died left settled letters to be marked; what one under way has settled it marks itself."""
+    """Returns whether a redrive that died left settled letters to be marked; a redrive under way marks its own
+    letters."""
     broker = context.broker
     return bool(broker.settled(destination)) and not broker.held_for(lease_node(destination))
 
 
 @dataclass
 class _Run:
-    """One destination's redrive. `careful`: attempts died without progress, so each record goes alone (C10)."""
+    """Redrive of one destination. `careful`: attempts died without progress, so each record is sent alone (C10)."""
 
     context: Context
     destination: Destination
@@ -157,7 +160,8 @@ class _Run:
         self._waiting = Waiting(self.context, self.destination)
 
     def send(self, rows: Rows) -> Iterator[Outcome]:
-        """Sends these, in order of their positions, chunk by chunk, and then what waits behind them."""
+        """Sends these letters in order of their positions, chunk by chunk, and then the records that wait behind them.
+        Yields the outcome after each chunk."""
         left = [list(group) for _, group in groupby(rows, key=row_position)]
         while True:
             with self._leased() as lease:
@@ -171,7 +175,7 @@ class _Run:
             yield self.outcome
 
     def _chunk(self, lease: Lease, rows: Rows, *, alone: bool) -> bool:
-        """Claims, delivers, marks, unparks. False where there was nothing to send."""
+        """Claims, delivers, marks, unparks. Returns False if there was nothing to send."""
         from conduit_tasks.micro_batch.beside import keeping
 
         broker, name = self.context.broker, self.destination.id
@@ -204,14 +208,15 @@ class _Run:
         return bool(rows or items)
 
     def _items(self, claimed: set[Any], rows: Rows) -> list[Item]:
-        """A record once, as it failed last, settling all its letters."""
+        """Returns one item per record, as it failed last, which settles all its letters."""
         mine = [row for row in rows if row_key(row) in claimed]
         groups = [sorted(group, key=lambda row: row["at"]) for _, group in groupby(mine, key=row_position)]
         letters = self._store.load([group[-1] for group in groups])
         return [Item(letter, tuple(map(row_key, group))) for letter, group in zip(letters, groups)]
 
     def _deliver(self, lease: Lease, epoch: int, items: Sequence[Item], *, alone: bool) -> None:
-        """Through the engine; a record that may kill its worker alone in a process of its own."""
+        """Delivers items through the engine; with `alone`, a record that may kill its worker in a process of its
+        own."""
         deliver = partial(deliver_items, self.context.pipeline, self.destination, lease.token, epoch, items, by=self.by)
         if not alone:
             done = deliver()
@@ -226,12 +231,13 @@ class _Run:
         self.outcome.add(done)
 
     def _mark(self, lease: Lease, *, over: bool = False) -> None:
-        """Writes what is settled into the store, and lets the broker forget it."""
+        """Writes the settled letters into the store, and lets the broker forget them."""
         from conduit_tasks.micro_batch.checkpoint import Marker
 
         settled = self.context.broker.settled(self.destination.id)
         if settled:
-            # A state rebuilt from an older mark would cut a file back to before what the letters' marks say (X7).
+            # A state rebuilt from an older mark would cut a file back, and remove records that the letters' marks call
+            # redriven (X7).
             Marker(self.context, self.destination.node, lease.token).mark()
         self._marks.write(self.destination.id, settled)
         self.context.broker.mark(self.destination.id, lease.token, [s.key for s in settled], over=over)

@@ -1,16 +1,17 @@
-"""Dead letters from before the fan-out, again: through the processors, and on to the destinations (SEMANTICS X2).
+"""Redrive of dead letters from before the fan-out: through the processors, and on to the destinations (SEMANTICS X2).
 
 In pieces of at most `CHUNK` records, under a lease of their own:
 
-1. *mark* in the store what a redrive that died had dispatched;
-2. *claim* letters that are dead letters still: records derived from one position failed together, and go together;
+1. *mark* in the store the letters that a redrive that died had dispatched;
+2. *claim* the letters that are still dead letters: records derived from one position failed together, and go together;
 3. *reprocess*: the failing processor and all that follow, and the triggers, as the pipeline file says now;
-4. *store* what goes on as a letter of each destination that wants it, and what failed again as one of this epoch;
-5. *dispatch*: in one step these are letters, and the claimed ones are none any more;
-6. *mark* in the store who did it.
+4. *store* each record that goes on as a letter of each destination that wants it, and each one that failed again as a
+   letter of this epoch;
+5. *dispatch*: in one step the index gets these letters and loses the claimed ones;
+6. *mark* in the store the operator.
 
-The destinations' letters are then sent as every dead letter is: where that does not come about, they are dead letters
-of their destinations, which nobody gets twice and the next redrive sends.
+The destinations' letters are then sent like every dead letter. If that does not happen, they are dead letters of their
+destinations: no destination gets them twice, and the next redrive sends them.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 1_000
-"""Records under one lease."""
+"""Limit of records under one lease."""
 ATTEMPTS = 3
-"""Attempts that died one after the other, after which processors run in children (C10)."""
+"""Number of successive attempts that died, after which processors run in children (C10)."""
 
 Rows = list[dict[str, Any]]
 
 
 def place_of(row: dict[str, Any]) -> Place:
-    """Whose record a row is."""
+    """Returns the place of a row's record: micro-batch and seq."""
     return row["micro_batch"], row["seq"]
 
 
 def startable(pipeline: Pipeline, rows: Rows) -> tuple[Rows, list[str]]:
-    """Rows that can go again, and in words why others cannot; all of a record's, or none."""
+    """Returns the rows that can be redriven, and in sentences why others cannot; all rows of a record, or none."""
     no: dict[Place, str] = {}
     for row in rows:
         start = start_of(pipeline, row["node"], row["error_class"])
@@ -65,8 +66,8 @@ def startable(pipeline: Pipeline, rows: Rows) -> tuple[Rows, list[str]]:
 
 
 class BeforeFanOut:
-    """One redrive of them. `outcome` counts letters: `redriven` have passed the processors. `places`: of the records
-    that destinations have as letters now."""
+    """One redrive of letters from before the fan-out. `outcome` counts letters: `redriven` have passed the processors.
+    `places`: of the records that destinations have as letters now."""
 
     def __init__(self, context: Context, by: str, wait: float) -> None:
         self._context, self._by, self._wait = context, by, wait
@@ -75,13 +76,14 @@ class BeforeFanOut:
         self.places: set[Place] = set()
 
     def send(self, rows: Rows) -> Iterator[Outcome]:
-        """Those of `startable`, chunk by chunk. Raises LeaseHeld, PipelineStopped, Fenced, SpoolError, ConfigError."""
+        """Redrives rows that `startable` returned, chunk by chunk. Raises LeaseHeld, PipelineStopped, Fenced,
+        SpoolError, ConfigError."""
         groups: dict[Place, Rows] = {}
         for row in sorted(rows, key=row_key):
             groups.setdefault(place_of(row), []).append(row)
         left = [groups[place] for place in sorted(groups)]
         while left:
-            # Each becomes a letter of every destination that wants it, all in one step.
+            # Each record becomes a letter of every destination that wants it, all in one step.
             some = max(1, CHUNK // max(1, len(self._context.pipeline.destinations)))
             chunk, left = left[:some], left[some:]
             node, owner = lease_node(""), self._context.owner
@@ -99,7 +101,7 @@ class BeforeFanOut:
             yield self.outcome
 
     def tidy(self) -> None:
-        """Marks what a redrive that died had dispatched, where nothing else is to be sent."""
+        """Marks the letters that a redrive that died had dispatched, if nothing else is to be sent."""
         node, owner = lease_node(""), self._context.owner
         with self._context.broker.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
             self._mark(lease, over=True)
@@ -127,7 +129,7 @@ class BeforeFanOut:
         # Invariant 8: stored before the index knows of them.
         self._context.dead_letters(pipeline.dead_letters, None).store(again)
         for id, each in to.items():
-            # Not by the destination's own queue: these are on their way, and have not failed there.
+            # Not by the destination's own `dead-letter-queue`: these are on their way, and have not failed there.
             DeadLetterStore(self._root, pipeline.id, id).store(each)
         settled = {row_key(row): AGAIN if place_of(row) in failed else REDRIVEN for row in rows}
         broker.dispatch(lease.token, 1, settled, to, again)
@@ -136,7 +138,8 @@ class BeforeFanOut:
         self.outcome.redriven += sum(outcome == REDRIVEN for outcome in settled.values())
 
     def _announce(self, epoch: int, again: Sequence[DeadLetter], ended: Sequence[DeadLetter]) -> None:
-        """C7: of what failed again, and of what was filtered or is wanted by no trigger."""
+        """Calls the handlers (C7) for records that failed again, and for records that were filtered or that no trigger
+        wants."""
         id = self._context.pipeline.id
         acked = [
             StateChange("acked", id, "seal", x.micro_batch, x.seq, x.index, None, epoch=epoch, source=source)
@@ -168,6 +171,7 @@ def _again(before: DeadLetter, record: Record, error: dict[str, str], epoch: int
 
 
 def _unsent(before: DeadLetter, record: Record, destination: str) -> DeadLetter:
-    """As it failed, so that the same filters choose it, but at the destination. Epoch 0: the same letter, however often
-    it is dispatched; a live one cannot have it, because this record never came so far."""
+    """Returns the letter as it failed, so that the same filters choose it, but at the destination. Epoch 0 makes it the
+    same letter, however often it is dispatched; no live letter has the same key, because this record never came so
+    far."""
     return replace(before, record=record, node=f"destinations.{destination}/{UNSENT}", epoch=0)

@@ -1,4 +1,4 @@
-"""What a redrive sent, in the delivery ledger (SEMANTICS X5): an attempt per micro-batch that its letters are of."""
+"""Entries of a redrive in the delivery ledger (SEMANTICS X5): one attempt per micro-batch of its letters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Entries:
-    """Gathers what is settled, and writes it when the redrive ends, well or not. `attempt`: unique."""
+    """Settled letters of a redrive, written to the ledger when it ends, well or not. `attempt`: unique."""
 
     def __init__(self, config: str, destination: str, attempt: str, by: str, epoch: int) -> None:
         self._config, self._destination, self._attempt = config, destination, attempt
@@ -31,7 +31,7 @@ class Entries:
         self._counts = Counts()
 
     def told(self, acked: Sequence[DeadLetter], nacked: Sequence[DeadLetter], counts: Counts) -> None:
-        """These were settled."""
+        """Adds letters that were settled."""
         from conduit_tasks.delivery.work import add
 
         for letter in acked:
@@ -42,7 +42,8 @@ class Entries:
 
     @contextmanager
     def written(self, context: Context, letters: Sequence[DeadLetter]) -> Iterator[None]:
-        """Around the sending of these letters. A ledger that cannot be written stops nothing."""
+        """Writes the entries after the sending of these letters, which runs inside. A ledger that cannot be written
+        stops nothing."""
         began = time.time()
         try:
             yield
@@ -58,7 +59,7 @@ class Entries:
         asked: dict[int, set[int]] = defaultdict(set)
         for letter in letters:
             asked[letter.micro_batch].add(letter.seq)
-        # Counts are of the whole redrive: they stand with its first micro-batch, so that sums are right.
+        # The counts are of the whole redrive: they are written with its first micro-batch only, so that sums are right.
         counts = self._counts
         for number, seqs in sorted(asked.items()):
             id = f"{self._attempt}-{number}"

@@ -35,8 +35,9 @@ NONE = range(0)
 
 @dataclass
 class Outcome:
-    """What became of it, in letters: `redriven`; dead `again`; `held` back by an earlier one of their key that is dead
-    again; `gone`: redriven or purged by somebody else meanwhile. Parked records: `released`, and still `waiting`."""
+    """Result of a redrive, in letters: `redriven`; dead `again`; `held` back by an earlier letter of their key that is
+    dead again; `gone`: redriven or purged by somebody else meanwhile. Parked records: `released`, and still
+    `waiting`."""
 
     destination: str
     redriven: int = 0
@@ -47,7 +48,7 @@ class Outcome:
     waiting: int = 0
 
     def add(self, other: Outcome) -> None:
-        """What another part of the same redrive came to."""
+        """Adds the outcome of another part of the same redrive."""
         self.redriven += other.redriven
         self.again += other.again
         self.released += other.released
@@ -56,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Item:
-    """One record to send. `settles`: the claimed letters of it; none where it is a parked record."""
+    """One record to send. `settles`: its claimed letters; empty for a parked record."""
 
     letter: DeadLetter
     settles: tuple[Key, ...] = ()
@@ -76,11 +77,11 @@ def deliver_items(
     by: str,
     culprits: range = NONE,
 ) -> Outcome:
-    """Delivers items in order; those that need the destination's processors and those that have passed them in turns.
+    """Delivers items in order, in alternating groups: items that need the destination's processors, and items that have
+    passed them.
 
-    `by`: who asked for it, for the ledger. `culprits`: places of those that are not sent, because they killed their
-    worker. Opens a connection of its own, so that it may run in another
-    process. Raises what `delivery.deliver` raises.
+    `by`: the operator, for the ledger. `culprits`: places of items that are not sent, because they killed their worker.
+    Opens a connection of its own, so that it may run in another process. Raises what `delivery.deliver` raises.
     """
     from conduit_tasks.delivery.deliver import deliver
     from conduit_tasks.delivery.numbering import watched
@@ -96,7 +97,8 @@ def deliver_items(
         numbering = numbering_anew(pipeline.id, destination, connect(pipeline.id, destination), origins, token)
         options = destination.delivery
         if options.guarantee == "at-most-once":
-            # A dead letter goes again because somebody asks for it; its marks would overwrite those of live deliveries.
+            # A dead letter is sent again because an operator asks for it; its marks would overwrite those of live
+            # deliveries.
             options = replace(options, guarantee="at-least-once")
         with book.written(own, [item.letter for item in items]):
             for processed, group in groupby(range(len(items)), key=lambda n: _processed(destination, items[n].letter)):
@@ -129,8 +131,8 @@ def deliver_items(
 
 
 class RedrivePort(BrokerPort):
-    """What the engine talks to: its seqs are places among `items`. Records that voted once do not vote again, and
-    nothing that fails here stops the pipeline."""
+    """Port of a redrive for the engine: its seqs are places among `items`. Records that voted once do not vote again,
+    and no failure here stops the pipeline."""
 
     def __init__(  # noqa: PLR0917 - the six things it is made of
         self,
@@ -158,8 +160,9 @@ class RedrivePort(BrokerPort):
         state: dict[str, Any] | None = None,
         dead: Sequence[DeadLetter] = (),
     ) -> None:
-        """Settles letters and parked records. What waits behind one that failed again stays what it is; only what the
-        processors made of it is parked as it is now. Raises HandlerFailed too: nothing is settled then."""
+        """Settles letters and parked records. A record that waits behind one that failed again stays a letter or a
+        parked record; only records that the processors derived from it are parked in their present form. Raises
+        HandlerFailed too: nothing is settled then."""
         if self.parking is not None:
             self.parking.save()
         failed = {letter.seq for letter in dead}
@@ -215,20 +218,20 @@ class RedrivePort(BrokerPort):
         super().store_dead([self._again(letter) for letter in letters])
 
     def fail(self, error: str, error_class: str) -> None:
-        """Told to the operator by what is raised; the pipeline goes on."""
+        """Does nothing: the operator sees the error that is raised, and the pipeline goes on."""
 
     def _keep(self, letters: Sequence[DeadLetter]) -> None:
         for letter in letters:
             self._kept.setdefault(letter.seq, []).append(letter)
 
     def _again(self, letter: DeadLetter) -> DeadLetter:
-        """A letter of the engine's, with its true place and all attempts so far."""
+        """Returns a letter of the engine with its true position and all attempts so far."""
         before = self._items[letter.seq].letter
         attempts = before.attempts + letter.attempts
         return replace(letter, micro_batch=before.micro_batch, seq=before.seq, index=before.index, attempts=attempts)
 
     def _announce(self, handled: Sequence[Item], letters: Sequence[DeadLetter]) -> None:
-        """C7: handlers hear of these messages too, before they are settled."""
+        """Calls the handlers for these messages too, before they are settled (C7)."""
         from conduit_tasks.delivery.handlers import StateChange
 
         pipeline, node = self._context.pipeline, self._destination.node
@@ -251,7 +254,7 @@ class RedrivePort(BrokerPort):
 
 
 def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: Iterable[StateChange]) -> None:
-    """Tells the handlers of what is about to be nacked and acked (C7). Raises HandlerFailed; by then the pipeline is
+    """Calls the handlers for what is about to be nacked and acked (C7). Raises HandlerFailed; by then the pipeline is
     degraded."""
     from conduit_tasks.delivery.handlers import BOTH, ERROR_CLASS, HandlerFailed, Handlers, nacked
 
@@ -267,7 +270,7 @@ def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: 
 
 
 def _batch(items: Sequence[Item]) -> tuple[pa.RecordBatch, list[Origin]]:
-    """The records as the engines read them; `slice` says whose origin."""
+    """Returns the records as the engines read them, and their origins; `slice` is the place of a record's origin."""
     origins: dict[tuple[Any, ...], int] = {}
     kinds: list[Origin] = []
     slices = []
@@ -282,12 +285,13 @@ def _batch(items: Sequence[Item]) -> tuple[pa.RecordBatch, list[Origin]]:
 
 
 def _processed(destination: Destination, letter: DeadLetter) -> bool:
-    """Whether the letter holds the record as it was sent; with a processor's name, as it came in (`Work.letter`)."""
+    """Returns whether the letter holds the record as it was sent; if its node names a processor, it holds the record as
+    it came in (`Work.letter`)."""
     return not letter.node.startswith(f"{destination.node}/")
 
 
 def _positions(letters: Sequence[DeadLetter]) -> dict[str, Position]:
-    """Hash of a key → position of its first letter."""
+    """Returns hash of a key → position of its first letter."""
     found: dict[str, Position] = {}
     for letter in letters:
         if (hashed := key_hash(letter.record.key)) is not None:

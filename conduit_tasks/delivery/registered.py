@@ -1,4 +1,4 @@
-"""Handlers that connectors and processors register in code (`Listener.handlers`), beside those that the file names."""
+"""Handlers that connectors and processors register in code (`Listener.handlers`), beside those in the pipeline file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATES = ("acked", "nacked")
 
 @dataclass(frozen=True)
 class Registered:
-    """One function. `source`: it is told of this source's messages only; "" of all."""
+    """One function. `source`: the source whose messages it is called for; "" for all sources."""
 
     of: Of
     state: str
@@ -27,13 +27,13 @@ class Registered:
     source: str = ""
 
     def takes(self, change: StateChange) -> bool:
-        """Whether it is to be told of this change."""
+        """Returns whether the function is called for this change."""
         return not self.source or change.source == self.source
 
 
 def registered(pipeline: Pipeline, node: str) -> Iterator[Registered]:
-    """Of a whole pipeline; of its destinations only those of `node`. Raises ConfigError where a plugin is not there, or
-    registers what is no handler."""
+    """Yields the functions of a whole pipeline; of its destinations only those of `node`. Raises ConfigError if a
+    plugin is missing, or registers something that is not a handler."""
     for source in pipeline.sources:
         yield from _of(source, _connector(pipeline, source), "message", source.id)
         for processor in source.processors:
@@ -60,7 +60,7 @@ def _of(owner: Any, listener: Listener | None, of: Of, source: str = "") -> Iter
 
 
 def _connector(pipeline: Pipeline, owner: Source | Destination) -> Listener | None:
-    """Made only where its class has handlers: most have none."""
+    """Returns the connector, or None. It is made only if its class has handlers: most have none."""
     from conduit_tasks.connectors.registry import destination_class, source_class
     from conduit_tasks.pipeline.topology import Source
 

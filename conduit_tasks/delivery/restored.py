@@ -1,10 +1,10 @@
-"""Dead letters and parked keys of a Redis that lost them, from their own store (SEMANTICS X7).
+"""Restores dead letters and parked keys that Redis lost, from their own store (SEMANTICS X7).
 
-A letter is open again if its record is confirmed and no mark says what became of it; what is not confirmed is
-delivered again anyway, and fails again or not. A key is parked that has an open letter, where the destination parks
-keys, or confirmed copies that wait. Redis knows all about what it says itself was confirmed: of that only what it still
-has is open or parked, and stays as it is. What is found is added to what is there, so that a part of it may be written
-twice. At most something is sent twice.
+A letter is open again if its record is confirmed and no mark says what became of it; a record that is not confirmed is
+delivered again anyway, and fails again or not. A key is parked if it has an open letter and the destination parks keys,
+or if it has confirmed copies that wait. For records that Redis itself still has as confirmed, Redis is complete: only
+letters and keys that it still has are open or parked, and they stay as they are. What is found is added to what is
+there, so a part of it may be written twice. At worst, a record is sent twice.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _KEYED = ("exact.key", "exact.shape", "node", "error_class", "attempts")
 def lost_exceptions(
     pipeline: Pipeline, broker: Broker, deliveries: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Fields]:
-    """Keys and fields to add, of what Redis has forgotten. `deliveries`: destination → its state (cursor, ranges) as it
-    will be. Raises ConduitError where the store cannot be read."""
+    """Returns the keys and fields that Redis has forgotten, to be added. `deliveries`: destination → its state (cursor,
+    ranges) as it will be. Raises ConduitError if the store cannot be read."""
     root, out, keys = settings().path(settings().dead_letters), dict[str, Fields](), broker.keys
     store, parked, marks = (
         DeadLetterStore(root, pipeline.id),
@@ -61,7 +61,7 @@ def lost_exceptions(
 
 
 def _parked(letters: list[dict[str, Any]], waiting: list[dict[str, Any]]) -> dict[str, Position]:
-    """Hash of a key → where it is settled up to: its first letter, or just before its first copy."""
+    """Returns hash of a key → position up to which it is settled: its first letter, or just before its first copy."""
     found: dict[str, Position] = {}
     for rows, before in ((letters, 0), (waiting, 1)):
         for row in rows:
@@ -77,12 +77,13 @@ def _confirmed(row: dict[str, Any], state: Mapping[str, str]) -> bool:
 
 
 def _unsent(row: dict[str, Any]) -> bool:
-    """A redrive brought it here: no live delivery sends it."""
+    """Returns whether a redrive brought the letter here: then no live delivery sends it."""
     return str(row["node"]).endswith(f"/{UNSENT}")
 
 
 def _known(broker: Broker, destination: str) -> Mapping[str, str]:
-    """How far Redis itself says a destination is, or, before the fan-out, what is sealed: letters are said with it."""
+    """Returns how far a destination is according to Redis itself; before the fan-out, the last sealed micro-batch,
+    because sealing tells Redis of the letters."""
     if not destination:
         return {"cursor": str(broker.numbers("sealed")[0])}
     return {"cursor": "0", **broker.hash(broker.keys.destination(destination))}

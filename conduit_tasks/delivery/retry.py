@@ -8,8 +8,8 @@ A send is tried `1 + retry` times. The wait before the n-th repetition is, from 
 | linear | n · d |
 | exponential | d · 2^(n-1), at most `LONGEST_BACKOFF` |
 
-plus a jitter of at most a tenth of d, so that lanes that failed together do not come back together. Where the
-target said `Retry-After`, that counts instead if it is longer, up to `retry-after-max`.
+plus a jitter of at most a tenth of d, so that lanes that failed together do not come back together. If the target said
+`Retry-After`, that counts instead if it is longer, up to `retry-after-max`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from conduit_tasks.errors import Unavailable
 from conduit_tasks.pipeline.topology import Delivery
 
 LONGEST_BACKOFF = 300.0
-"""Seconds; an exponential back-off grows no further."""
+"""Limit of an exponential back-off, in seconds."""
 JITTER = 0.1
 """Upper bound of the jitter, as a part of `backoff-delay`."""
 
@@ -54,7 +54,7 @@ class wait_at_least_retry_after(wait_base):
 
 
 def retry_after(state: RetryCallState) -> float | None:
-    """Seconds that the last attempt's answer asked to wait, if it did."""
+    """Returns the seconds that the last attempt's answer asked to wait, or None."""
     if state.outcome is None:
         return None
     if state.outcome.failed:
@@ -63,7 +63,7 @@ def retry_after(state: RetryCallState) -> float | None:
 
 
 def backoff(options: Delivery) -> wait_base:
-    """The waiting strategy of these options, jitter and `Retry-After` included."""
+    """Returns the waiting strategy of these options, jitter and `Retry-After` included."""
     d = options.backoff_delay
     shapes: dict[str, wait_base] = {
         "constant": wait_fixed(d),
@@ -75,19 +75,19 @@ def backoff(options: Delivery) -> wait_base:
 
 
 def failed(outcome: Any) -> bool:
-    """Whether this result of a send is one that may recover."""
+    """Returns whether this result of a send may recover."""
     return isinstance(outcome, Outcome) and outcome.kind == "failed"
 
 
 class RetryPolicy:
-    """When a send is repeated, and when no more: tenacity's retry, stop and wait, asked per record.
+    """Policy that decides whether a send is repeated: tenacity's retry, stop and wait, asked per record.
 
     Engines that keep thousands of sends on their way ask `delay` themselves; a blocking caller runs `calling()`.
     """
 
     def __init__(self, options: Delivery) -> None:
         self.attempts = 1 + max(0, options.retry)
-        """How often a record is sent at most."""
+        """Limit of sends of one record."""
         self._retrying = Retrying(
             retry=retry_any(retry_if_result(failed), retry_if_exception_type(Unavailable)),
             stop=stop_after_attempt(self.attempts),
@@ -96,7 +96,8 @@ class RetryPolicy:
         )
 
     def delay(self, attempt: int, outcome: Outcome) -> float | None:
-        """Seconds to wait after the `attempt`-th attempt (from 1) ended so; None: it is not sent again."""
+        """Returns the seconds to wait after the `attempt`-th attempt (from 1) ended with `outcome`; None: it is not
+        sent again."""
         state = RetryCallState(self._retrying, None, (), {})
         state.attempt_number = attempt
         state.set_result(outcome)
@@ -109,5 +110,5 @@ class RetryPolicy:
         before_sleep: Callable[[RetryCallState], None],
         sleep: Callable[[float], None],
     ) -> Retrying:
-        """The same policy for a blocking call that raises `Unavailable`; the last one is raised again."""
+        """Returns the same policy for a blocking call that raises `Unavailable`; the last error is raised again."""
         return self._retrying.copy(before_sleep=before_sleep, sleep=sleep)

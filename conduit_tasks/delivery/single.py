@@ -1,4 +1,4 @@
-"""One record sent and sent again until its outcome is final, where there is no micro-batch: no lanes, no broker."""
+"""Sends one record until its outcome is final, outside a micro-batch: no lanes, no broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def send(
     policy: RetryPolicy,
     timeout: float,  # noqa: ASYNC109 - per attempt
 ) -> tuple[Outcome, int]:
-    """The last outcome, and in how many attempts; no answer within `timeout` seconds is a failed one (T5)."""
+    """Returns the last outcome, and the number of attempts; no answer within `timeout` seconds is a failed one (T5)."""
     attempt = 1
     while True:
         try:

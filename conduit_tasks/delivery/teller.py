@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Told:
-    """What the broker has heard of a flush. `accepted`: how many votes, None: all. `stopped`: what ends the delivery;
-    the caller notes what is settled before it raises it."""
+    """Result of telling the broker a flush. `accepted`: number of accepted votes, None: all. `stopped`: the error that
+    ends the delivery; the caller notes what is settled before it raises it."""
 
     accepted: int | None
     settled: Settled
@@ -28,7 +28,8 @@ class Told:
 
 
 class Teller:
-    """One destination's word to the broker about one micro-batch. `tell` may run in another thread, one at a time.
+    """Reports of one destination to the broker about one micro-batch. `tell` may run in another thread, one call at a
+    time.
 
     `changes` is told before every confirm, `tally` after it.
     """
@@ -48,12 +49,13 @@ class Teller:
         self.counts, self.flushes = Counts(), 0
 
     def tell(self, flush: Flush, state: dict[str, Any] | None = None) -> Told:
-        """1. vote, 2. store the dead letters of accepted nacks (Invariant 8), 3. tell the handlers (C7), 4. confirm.
+        """Tells the broker of a flush: 1. vote, 2. store the dead letters of accepted nacks (Invariant 8), 3. call the
+        handlers (C7), 4. confirm.
 
-        What was delivered is confirmed whatever stops the rest: a nack that trips the window, a dead letter that
-        cannot be stored (its record is not confirmed, T7) or that a handler raises at, a pipeline that was stopped
-        meanwhile. Raises PipelineStopped where a handler raises at acks: they are not confirmed, so that it is told
-        of them again.
+        Delivered records are confirmed whatever stops the rest: a nack that trips the window, a dead letter that cannot
+        be stored (its record is not confirmed, T7) or for which a handler raises, a pipeline that was stopped
+        meanwhile. Raises PipelineStopped if a handler raises for acks: they are not confirmed, so that the handler is
+        called for them again.
         """
         accepted, stopped = self._vote(flush)
         settled = flush.settled(accepted)
@@ -64,7 +66,8 @@ class Teller:
         return Told(accepted, settled, stopped or halted)
 
     def _bury(self, letters: list[DeadLetter]) -> PipelineStopped | None:
-        """Stores dead letters and tells the handlers of them; the error that keeps them from being confirmed."""
+        """Stores dead letters and calls the handlers for them. Returns the error that keeps them from being confirmed,
+        or None."""
         try:
             self._store(letters)
         except (Fenced, BrokerUnavailable):
@@ -79,7 +82,7 @@ class Teller:
         return None
 
     def _confirm(self, settled: Settled, state: dict[str, Any] | None) -> PipelineStopped | None:
-        """Confirms; the error of a pipeline that is stopped, which has heard it all the same."""
+        """Confirms. Returns the error of a pipeline that is stopped; the broker has taken the confirm all the same."""
         if not settled.ranges:
             return None
         halted: PipelineStopped | None = None
@@ -100,7 +103,7 @@ class Teller:
         return PipelineStopped(str(error))
 
     def _not_stored(self, error: Exception) -> PipelineStopped:
-        """Stops the pipeline (C5, C8): the handler failed."""
+        """Stops the pipeline (C5, C8), because the dead-letter handler failed. Returns the error."""
         said = (
             f"the dead letters of {self.work.node} cannot be stored ({type(error).__name__}: {error}); their records "
             f"stay unacknowledged. Mend the `dead-letter-queue`, then `conduit start {self.work.pipeline}`"
@@ -109,7 +112,8 @@ class Teller:
         return PipelineStopped(said)
 
     def flush(self, progress: Progress, state: dict[str, Any] | None = None) -> None:
-        """A whole flush, for a caller that can wait. Raises PipelineStopped, as `tell` has it."""
+        """Tells a whole flush, for a caller that can wait. Raises PipelineStopped if `tell` raises it, or returns it as
+        `stopped`."""
         flush = progress.begin()
         told = self.tell(flush, state)
         progress.end(flush, told.accepted, told.settled.ranges)
@@ -117,7 +121,7 @@ class Teller:
             raise told.stopped
 
     def _tripped(self, flush: Flush, accepted: int) -> PipelineStopped:
-        """The error of a tripped window: the nack that was one too many."""
+        """Returns the error of a tripped window: the nack that was one too many."""
         letter = flush.letter(flush.first + accepted)
         return PipelineStopped(
             f"{self.work.node} of {self.work.pipeline} stopped at a nack that its window does not tolerate: "
@@ -126,12 +130,12 @@ class Teller:
         )
 
     def report(self, seconds: float) -> Report:
-        """Everything told so far."""
+        """Returns the counts of everything told so far."""
         return Report(self.counts, self.flushes, seconds)
 
     def _vote(self, flush: Flush) -> tuple[int | None, PipelineStopped | None]:
-        """How many votes were accepted before the one that tripped the window (None: all), and the stop that follows;
-        none are where it had tripped before."""
+        """Returns the number of votes accepted before the one that tripped the window (None: all), and the error that
+        stops the delivery. A window that had tripped before accepts no more votes."""
         done = 0
         for votes, letter in _one_nack_each(flush):
             try:
@@ -150,7 +154,8 @@ class Teller:
 
 
 def _one_nack_each(flush: Flush) -> Iterator[tuple[list[tuple[str, int]], DeadLetter | None]]:
-    """The votes of a flush in calls of at most one nack, its last vote, with that nack's first dead letter."""
+    """Yields the votes of a flush in calls of at most one nack, which comes last, with that nack's first dead
+    letter."""
     held: list[tuple[str, int]] = []
     at = flush.first
     for vote, count in flush.votes:

@@ -1,4 +1,5 @@
-"""What waits behind dead letters, and what of it may follow when they are sent again (SEMANTICS X4)."""
+"""Records that wait behind dead letters, and the choice of records that may follow when the letters are sent again
+(SEMANTICS X4)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ KEYED = ("exact.key", "exact.shape")
 
 
 class Waiting:
-    """The parked records of one destination, and which of them may follow a redrive."""
+    """Parked records of one destination, and the choice of records that may follow a redrive."""
 
     def __init__(self, context: Context, destination: Destination) -> None:
         self._broker, self._destination = context.broker, destination.id
@@ -29,17 +30,18 @@ class Waiting:
         self._hashes: dict[Key, str | None] = {}
 
     def released(self, settled: set[Key]) -> list[dict[str, Any]]:
-        """Rows of parked records in order that nothing holds back, once the letters `settled` are redriven."""
+        """Returns rows of parked records, in order, that nothing holds back once the letters `settled` are redriven."""
         through = self._broker.parked(self._destination)
         held = self._held(settled) if through else set()
         return self._rows({key: at for key, at in through.items() if key not in held})
 
     def load(self, rows: Sequence[dict[str, Any]]) -> Iterator[DeadLetter]:
-        """The records of such rows."""
+        """Returns the records of such rows."""
         return self._parked.load(rows)
 
     def unpark(self, token: int) -> int:
-        """Under the lease: lets the keys flow that nothing waits for; how many parked records are left to wait."""
+        """Unparks, under the lease, the keys without an open letter or a waiting record. Returns the number of parked
+        records that are left to wait."""
         through = self._broker.parked(self._destination)
         if not through:
             return 0
@@ -47,7 +49,7 @@ class Waiting:
         waits = {_row_hash(row) for row in waiting}
         done = through.keys() - held - waits
         if done:
-            # The copies go first: a key that is parked again later must not find those of this time.
+            # The copies are removed first: if a key is parked again later, it must not find these old copies.
             old = [row for row in self._parked.rows(self._destination, KEYED) if _row_hash(row) in done]
             self._parked.remove(self._destination, {row_key(row) for row in old})
             for key in sorted(done):
@@ -55,14 +57,14 @@ class Waiting:
         return len(waiting)
 
     def _held(self, settled: set[Key]) -> set[str | None]:
-        """Keys with an open letter beside `settled`."""
+        """Returns the keys that have an open letter besides `settled`."""
         index = [_entry_key(e) for e in self._broker.dead_letters(self._destination)]
         if not set(index) <= self._hashes.keys():
             self._hashes = {row_key(row): _row_hash(row) for row in self._letters.rows(self._destination, KEYED)}
         return {self._hashes.get(key) for key in index if key not in settled}
 
     def _rows(self, through: dict[str, Position]) -> list[dict[str, Any]]:
-        """What of these keys waits: confirmed, behind the key's position, each position once."""
+        """Returns the waiting records of these keys: confirmed, behind the key's position, each position once."""
         if not through:
             return []
         state = self._broker.delivery(self._destination)
@@ -76,7 +78,7 @@ class Waiting:
 
 
 def row_position(row: dict[str, Any]) -> Position:
-    """Where a row's record stands, whichever epoch it is of."""
+    """Returns the position of a row's record, whichever epoch it is of."""
     return (row["micro_batch"], row["seq"], row["ord"])
 
 

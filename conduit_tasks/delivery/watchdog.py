@@ -1,9 +1,9 @@
 """Ends the process of a delivery that makes no progress, so that the next attempt goes on (SEMANTICS T5, C8).
 
-Most waits have a limit of their own. What waits in a library that has none, in the middle of a write or while it
+Most waits have a timeout of their own. A call that hangs in a library without one, in the middle of a write or while it
 closes, cannot be interrupted from within, and must not end later, beside its successor. So the process is ended, after
-it has told the broker why: the driver takes that for a destination that is down, not for a record that kills its worker
-(C10).
+it has told the broker why: the driver then treats the destination as down, and does not suspect a record that kills its
+worker (C10).
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ STALLED = 300.0
 LAST_WORD = 2.0
 """Seconds to tell the broker why."""
 GAVE_UP = 3
-"""Exit code; of a driver it says that the destination is waited for."""
+"""Exit code; from a driver it means that the pipeline waits for the destination."""
 
 
 def longest(options: Delivery) -> float:
-    """Seconds in which a delivery that is not stuck gives a sign: one record through all its attempts, and a margin."""
+    """Returns the seconds within which a delivery that is not stuck makes progress: one record through all its
+    attempts, and a margin."""
     rate = options.max_unconfirmed / options.rate_limit if options.rate_limit else 0.0
     pause = (
         options.backoff_delay * max(1, options.retry) if options.backoff_policy != "exponential" else LONGEST_BACKOFF
@@ -39,7 +40,7 @@ def longest(options: Delivery) -> float:
 
 
 class Watchdog:
-    """Counts down beside a delivery; `expect` says how long what begins now may take. Use it as a context manager."""
+    """Countdown beside a delivery; `expect` sets how long the next step may take. Use it as a context manager."""
 
     def __init__(self, port: DeliveryPort, node: str, options: Delivery) -> None:
         self._port, self._node = port, node
@@ -50,11 +51,11 @@ class Watchdog:
         self._carry = carried()
 
     def alive(self) -> None:
-        """There was progress."""
+        """Notes progress: the countdown starts again."""
         self._left, self._what = self._usual, ""
 
     def expect(self, seconds: float, what: str) -> None:
-        """`what` begins, and has ended (`alive`) within so many seconds."""
+        """Notes that `what` begins, and must have ended (`alive`) within so many seconds."""
         self._left, self._what = seconds, what
 
     def __enter__(self) -> Watchdog:
@@ -68,7 +69,7 @@ class Watchdog:
     def _run(self) -> None:
         self._carry()
         while True:
-            # Counted here and not read from a clock: a process that stood still as a whole is no hang of its delivery.
+            # Counted here and not read from a clock: if the whole process was suspended, its delivery does not hang.
             tick = min(1.0, max(0.01, self._left / 4))
             if self._stop.wait(tick):
                 return

@@ -1,7 +1,7 @@
-"""What one destination has to do in one micro-batch, and the rows of it as the engines take them.
+"""Work of one destination in one micro-batch, and its rows as the engines take them.
 
-Rows come in order of (seq, ord). What is confirmed already is left out, but counted: a vote's ordinal is its place
-among all matched records of the micro-batch (SEMANTICS C6).
+Rows come in order of (seq, ord). Rows that are confirmed already are left out, but counted: a vote's ordinal is its
+place among all matched records of the micro-batch (SEMANTICS C6).
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ KILLED = "killed its worker"
 class Work:
     """One micro-batch at one destination.
 
-    `rows`: opens a fresh reading of the rows that match the trigger, as (seqs, SPOOL_SCHEMA batch) in order of
-    (seq, ord), those already confirmed included. `origins`: per slice number. `matched`: distinct matched seqs.
-    `state`: what the destination's last confirm stored. `span`: the seqs to work on, both inside; None = all.
-    `culprits`: seqs that are not sent but nacked, because they kill their worker. `index`: a seq's number in its
-    source partition, where the caller knows it. `numbering`: what gives the records their numbers, where the pipe or
-    the guarantee wants them. `begun`: seqs up to this one may have been sent by an earlier attempt (at-most-once).
-    `parking`: says which records wait behind a dead letter of their key. `seal`: token that sealed the micro-batch.
-    `look`: raises StateLost where the spool knows of a later state than Redis. `rested`: seconds since the destination
-    was last sent to; None where it never was.
+    `rows`: opens a fresh reading of the rows that match the trigger, as (seqs, SPOOL_SCHEMA batch) in order of (seq,
+    ord), those already confirmed included. `origins`: per slice number. `matched`: number of distinct matched seqs.
+    `state`: the state that the destination's last confirm stored. `span`: the seqs to work on, both ends included; None
+    = all. `culprits`: seqs that are not sent but nacked, because they kill their worker. `index`: a seq's number in its
+    source partition, if the caller knows it. `numbering`: gives the records their numbers, if the pipe or the guarantee
+    wants them. `begun`: seqs up to this one may have been sent by an earlier attempt (at-most-once). `parking`: says
+    which records wait behind a dead letter of their key. `seal`: token that sealed the micro-batch. `look`: raises
+    StateLost if the spool knows of a later state than Redis. `rested`: seconds since the last send to the destination;
+    None if there was none.
     """
 
     pipeline: str
@@ -88,15 +88,15 @@ class Work:
 
     @property
     def last(self) -> int:
-        """The last seq to work on; `first` - 1 where there is none."""
+        """The last seq to work on; `first` - 1 if there is none."""
         return self.span[1] if self.span else self.total - 1
 
     def letter(
         self, seq: int, record: Record, error: str, error_class: str, *, attempts: int = 1, node: str = ""
     ) -> DeadLetter:
-        """The dead letter of a record that failed here and now.
+        """Returns the dead letter of a record that failed here and now.
 
-        With `node` that of a processor of this destination it holds the record as it came in; otherwise as it was
+        If `node` is a processor of this destination, the letter holds the record as it came in; otherwise as it was
         sent, after the processors.
         """
         return DeadLetter(
@@ -115,9 +115,9 @@ class Work:
 
 @dataclass(slots=True)
 class Entry:
-    """One record to be handled. `filtered` and `letter` say what its processors decided; else it is sent.
+    """One record to deliver. `filtered` and `letter` say what its processors decided; otherwise it is sent.
 
-    `ordinal`: how many matched seqs of the micro-batch precede its own. `bytes`: of the row that it came of.
+    `ordinal`: number of matched seqs of the micro-batch before its own. `bytes`: of the row that it came from.
     """
 
     seq: int
@@ -138,9 +138,9 @@ class Reading:
         self._newest = -1
 
     def batches(self) -> Iterator[tuple[Seqs, Seqs, pa.RecordBatch]]:
-        """(seqs, ordinals, rows) of what is to be done; never empty.
+        """Yields (seqs, ordinals, rows) that are to be delivered; never empty.
 
-        Raises InvariantBroken where rows are out of order, or are not the number that was sealed.
+        Raises InvariantBroken if rows are out of order, or are not the number that was sealed.
         """
         work = self.work
         for seqs, batch in work.rows():
@@ -170,7 +170,7 @@ class Reading:
             )
 
     def entries(self) -> Iterator[list[Entry]]:
-        """The same as records in small blocks, after the destination's own processors."""
+        """Yields the same as records in small blocks, after the destination's own processors."""
         for chunk in chunks(self.batches(), BLOCK, max(1, settings().batch_bytes // 8)):
             entries = process(self.work, chunk)
             if len({entry.seq for entry in entries}) != chunk.records:
@@ -182,9 +182,9 @@ class Reading:
 
 
 def process(work: Work, chunk: Chunk) -> list[Entry]:
-    """The rows as entries in order, after the destination's own processors.
+    """Returns the rows as entries in order, after the destination's own processors.
 
-    Records derived from one position are nacked together, as they came in; culprits are not touched at all.
+    Records derived from one position are nacked together, as they came in; culprits are not processed at all.
     """
     seqs, ordinals, sizes = chunk.seqs.tolist(), chunk.ordinals.tolist(), row_bytes(chunk.batch).tolist()
     if work.chain is None and not work.culprits:
@@ -222,7 +222,7 @@ def process(work: Work, chunk: Chunk) -> list[Entry]:
 
 
 def inside(seqs: Seqs, ranges: RangeSet) -> npt.NDArray[np.bool_]:
-    """For each seq whether it lies in `ranges`."""
+    """Returns for each seq whether it lies in `ranges`."""
     if not ranges:
         return np.zeros(len(seqs), dtype=bool)
     bounds = np.asarray(ranges.ranges, dtype=np.int64)
@@ -233,7 +233,7 @@ def inside(seqs: Seqs, ranges: RangeSet) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Report:
-    """What one delivery came to: everything that it confirmed itself, and how long it took (seconds)."""
+    """Result of one delivery: the counts of everything that it confirmed itself, and its duration in seconds."""
 
     counts: Counts = field(default_factory=Counts)
     flushes: int = 0
@@ -241,7 +241,7 @@ class Report:
 
 
 def add(a: Counts, b: Counts) -> Counts:
-    """Both together."""
+    """Returns the sum of both."""
     return Counts(
         a.matched + b.matched,
         a.delivered + b.delivered,

@@ -1,10 +1,10 @@
 """`make demo`: real flights through the real scheduler to three destinations, accounted for to the last one.
 
 `python -m conduit_tasks.demo elsewhere RECEIVER_URL` does the same on a stack that runs already, the one that
-`CONDUIT_AIRFLOW_URL` names; there a run may fail and what it asks may be away for a while, as long as all ends well.
+`CONDUIT_AIRFLOW_URL` names; there runs may fail and services may be away for a while, as long as all ends well.
 
-Exit code 0 only when everything read is acked and every destination's matched = delivered + filtered + dead-lettered,
-checked against what the destinations themselves hold.
+Exit code 0 only if everything read is acked and every destination's matched = delivered + filtered + dead-lettered,
+checked against the destinations' own contents.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PORT = 9000
 MOST_RUNS = 40
 RECOVERY_PAUSE = 5.0
 DEADLINE, PATIENCE = 1800.0, 7200.0
-"""Seconds for all runs together; the second for the patient, whose machine has other things to do."""
+"""Timeouts in seconds of all runs together; the second one if `patient`, for a machine with other work."""
 
 
 def main() -> int:
@@ -53,7 +53,8 @@ def main() -> int:
 
 
 def play(layout: Layout, receiver_url: str, *, patient: bool = False) -> int:
-    """Runs the pipeline until there is nothing left, and prints the account. `patient`: what fails is tried again."""
+    """Runs the pipeline until there is nothing left, and prints the account. `patient`: retries failed runs. Returns
+    the exit code."""
     started = time.monotonic()
     with Api.of(layout) as api:
         await_dag(api, PIPELINE)
@@ -71,8 +72,8 @@ def play(layout: Layout, receiver_url: str, *, patient: bool = False) -> int:
 
 
 def told(before: int, after: int) -> str:
-    """What was read, in words. The schedule runs as soon as the stack does, so it may have read, before this command
-    looked first, what is new to whoever called it."""
+    """Returns the number of records read, in words. The schedule runs as soon as the stack does, so it may have read
+    records before this command looked first."""
     if after == before:
         return f"all {after:,} events were read when this command looked first"
     return f"{after:,} events read, {after - before:,} of them since this command looked first"
@@ -83,7 +84,8 @@ def _count(number: int, what: str) -> str:
 
 
 def start_receiver(home: Path) -> str:
-    """The receiver of late flights; one that runs already is kept. Returns its URL."""
+    """Starts the receiver of late flights, unless it runs already. Returns its URL. Raises ConduitError if it does not
+    start."""
     import httpx
 
     url = f"http://127.0.0.1:{PORT}"
@@ -112,7 +114,8 @@ def start_receiver(home: Path) -> str:
 
 
 def run_until_quiet(api: Api, receiver_url: str, patient: bool) -> tuple[int, int]:
-    """Triggers runs until one finds nothing to do. Returns (Spark applications started, runs)."""
+    """Triggers runs until one finds nothing to do. Returns (Spark applications started, runs). Raises ConduitError
+    after MOST_RUNS."""
     deadline = time.monotonic() + (PATIENCE if patient else DEADLINE)
     jvms = 0
     for number in range(1, MOST_RUNS + 1):
@@ -126,14 +129,14 @@ def run_until_quiet(api: Api, receiver_url: str, patient: bool) -> tuple[int, in
         if states.get("fan_in") == "skipped":
             if not patient or not account(PIPELINE, receiver_url).faults:
                 return jvms, number
-            # What failed waits for its delay, and another run may be at work.
+            # A failed node waits for its delay, and another run may be at work.
             time.sleep(RECOVERY_PAUSE)
     raise ConduitError(f"{PIPELINE} is not done after {MOST_RUNS} runs; see `conduit status {PIPELINE}`")
 
 
 def watch(api: Api, run_id: str, receiver_url: str, deadline: float, patient: bool) -> list[dict[str, Any]]:
-    """Prints what moves until the run ends; returns its tasks. Raises ConduitError where it failed or lasts too long;
-    `patient`: a run that failed has ended too."""
+    """Prints the progress until the run ends; returns its tasks. Raises ConduitError if it failed or lasts too long;
+    `patient`: a failed run is no error."""
     seen: dict[str, str] = {}
     said = ""
     while True:
@@ -158,7 +161,7 @@ def watch(api: Api, run_id: str, receiver_url: str, deadline: float, patient: bo
 
 
 def moved_on(receiver_url: str, patient: bool) -> str:
-    """Progress in one line, or, for the `patient`, that Redis does not tell it."""
+    """Returns the progress in one line; if `patient` and Redis does not answer, a line that says so."""
     try:
         return line(account(PIPELINE, receiver_url, contents=False))
     except BrokerUnavailable as error:
@@ -168,7 +171,7 @@ def moved_on(receiver_url: str, patient: bool) -> str:
 
 
 def line(found: Account) -> str:
-    """Progress in one line."""
+    """Returns the progress in one line."""
     return f"read {found.read:,}  " + "  ".join(f"{d.id} {d.delivered:,}" for d in found.destinations)
 
 

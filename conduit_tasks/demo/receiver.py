@@ -1,16 +1,16 @@
-"""A small HTTP receiver that misbehaves on purpose and remembers exactly what it took.
+"""A small HTTP receiver that misbehaves on purpose and remembers exactly the events that it accepted.
 
 ```
 python -m conduit_tasks.demo.receiver --port 9000 --db .conduit/receiver.db --seed 2013 --refuse carrier=YV
 ```
 
-Any POST, PUT or PATCH is an event, known by its `Idempotency-Key`. Whether the n-th request of a key gets a 503 or 429
-(with `Retry-After`) depends on seed, key and n alone, so a run can be repeated. Events whose JSON field has the value
-named by `--refuse` get a 400, always. `GET /summary` says what was seen, `GET /accepted` lists the accepted keys in
+Any POST, PUT or PATCH is an event, identified by its `Idempotency-Key`. Whether the n-th request of a key gets a 503 or
+429 (with `Retry-After`) depends on seed, key and n alone, so a run can be repeated. Events whose JSON field has the
+value named by `--refuse` get a 400, always. `GET /summary` returns counts, `GET /accepted` lists the accepted keys in
 order, `PUT /mode` with {"mode": …} switches: `up`, `clean` (no faults), `down` (always 503), `refuse` (always 400),
 `hang` (no answer).
 
-Every request is a line in the log before it is answered; a restart reads it back, so its counts survive one.
+Every request is a line in the log before it is answered; a restart reads the log back, so the counts survive.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from aiohttp import web
 MODES = ("up", "clean", "down", "refuse", "hang")
 
 ACCEPTED, DUPLICATE, REFUSED, UNAVAILABLE, LIMITED, MODE = "A", "D", "R", "U", "L", "M"
-"""First column of a line in the log."""
+"""Outcomes in the first column of the log's lines; MODE: a switch of the mode."""
 
 
 @dataclass
 class Faults:
-    """When it misbehaves: parts of all requests (0 … 1), and the kind of event that it refuses."""
+    """Faults on purpose: fractions of all requests (0 … 1), and the kind of event that is refused."""
 
     seed: int = 0
     unavailable: float = 0.01
@@ -45,7 +45,7 @@ class Faults:
     refuse: tuple[str, str] | None = None
 
     def of(self, key: str, attempt: int) -> str | None:
-        """UNAVAILABLE, LIMITED or None for the n-th request of a key."""
+        """Returns UNAVAILABLE, LIMITED or None for the n-th request of a key."""
         dice = zlib.crc32(f"{self.seed}\0{attempt}\0{key}".encode()) / 2**32
         if dice < self.unavailable:
             return UNAVAILABLE
@@ -54,7 +54,7 @@ class Faults:
 
 @dataclass
 class Seen:
-    """Everything that was received, as the log has it."""
+    """All received requests, as in the log."""
 
     log: Path
     mode: str = "up"
@@ -66,7 +66,7 @@ class Seen:
     out_of_order: int = 0
 
     def open(self) -> None:
-        """Reads the log back; a line that a crash tore is cut off."""
+        """Reads the log back; cuts off a line that a crash left incomplete."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(self.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         data = self.log.read_bytes()
@@ -80,7 +80,8 @@ class Seen:
                 self._count(outcome, key, orjson.loads(order) if order else None)
 
     def note(self, outcome: str, key: str, order: tuple[str, Any] | None = None) -> None:
-        """Written, then counted, then answered: what was answered is never forgotten by a crash of this process."""
+        """Writes a request to the log, then counts it; it is answered after that, so a crash of this process never
+        forgets an answered request."""
         text = orjson.dumps(order).decode() if order is not None else ""
         os.write(self._fd, f"{outcome}\t{key}\t{text}\n".encode())
         self._count(outcome, key, order)
@@ -93,8 +94,9 @@ class Seen:
         os.close(self._fd)
 
     def summary(self) -> dict[str, Any]:
-        """`accepted`: distinct events; `duplicates`: acceptances beyond the first of each; `out_of_order`: first
-        acceptances that came after a later one of their lane, out of the `ordered` ones, which had both fields."""
+        """Returns the counts. `accepted`: distinct events; `duplicates`: acceptances beyond the first of each;
+        `ordered`: first acceptances that had both fields; `out_of_order`: those among them that came after a later one
+        of their lane."""
         counts = self.outcomes
         return {
             "received": sum(counts.values()),
@@ -127,7 +129,7 @@ class Seen:
 
 
 class Receiver:
-    """The handler of aiohttp's low-level server: no routing, because requests per second are what it is measured by."""
+    """Handler of aiohttp's low-level server: without routing, because benchmarks need many requests per second."""
 
     def __init__(self, seen: Seen, faults: Faults, order: tuple[str, str] | None = None) -> None:
         self._seen, self._faults, self._order = seen, faults, order

@@ -1,4 +1,5 @@
-"""Trigger filters: which records a destination wants (SEMANTICS T3), in the CloudEvents subscriptions dialects."""
+"""Trigger filters: selection of the records for a destination (SEMANTICS T3), in the CloudEvents subscriptions
+dialects."""
 
 from conduit_tasks.filters.dialects import compile_filters
 from conduit_tasks.filters.matcher import Matcher

@@ -1,7 +1,7 @@
 """A matcher over whole Arrow batches: only the attributes it reads are built, each distinct combination is tried once.
 
-Every attribute becomes a column of small integers (codes) and the values they stand for, code 0 being "the event does
-not have it". The codes of all attributes together make one number per row; the matcher sees each number once.
+Every attribute becomes a column of small integers (codes) and the list of their values, code 0 being "the event does
+not have it". The codes of all attributes together make one number per row; the matcher runs once per number.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ Coded = tuple[Codes, list[Any]]
 """Codes per row and the value of each code; `values[0]` is None."""
 
 DENSE = 1 << 20
-"""Up to this many possible combinations a table over all of them is smaller and faster than sorting the rows."""
+"""Most combinations for which a table over all of them is used: it is smaller and faster than sorting the rows."""
 
 
 def mask(matcher: Matcher, batch: pa.RecordBatch, origins: Sequence[Origin]) -> npt.NDArray[np.bool_] | None:
-    """Which rows of a SPOOL_SCHEMA batch match; `origins` per slice number. None = all (there are no filters)."""
+    """Returns a mask of the matching rows of a SPOOL_SCHEMA batch; `origins` per slice number. None = all (there are no
+    filters)."""
     if matcher.always:
         return None
     rows = batch.num_rows
@@ -85,7 +86,7 @@ class _Columns:
         return _first(given, self._own(name))
 
     def _own(self, name: str) -> Coded:
-        """An attribute of the specification, where metadata does not give it."""
+        """Returns an attribute of the specification, computed for rows whose metadata does not give it."""
         match name:
             case "source":
                 return self._per_slice(lambda origin: source(origin.pipeline, origin.connector))
@@ -100,7 +101,7 @@ class _Columns:
                 return _encoded(pa.array([each.get(name) for each in views], pa.string()))
 
     def metadata(self, name: str) -> Coded:
-        """The record's own value, else the slice's."""
+        """Returns the metadata of this name: the record's own value, else the slice's."""
         shared = self._per_slice(lambda origin: origin.metadata.get(name))
         column = self.batch.column("metadata")
         if column.null_count == self.rows:
@@ -144,7 +145,7 @@ class _Columns:
 
 
 def _first(first: Coded, second: Coded) -> Coded:
-    """The first column's value, where it has none the second's."""
+    """Returns the first column's values, and the second's in rows that have none in the first."""
     if len(second[1]) == 1:
         return first
     if len(first[1]) == 1:
@@ -154,14 +155,15 @@ def _first(first: Coded, second: Coded) -> Coded:
 
 
 def _encoded(values: pa.Array) -> Coded:
-    """Codes of a text column by its dictionary."""
+    """Returns codes and values of a text column by its dictionary."""
     encoded = values.dictionary_encode()
     codes = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64) + 1
     return codes, [None, *encoded.dictionary.to_pylist()]
 
 
 def _lookup(column: pa.MapArray, name: str) -> tuple[pa.Array | None, npt.NDArray[np.bool_] | None]:
-    """The values of key `name` per row, and which rows hide the slice's value (None where none does)."""
+    """Returns the values of key `name` per row (None if no row has the key), and a mask of the rows that hide the
+    slice's value (None if no row does)."""
     offsets = column.offsets.to_numpy()
     start, end = int(offsets[0]), int(offsets[-1])
     keys, items = column.keys.slice(start, end - start), column.items.slice(start, end - start)

@@ -1,9 +1,9 @@
 """The dialects of the CloudEvents Subscriptions API: exact, prefix, suffix, all, any, not, sql.
 
 A filter is a map with one key, the dialect. `exact`, `prefix` and `suffix` take attribute → text; with several
-attributes all must match, and an attribute that the event does not have never does. `all` and `any` take lists of
-filters, `not` one filter, `sql` a CloudEvents SQL expression (`filters.cesql`). A list of filters matches where all
-of them do; an empty one matches everything.
+attributes all must match, and an attribute that the event does not have never matches. `all` and `any` take lists of
+filters, `not` one filter, `sql` a CloudEvents SQL expression (`filters.cesql`). A list of filters matches if all
+of them match; an empty one matches everything.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.filters.matcher import EVERYTHING, Matcher, View
 
 Dialect = Callable[[Any, str], Matcher]
-"""Compiles what stands under the dialect's key; the second argument is the place, for messages."""
+"""Compiler of the value under the dialect's key; the second argument is the place, for messages."""
 
 
 def compile_filters(filters: Sequence[Mapping[str, Any]]) -> Matcher:
-    """The matcher of a trigger's filters. Raises ConfigError that names the place."""
+    """Returns the matcher of a trigger's filters. Raises ConfigError that names the place."""
     if isinstance(filters, Mapping) or not isinstance(filters, Sequence) or isinstance(filters, str):
         raise ConfigError("filters: a list of filters was expected, each a map with one dialect")
     return _all([_filter(each, f"filters[{n}]") for n, each in enumerate(filters)])
@@ -63,7 +63,7 @@ def _by_attribute(test: Callable[[str, str], bool]) -> Dialect:
 
 
 def _text(value: Any) -> str:
-    """An attribute's canonical text (CloudEvents 1.0, "Type System")."""
+    """Returns an attribute's canonical text (CloudEvents 1.0, "Type System")."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
@@ -108,7 +108,7 @@ def _not(content: Any, place: str) -> Matcher:
 
 
 def _sql(content: Any, place: str) -> Matcher:
-    # The parser is loaded only where the dialect is used: DAG files import this module.
+    # The parser is imported only if the dialect is used: DAG files import this module.
     from conduit_tasks.filters.cesql import ParseError, compile_filter
 
     if not isinstance(content, str):

@@ -1,4 +1,4 @@
-"""A compiled filter: which attributes it reads, and whether an event matches."""
+"""A compiled filter: the attributes it reads, and its test of an event."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from conduit_tasks.record.record import Origin
 
 View = Mapping[str, Any]
-"""Attributes of one event that it has (`record.cloudevents.view`)."""
+"""Attributes that one event has (`record.cloudevents.view`)."""
 
 
 @dataclass(frozen=True)
 class Matcher:
-    """`attributes`: the names it reads; None where that cannot be known, then the view must be whole."""
+    """A compiled filter. `attributes`: the names it reads; None if they are not known: then the view must be whole."""
 
     attributes: frozenset[str] | None
     matches: Callable[[View], bool]
     always: bool = False
-    """Whether it matches everything without looking: there are no filters."""
+    """Whether it matches every event without a test: there are no filters."""
 
     def mask(self, batch: pa.RecordBatch, origins: Sequence[Origin]) -> npt.NDArray[np.bool_] | None:
-        """Per row of a SPOOL_SCHEMA batch; None = all match. See `filters.batch.mask`."""
+        """Returns whether each row of a SPOOL_SCHEMA batch matches; None = all match. See `filters.batch.mask`."""
         from conduit_tasks.filters.batch import mask
 
         return mask(self, batch, origins)

@@ -1,1 +1,1 @@
-"""The ingest gateway: events over HTTP, answered when they are stored (SEMANTICS T2)."""
+"""The ingest gateway: takes events over HTTP and answers when they are stored (SEMANTICS T2)."""

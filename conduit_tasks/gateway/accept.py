@@ -1,7 +1,7 @@
-"""Connections are counted and timed from the moment on in which they are accepted, before any TLS.
+"""Acceptance of connections: they are counted and timed from the moment they are accepted, before any TLS.
 
-A server of asyncio tells its protocol of a connection once its handshake is done: whoever never begins one would be
-there without a limit. So connections are accepted here, and are asyncio's after they were counted.
+A server of asyncio tells its protocol of a connection only once the handshake is done: clients that never begin one
+would stay without a limit. So connections are accepted and counted here, and then handed to asyncio.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from conduit_tasks.gateway.protocol import Bounded, refusal
 log = logging.getLogger("conduit.gateway")
 
 OURS = 128
-"""Descriptors that are left to Redis, journals and files."""
+"""File descriptors that are reserved for Redis, journals and files."""
 PAUSE = 0.1
-"""Seconds until the next try where the machine had nothing to accept a connection with."""
+"""Seconds until the next try if the machine had no resources to accept a connection."""
 
 
 class Peers:
-    """How many connections there are, in all and of each address."""
+    """Number of connections, in all and of each address."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -37,7 +37,7 @@ class Peers:
         self._all = 0
 
     def enter(self, peer: str) -> bool:
-        """Whether there is room for one more of this address; it is counted then."""
+        """Counts one more connection of this address and returns True, or returns False if a limit is reached."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = self._limits.connections
         if files != resource.RLIM_INFINITY:
@@ -56,7 +56,8 @@ class Peers:
 
 
 class Accepting(uvicorn.Server):
-    """uvicorn's server of `bounded` protocols, which accepts by itself. A handshake has as long as a head."""
+    """uvicorn's server of `bounded` protocols, which accepts connections itself. The timeout of a TLS handshake is that
+    of a head."""
 
     def __init__(self, config: uvicorn.Config, limits: Limits) -> None:
         super().__init__(config)
@@ -65,10 +66,10 @@ class Accepting(uvicorn.Server):
         self._held: set[asyncio.Task[None]] = set()
         """A task for each connection, until its end."""
         self._coming: set[asyncio.Task[None]] = set()
-        """Those of them whose handshake is not done."""
+        """Tasks whose connection has not finished its handshake."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn listens at none: it would accept.
+        # No sockets for uvicorn: it would accept connections itself.
         await super().startup(sockets=[])
         for listener in sockets or []:
             listener.setblocking(False)
@@ -99,11 +100,11 @@ class Accepting(uvicorn.Server):
                     task.add_done_callback(tasks.discard)
             else:
                 self._turn_away(connection)
-            # Those who are here go on while others come.
+            # Lets the open connections go on while new ones come.
             await asyncio.sleep(0)
 
     async def _hold(self, connection: socket.socket, peer: str) -> None:
-        """One connection, from being accepted to its end."""
+        """Handles one connection, from its acceptance to its end."""
         loop, secure = asyncio.get_running_loop(), self.config.ssl
         seconds = self._limits.head_timeout
         tls: dict[str, Any] = (
@@ -118,7 +119,7 @@ class Accepting(uvicorn.Server):
             self._coming.discard(task)
             await protocol.ended.wait()
         except OSError:
-            # It ended before it began, or what it began was no handshake: nobody is there to be told.
+            # The connection ended before it began, or began without a TLS handshake: there is nobody to answer.
             pass
         finally:
             self._peers.leave(peer)
@@ -126,6 +127,6 @@ class Accepting(uvicorn.Server):
     def _turn_away(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
             if not self.config.ssl:
-                # With TLS, even to say no takes the handshake.
+                # With TLS, even a refusal needs the handshake.
                 detail = "close some, or send several requests over each"
                 connection.send(refusal(503, "Too many connections", detail))

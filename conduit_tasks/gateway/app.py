@@ -1,7 +1,7 @@
 """The ASGI application: `POST /ingest/<pipeline>/<connector>`, `GET /healthz`, `GET /readyz`.
 
-Plain ASGI: a framework's routing and objects would cost as much again as all that is done here (docs/benchmarks.md).
-Every refusal is a problem document (RFC 9457) that says what to do; a 2xx goes out only when the events are durable.
+Plain ASGI: a framework's routing and objects would double the cost of a request (docs/benchmarks.md). Every refusal is
+a problem document (RFC 9457) that says what to do; a 2xx goes out only when the events are durable.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RETRY_BACKLOG, RETRY_AWAY = 10, 2
-"""`Retry-After` in seconds: a run has to make room; Redis has to come back."""
+"""`Retry-After` in seconds: until a run has made room; until Redis is back."""
 
 _STORED = [(b"content-length", b"0")]
 
 
 @dataclass
 class Endpoint:
-    """One source as it is served."""
+    """One source that the gateway serves."""
 
     pipeline: str
     source: GatewaySource
@@ -61,7 +61,7 @@ class Refusal(Exception):
 
 
 class Gateway:
-    """`serve` says what is served: path → source."""
+    """The ASGI application. `serve` sets its sources by path."""
 
     def __init__(self, health: Health, limits: Limits = DEFAULT) -> None:
         self.endpoints: dict[str, Endpoint] = {}
@@ -74,13 +74,13 @@ class Gateway:
         self.room = Room(limits.memory)
 
     def serve(self, endpoints: dict[str, Endpoint]) -> None:
-        """These, from the next request on."""
+        """Serves these endpoints from the next request on."""
         self.endpoints = endpoints
         self.room.serve({endpoint.pipeline for endpoint in endpoints.values()})
 
     @property
     def in_flight(self) -> int:
-        """Bytes of requests that were received and not answered."""
+        """Bytes of requests that were received and not answered yet."""
         return self.room.used
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,7 +108,7 @@ class Gateway:
             await send({"type": "http.response.body"})
 
     async def _ingest(self, endpoint: Endpoint, scope: Scope, receive: Receive) -> int:
-        """Returns when the events of the request are durable, and how many they are; raises Refusal."""
+        """Returns the number of events in the request, once they are durable. Raises Refusal."""
         authorization = length = None
         for name, value in scope["headers"]:
             if name == b"authorization":
@@ -156,13 +156,13 @@ class Gateway:
 
 
 class _Taken:
-    """What one request has taken of the room."""
+    """Bytes that one request has taken of the room."""
 
     def __init__(self, room: Room, pipeline: str) -> None:
         self._room, self._pipeline, self._size = room, pipeline, 0
 
     def more(self, size: int) -> None:
-        """Raises Refusal where there is none."""
+        """Takes more bytes. Raises Refusal if there is no room."""
         if not self._room.take(self._pipeline, size):
             raise _busy()
         self._size += size
@@ -172,7 +172,7 @@ class _Taken:
 
 
 async def _read(scope: Scope, receive: Receive, most: int, taken: _Taken) -> bytes:
-    """The body; never holds more than `most` and what one read of the socket brings. The protocol bounds the time."""
+    """Returns the body; never holds more than `most` bytes and one read of the socket. The protocol bounds the time."""
     parts, size, room = [], 0, OVERHEAD
     while True:
         message = await receive()
@@ -191,7 +191,7 @@ async def _read(scope: Scope, receive: Receive, most: int, taken: _Taken) -> byt
 
 
 def _events(endpoint: Endpoint, scope: Scope, body: bytes) -> tuple[int, bytes]:
-    """How many events the request has, and they as a chunk. Raises Refusal."""
+    """Returns the number of events in the request, and the events as a chunk. Raises Refusal."""
     source = endpoint.source
     try:
         events = parse(scope["headers"], body, endpoint.webhooks, source.attributes_size)
@@ -263,7 +263,7 @@ def _bad(bad: BadEvent) -> Refusal:
 
 
 def _too_large(most: int) -> Refusal:
-    # Closed: what the producer goes on sending is not read.
+    # The connection is closed: the rest that the producer sends is not read.
     return Refusal(
         413, "Too large", f"a request may have {most} bytes (max-request-size)", headers={"Connection": "close"}
     )
@@ -288,7 +288,7 @@ def _away() -> Refusal:
 
 
 def _busy() -> Refusal:
-    # Closed: what the producer goes on sending is not kept.
+    # The connection is closed: the rest that the producer sends is not kept.
     headers = {"Retry-After": "1", "Connection": "close"}
     return Refusal(503, "Busy", "too many requests are on their way; send it again", headers=headers)
 

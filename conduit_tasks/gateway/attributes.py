@@ -1,7 +1,7 @@
-"""The context attributes of CloudEvents 1.0: which there are, what they may hold (specification, "Context Attributes").
+"""The context attributes of CloudEvents 1.0: names and permitted values (specification, "Context Attributes").
 
-This is the gateway's hot path. The PyPI package `cloudevents` reads the same formats; what it takes per event is more
-than the whole gateway does, and it does not check what an attribute holds (docs/benchmarks.md).
+This is the gateway's hot path. The PyPI package `cloudevents` reads the same formats, but needs more time per event
+than the whole gateway, and does not check the values of attributes (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from conduit_tasks.gateway.limits import CACHED
 from conduit_tasks.record.cloudevents import PREFIX
 
 ATTRIBUTES = 64 << 10
-"""Characters of an event's attributes, where nothing else is set."""
+"""Characters at most of an event's attributes, by default."""
 REQUIRED = ("id", "source", "type")
-"""Besides `specversion`."""
+"""Attributes that every event must have, besides `specversion`."""
 _META = {
     name: PREFIX + name
     for name in (
@@ -50,8 +50,8 @@ class BadEvent(Exception):
 
 
 def metadata(attributes: Mapping[str, Any], most: int = ATTRIBUTES) -> dict[str, str]:
-    """The attributes as a record's metadata, texts all; names and values together have `most` characters at most.
-    Raises BadEvent that names the one at fault."""
+    """Returns the attributes as a record's metadata, all as text; names and values together have `most` characters at
+    most. Raises BadEvent, which names the attribute at fault."""
     out: dict[str, str] = {}
     size = sum(map(len, attributes))
     for name, value in attributes.items():
@@ -68,7 +68,7 @@ def metadata(attributes: Mapping[str, Any], most: int = ATTRIBUTES) -> dict[str,
         else:
             raise BadEvent(f"attribute '{name}' is neither text, a boolean nor a whole number of 32 bits", name)
     if size > most:
-        # Before anything looks at them character by character.
+        # Checked before anything goes through them character by character.
         raise BadEvent(f"the attributes of an event may have {most} characters (max-attributes-size), not {size}")
     version = out.get("cloudevents.specversion")
     if version != "1.0":
@@ -82,7 +82,7 @@ def metadata(attributes: Mapping[str, Any], most: int = ATTRIBUTES) -> dict[str,
 
 
 def is_clean(head: bytes) -> bool:
-    """Whether JSON text has nothing that could be a control character in an attribute: the usual case, told at once."""
+    """Returns whether JSON text surely has no control character in an attribute: a fast check for the usual case."""
     return head.isascii() and b"\\" not in head and b"\x7f" not in head
 
 
@@ -118,7 +118,7 @@ def _check(out: Mapping[str, str]) -> None:
 
 
 def is_time(text: str) -> bool:
-    """Whether the text is a time of RFC 3339, leap seconds included."""
+    """Returns whether the text is a time of RFC 3339, leap seconds included."""
     found = _TIME.fullmatch(text)
     if not found:
         return False
@@ -129,7 +129,7 @@ def is_time(text: str) -> bool:
     return True
 
 
-# Texts come again and again; long ones do not, and a cache of them is a producer's to fill.
+# Short texts recur, so they are cached. Long ones do not, and with them a producer could fill the cache's memory.
 
 
 def _is_uri(text: str) -> bool:
@@ -141,7 +141,7 @@ def _is_media(text: str) -> bool:
 
 
 def is_json(content_type: str | None) -> bool:
-    """Whether data of this type is JSON in UTF-8; absent means JSON (CloudEvents JSON format, 3.1)."""
+    """Returns whether data of this type is JSON in UTF-8; absent means JSON (CloudEvents JSON format, 3.1)."""
     if content_type is None:
         return True
     return (_known_json if len(content_type) <= CACHED else _known_json.__wrapped__)(content_type)

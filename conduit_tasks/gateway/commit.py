@@ -1,7 +1,7 @@
 """Group commit: the chunks of many requests are stored in one call, then all are answered.
 
-While one call is on its way (and Redis fsyncs), the next requests gather; so the cost of an fsync is shared by whatever
-came in meanwhile, and a source's events are stored in the order in which their requests were read.
+While one call is on its way (and Redis fsyncs), the next requests gather and then share the cost of one fsync. A
+source's events are stored in the order in which their requests were read.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ log = logging.getLogger("conduit.gateway")
 LINGER = 0.002
 """Seconds that the first request of a group waits for others."""
 GROUP_BYTES, GROUP_REQUESTS, GROUP_CHUNKS = 4 << 20, 20_000, 2_000
-"""A group ends with the request that reaches this, or of chunks: Redis does nothing else while it stores one."""
+"""Limits of a group, in bytes, requests and, with a pipe, chunks: Redis does nothing else while it stores one."""
 CHUNK_BYTES = 64 << 10
-"""Requests share an entry of the stream up to this size."""
+"""Size up to which requests share an entry of the stream."""
 PATIENCE = 5.0
-"""Seconds for which a group is tried again while Redis is away; then its producers are told to come back."""
+"""Seconds for which a group is retried while Redis is away; then its producers are told to come back."""
 PAUSE = 0.1
 ANSWER = CALL + PATIENCE
-"""Seconds for one call that stores a group: more than Redis takes with all repetitions; a disk may hang for ever."""
+"""Timeout in seconds of one call that stores a group: more than Redis takes with all retries; a disk may hang for
+ever."""
 HELD = 1_000
-"""Requests of a source that may wait for an earlier one of their pipe."""
+"""Requests of a source that may wait for an earlier request of their pipe."""
 
 Add = Callable[[str, int, list[int], list[bytes], Budget], list[str | None]]
 """`IngestStore.add`: gateway, group, events of each chunk, chunks, budget; `PipedStore.add` alike."""
 
 
 class NotNext(ConduitError):
-    """An event's number is not the next of its pipe, and the one before did not come in time."""
+    """An event whose number is not the next of its pipe, and the one before did not come in time."""
 
 
 class TooManyLanes(ConduitError):
-    """An event is of a lane that is not known, and no further one may be."""
+    """An event of a new lane, although the limit of lanes is reached."""
 
 
 class Health:
-    """Whether Redis serves; told by every committer, mended by the server's probe."""
+    """State of Redis: every committer reports that it is away, the server's probe that it is back."""
 
     def __init__(self) -> None:
         self.away = ""
-        """Why it does not; "" = it does."""
+        """Reason why Redis does not serve; "" = it serves."""
         self.changed = asyncio.Event()
 
     def lost(self, reason: str) -> None:
@@ -84,10 +85,10 @@ class Committer:
     """Stores the events of one source; one group at a time."""
 
     def __init__(self, add: Add, budget: Budget, pool: Executor, health: Health, hold: float | None = None) -> None:
-        """`hold`: seconds that a request may wait for an earlier one of its pipe; None: there is no pipe."""
+        """Takes `hold`: seconds that a request may wait for an earlier one of its pipe; None: there is no pipe."""
         self.add, self.budget, self.hold = add, budget, hold
         self._pool, self._health = pool, health
-        # Groups are numbered per committer: after a restart of the gateway nothing is sent again.
+        # Groups are numbered per committer: a restarted gateway does not send a group again.
         self._gateway, self._group = secrets.token_hex(8), 0
         self._waiting: deque[_Request] = deque()
         self._held: list[_Request] = []
@@ -95,7 +96,7 @@ class Committer:
         self._context = copy_context()
 
     async def store(self, count: int, chunk: bytes) -> bool:
-        """True once the `count` events of the chunk are durable, False where the backlog is used up.
+        """Returns True once the `count` events of the chunk are durable, False if the backlog is full.
 
         Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again. Raises
         BrokerFull: none of them is stored. Raises NotNext, TooManyLanes.
@@ -113,7 +114,7 @@ class Committer:
                 await asyncio.sleep(LINGER)
                 full = await self._commit(_chunks(self._next(), CHUNK_BYTES if self.hold is None else 0))
                 if full:
-                    # A chunk of several that does not fit may hold some that do.
+                    # Of the requests in a chunk that does not fit, some may fit by themselves.
                     for some in portions(full, GROUP_CHUNKS):
                         await self._commit([[request] for request in some])
         finally:
@@ -125,7 +126,7 @@ class Committer:
         most = GROUP_REQUESTS if self.hold is None else GROUP_CHUNKS
         while self._waiting and size < GROUP_BYTES and len(group) < most:
             events += self._waiting[0].count
-            # Each may be of a lane of its own.
+            # Each event may have a lane of its own.
             if self.hold is not None and group and events > LANES:
                 break
             group.append(self._waiting.popleft())
@@ -133,7 +134,7 @@ class Committer:
         return group
 
     async def _commit(self, chunks: list[list[_Request]]) -> list[_Request]:
-        """Stores chunks and answers their requests; returns those of refused chunks that had more than one.
+        """Stores chunks and answers their requests; returns the requests of refused chunks that had more than one.
 
         Invariant 1: no request is answered before the call that stored it came back.
         """
@@ -143,7 +144,7 @@ class Committer:
             return []
         again: list[_Request] = []
         if self._held and any(id and id != WITHHELD for id in stored):
-            # What they wait for may be among it.
+            # The events that they wait for may have been stored now.
             self._waiting.extendleft(reversed([r for r in self._held if not r.stored.done()]))
             self._held.clear()
         for chunk, done in zip(chunks, stored, strict=True):
@@ -162,7 +163,8 @@ class Committer:
         return again
 
     async def _add(self, chunks: list[list[_Request]]) -> list[str | None] | None:
-        """What became of each chunk; None where it is not known, which their requests were told."""
+        """Stores the chunks in one call and returns the result of each. None if that failed or is not known; then their
+        requests were answered with the error."""
         counts = [sum(r.count for r in chunk) for chunk in chunks]
         blobs = [b"".join([r.chunk for r in chunk]) for chunk in chunks]
         loop = asyncio.get_running_loop()
@@ -173,19 +175,19 @@ class Committer:
                 )
                 return await asyncio.wait_for(storing, ANSWER)
             except TimeoutError:
-                # A disk that does not answer; what came of it is not known.
+                # A disk that does not answer: it is not known whether the group is stored.
                 late = BrokerUnavailable(f"it is not known after {ANSWER:g} s whether events are stored")
                 self._health.lost(str(late))
                 self._fail([*(r for chunk in chunks for r in chunk), *self._waiting], late)
                 self._waiting.clear()
                 return None
             except BrokerFull as error:
-                # It serves and has stored none of them; to try at once again would not help.
+                # Redis serves, but has stored none of them; an immediate retry would not help.
                 log.warning("a group of %d events was refused: %s", sum(counts), error)
                 self._fail([r for chunk in chunks for r in chunk], error)
                 return None
             except BrokerUnavailable as error:
-                # The same group under the same number: if the first call came through, this one changes nothing.
+                # Retries the group under the same number: if the first call came through, this one changes nothing.
                 if not self._health.away and loop.time() - chunks[0][0].since < PATIENCE:
                     await asyncio.sleep(PAUSE)
                     continue
@@ -199,7 +201,7 @@ class Committer:
                 return None
 
     def _hold(self, request: _Request) -> None:
-        """Lets a request wait for an earlier one; it was not confirmed, so forgetting it loses nothing."""
+        """Lets a request wait for an earlier one. It was not confirmed, so no data is lost if it is forgotten."""
         left = request.since + (self.hold or 0.0) - asyncio.get_running_loop().time()
         if left <= 0 or len(self._held) >= HELD:
             self._fail([request], NotNext("an earlier number is missing"))
@@ -221,13 +223,13 @@ class Committer:
                 request.stored.set_exception(error)
 
     async def drain(self) -> None:
-        """Waits until nothing is under way, for as long as a group may take."""
+        """Waits until no group is under way, at most the timeout of a group."""
         if self._working is not None:
             await asyncio.wait([self._working], timeout=ANSWER)
 
 
 def _chunks(group: list[_Request], most: int) -> list[list[_Request]]:
-    """Requests in order, several to a chunk up to `most` bytes; 0: each its own."""
+    """Returns the requests in order, in chunks of up to `most` bytes; 0: one request per chunk."""
     chunks: list[list[_Request]] = []
     room = 0
     for request in group:
@@ -247,7 +249,7 @@ class Bucket:
         self._level, self._at = max(rate, 1.0), time.monotonic()
 
     def take(self, events: int) -> float:
-        """0 where the events may pass, else the seconds until the next may."""
+        """Returns 0 if the events may pass, else the seconds until the next event may."""
         now = time.monotonic()
         self._level = min(max(self.rate, 1.0), self._level + (now - self._at) * self.rate)
         self._at = now
@@ -257,5 +259,5 @@ class Bucket:
         return 0.0
 
     def charge(self, events: int) -> None:
-        """Takes them whether they may pass or not: what a request turned out to hold beyond what was taken for it."""
+        """Takes events without a check: those that a request turned out to hold beyond the number taken before."""
         self._level -= events

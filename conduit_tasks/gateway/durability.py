@@ -1,10 +1,10 @@
-"""How durable an answer is: what Redis must do before a producer is told that its event is stored (SEMANTICS T1, T2).
+"""Durability of an answer: what Redis must do before a producer is told that its event is stored (SEMANTICS T1, T2).
 
-| mode | what an answer means |
+| mode | meaning of an answer |
 |---|---|
 | `always` | Redis wrote and fsynced its append-only file before it replied (`appendfsync always`) |
 | `waitaof` | the gateway waited for that fsync (`WAITAOF`, Redis 7.2) |
-| `declared` | as `always`, on the word of the user, where a managed server refuses CONFIG |
+| `declared` | as `always`, declared by the user because a managed server refuses CONFIG |
 | `everysec` | opted out by name: the last second is lost with the machine, and with Redis if its disk is slow |
 """
 
@@ -19,14 +19,15 @@ from conduit_tasks.broker.connection import Client, Durability, check_durability
 from conduit_tasks.errors import NotDurable
 
 Fsync = Literal["check", "always", "everysec"]
-"""What the user says (`--fsync`): ask the server; it is always; a second may be lost."""
+"""Setting of the user (`--fsync`): ask the server; it is `always`; a second may be lost."""
 Mode = Literal["always", "waitaof", "declared", "everysec"]
 WAITAOF_SINCE = (7, 2)
 _REWRITE = "no-appendfsync-on-rewrite"
 
 
 def check_answers(client: Client, redis_durability: str, fsync: Fsync) -> Mode:
-    """The mode in which this server is used. Raises NotDurable with what to set, ConfigError, BrokerUnavailable."""
+    """Returns the mode in which this server is used. Raises NotDurable, which says what to set, ConfigError,
+    BrokerUnavailable."""
     report = check_durability(client, redis_durability)
     if fsync == "everysec":
         return "everysec"
@@ -48,7 +49,7 @@ def check_answers(client: Client, redis_durability: str, fsync: Fsync) -> Mode:
 
 
 def _pauses(client: Client) -> bool:
-    """Whether fsync is left out while the append-only file is rewritten, `always` or not."""
+    """Returns whether Redis leaves out fsync while it rewrites the append-only file, even with `always`."""
     try:
         with reaching(client):
             answer: Any = client.config_get(_REWRITE)
@@ -58,6 +59,6 @@ def _pauses(client: Client) -> bool:
 
 
 def _has_waitaof(client: Client, report: Durability) -> bool:
-    # A pipeline of a cluster client does not promise that two commands use one connection.
+    # A cluster client's pipeline does not promise that two commands use one connection.
     version = tuple(int(n) for n in report.version.split(".")[:2])
     return version >= WAITAOF_SINCE and not isinstance(client, RedisCluster)

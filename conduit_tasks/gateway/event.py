@@ -1,12 +1,12 @@
-"""One event as bytes: what the gateway stores, and the source `gateway` reads back.
+"""One event as bytes: the gateway stores it, and the source `gateway` reads it back.
 
     <kind><metadata: a JSON object of texts>\\n<data>
 
 `kind` is `s` (data is a JSON object: structured), `r` (any other bytes: raw) or `n` (no data). Metadata are a record's:
-`cloudevents.<attribute>` as the producer gave it, and `opencdc.createdAt` (unix nanoseconds, when it came in) where the
+`cloudevents.<attribute>` as the producer gave it, and `opencdc.createdAt` (unix nanoseconds, when it came in) if the
 event has no time of its own. JSON has no line break inside a value, so the first one ends the metadata.
 
-A chunk is several of them, each behind its length in four bytes (little-endian).
+A chunk is several events, each after its length in four bytes (little-endian).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _LENGTH = struct.Struct("<I")
 
 
 def pack(kind: Kind, metadata: Mapping[str, str], data: bytes) -> bytes:
-    """See above."""
+    """Packs one event (format: see the module)."""
     return kind + orjson.dumps(metadata) + b"\n" + data
 
 
 def unpack(event: bytes) -> tuple[bool, dict[str, str], bytes | None]:
-    """Whether the data is structured, the metadata, the data or None.
+    """Returns whether the data is structured, the metadata, and the data or None.
 
-    An event's own time becomes `opencdc.createdAt`, so that it is what an interval selects by.
+    An event's own time becomes `opencdc.createdAt`, so that intervals select by it.
     """
     head, _, data = event.partition(b"\n")
     metadata: dict[str, str] = orjson.loads(head[1:])
@@ -50,18 +50,18 @@ def unpack(event: bytes) -> tuple[bool, dict[str, str], bytes | None]:
 
 
 def head(event: bytes) -> dict[str, str]:
-    """The metadata alone."""
+    """Returns the metadata alone."""
     metadata: dict[str, str] = orjson.loads(event[1 : event.index(b"\n")])
     return metadata
 
 
 def join(events: Iterable[bytes]) -> bytes:
-    """A chunk of these events."""
+    """Returns a chunk of these events."""
     return b"".join([part for event in events for part in (_LENGTH.pack(len(event)), event)])
 
 
 def split(chunk: bytes) -> list[bytes]:
-    """The events of a chunk."""
+    """Returns the events of a chunk."""
     out, at = [], 0
     while at < len(chunk):
         begin = at + HEAD

@@ -1,9 +1,9 @@
-"""The gateway's own copy of what it took in, for `durability: spool`: losing Redis then loses nothing (SEMANTICS X7).
+"""The gateway's own copy of events, for `durability: spool`: the loss of Redis then loses no event (SEMANTICS X7).
 
-Files beside the spool, one per gateway process and 64 MiB, appended to and fsynced after Redis stored a group and
-before its producers are answered. A record is a chunk with the id Redis gave it, so that it goes back under the same
-numbers: what the pipeline has planned already is not planned again. Files go when everything in them is acked and so
-in the spool.
+Files beside the spool, one per gateway process and 64 MiB, appended to and fsynced after Redis has stored a group and
+before its producers are answered. A record is a chunk with the id that Redis gave it. A restore keeps these numbers, so
+that events that the pipeline has planned already are not planned again. A file is removed when everything in it is
+acked, and so is in the spool.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ log = logging.getLogger("conduit.gateway")
 SEGMENT = 64 << 20
 """Bytes after which a new file is begun."""
 BATCH_BYTES, BATCH_CHUNKS = 4 << 20, 2_000
-"""What goes back to Redis in one call."""
+"""Limits of one call that puts chunks back into Redis."""
 _HEAD = struct.Struct("<4sQQIII")
 _MAGIC = b"CTJ1"
 _NAME = "name"
 
 
 class Journal:
-    """The journal of one source. `name` is its own, the same for every gateway that shares the folder; Redis keeps it,
-    so that one without it is known to have lost what is here. Raises BrokerUnavailable where it cannot be written."""
+    """The journal of one source. Its `name` is the same for every gateway that shares the folder. Redis keeps the name:
+    a Redis without it has lost the events of the journal. Raises BrokerUnavailable if the journal cannot be written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,10 +53,10 @@ class Journal:
             make_folders(folder)
             self.name = self._named()
         self.known = max((chunk.number for path in self._files() for chunk in _read(path, data=False)), default=0)
-        """The highest number here: a Redis that is behind it lost something."""
+        """The highest number in the journal: a Redis whose last number is lower has lost events."""
 
     def append(self, chunks: Sequence[Chunk]) -> None:
-        """Durable on return."""
+        """Appends chunks; they are durable on return. Raises BrokerUnavailable if they cannot be written."""
         if not chunks:
             return
         records = b"".join([_record(chunk) for chunk in chunks])
@@ -67,7 +67,7 @@ class Journal:
                 file.write(records)
                 os.fdatasync(file.fileno())
             except OSError:
-                # A torn record would hide what is appended behind it.
+                # A torn record would hide the records appended after it.
                 self._end()
                 os.truncate(file.name, at)
                 raise
@@ -77,11 +77,11 @@ class Journal:
                 self._end()
 
     def chunks(self) -> Iterator[Chunk]:
-        """Everything that is here, of every gateway process, by number."""
+        """Yields all chunks of the journal, of every gateway process, by number."""
         return heapq.merge(*(_read(path) for path in self._files()), key=lambda chunk: chunk.number)
 
     def clean(self, acked: int) -> None:
-        """Removes the files of which everything is acked; those of gateways that live are theirs to remove."""
+        """Removes the files whose chunks are all acked, but no file that another live gateway writes."""
         with self._lock, _writing(self.folder):
             if self._file is not None and self._newest <= acked:
                 self._end()
@@ -97,7 +97,7 @@ class Journal:
                         path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leaves nothing open."""
+        """Closes the open file."""
         with self._lock:
             self._end()
 
@@ -110,7 +110,7 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                # The first of several gateways names it.
+                # The first of several gateways sets the name.
                 os.link(side, path)
             except FileExistsError:
                 pass
@@ -127,7 +127,7 @@ class Journal:
             path = self.folder / f"{time.time_ns():020d}-{secrets.token_hex(4)}.journal"
             file = path.open("xb", buffering=0)
             lock(file)
-            # Another gateway that cleans may have found it before it was locked: nothing was in it yet.
+            # Another gateway may have removed the file before it was locked: it was still empty.
             if path.exists():
                 break
             file.close()
@@ -143,7 +143,7 @@ class Journal:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Turns what the disk says into BrokerUnavailable: producers are told to come back."""
+    """Turns errors of the disk into BrokerUnavailable: producers are told to come back."""
     try:
         yield
     except OSError as error:
@@ -163,7 +163,8 @@ def _record(chunk: Chunk) -> bytes:
 
 
 def _read(path: Path, *, data: bool = True) -> Iterator[Chunk]:
-    """The records of a file, up to a torn one: its producers were never answered. `data` False leaves it out."""
+    """Yields the chunks of a file, up to a torn one, whose producers were never answered. `data` False: without their
+    data."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -186,7 +187,7 @@ def _read(path: Path, *, data: bool = True) -> Iterator[Chunk]:
 
 
 class JournaledStore:
-    """`IngestStore.add` with a journal behind it; puts the journal back into a Redis that lost it."""
+    """An `IngestStore` with a journal; puts the journal back into a Redis that has lost it."""
 
     def __init__(self, store: IngestStore, journal: Journal, *, wait_fsync: bool = False) -> None:
         self.store, self.journal = store, journal
@@ -195,7 +196,7 @@ class JournaledStore:
     def add(
         self, gateway: str, group: int, counts: Sequence[int], chunks: Sequence[bytes], budget: Budget
     ) -> list[str | None]:
-        """As `IngestStore.add`; the journal is durable, too."""
+        """Stores chunks as `IngestStore.add` does, and makes them durable in the journal, too."""
         while True:
             try:
                 ids = self._add(
@@ -208,7 +209,7 @@ class JournaledStore:
         return ids
 
     def look(self) -> None:
-        """Puts back what Redis lost, and removes what it does not need any more."""
+        """Puts back the chunks that Redis has lost; if it has lost none, removes files that are not needed any more."""
         state = self.store.state()
         if state.get("journal") != self.journal.name or int(state.get("last", 0)) < self.journal.known:
             self.restore()
@@ -216,7 +217,7 @@ class JournaledStore:
             self.journal.clean(int(state["acked"]))
 
     def restore(self) -> None:
-        """May run twice at once: what is there already is left alone."""
+        """Puts the journal's chunks back into Redis. Two may run at once: chunks that are there already stay."""
         batch: list[Chunk] = []
         size = back = 0
         for chunk in self.journal.chunks():

@@ -1,6 +1,6 @@
-"""What producers may take of a gateway, also those without a token: heads, time, connections, memory.
+"""Limits on what producers use of a gateway, also those without a token: heads, time, connections, memory.
 
-Each is looked at before the work that it bounds.
+Each limit is checked before the work that it bounds.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from conduit_tasks.pipeline.units import parse_duration, parse_size
 T = TypeVar("T")
 
 FIELDS = 128
-"""Headers and trailers of a request."""
+"""Headers and trailers that a request may have."""
 PIPELINED = 16
 """Requests of one connection that may wait for the answer to the one before."""
 OVERHEAD = 16 << 10
-"""Bytes that a request takes beside its body."""
+"""Bytes that a request takes besides its body."""
 CACHED = 256
-"""Characters of a text that a cache remembers."""
+"""Characters at most of a text that is cached."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes in bytes, times in seconds."""
+    """Limits of a gateway: sizes in bytes, times in seconds."""
 
     head_size: int = 64 << 10
-    """Of what comes beside a request's body: first line, headers, trailers, and what parts chunks beyond what is usual;
-    more is answered with 431."""
+    """Size of a request besides its body: first line, headers, trailers, and more chunk framing than is usual; a larger
+    one is answered with 431."""
     head_timeout: float = 10.0
-    """In which a TLS handshake is done, and a head has to arrive, from the connection or the first byte on."""
+    """Time for a TLS handshake, and for a head to arrive, from the connection or the first byte on."""
     body_timeout: float = 30.0
-    """In which a body has to arrive, and its trailers."""
+    """Time for a body and its trailers to arrive."""
     connections: int = 4_096
-    """From being accepted on, before any TLS."""
+    """Connections at most, counted from their acceptance, before any TLS."""
     connections_per_peer: int = 1_024
-    """From one address; a proxy is one."""
+    """Connections at most from one address; a proxy counts as one."""
     memory: int = 256 << 20
-    """Of requests that were received and not answered. Half of it is parted equally among the pipelines."""
+    """Memory of requests that were received and not answered. Half of it is divided equally among the pipelines."""
 
     @classmethod
     def of(cls, **given: str) -> Limits:
-        """From the command's options. Raises ConfigError that names the one at fault."""
+        """Makes limits from the command's options. Raises ConfigError, which names the option at fault."""
         return cls(
             _read(given, "head_size", parse_size),
             _read(given, "head_timeout", parse_duration),
@@ -71,27 +71,27 @@ DEFAULT = Limits()
 
 
 class Room:
-    """The memory of requests. Half of it is the pipelines' own, in equal shares, and the other half is anybody's: one
-    pipeline's producers cannot take what another's need."""
+    """Memory of requests. Half of it belongs to the pipelines in equal shares, the other half is common: the producers
+    of one pipeline cannot take the share of another."""
 
     def __init__(self, most: int) -> None:
         self._most, self._own = most, most // 2
         self._of: Counter[str] = Counter()
         self._common = 0
-        """What pipelines use beyond their shares."""
+        """Bytes that pipelines use beyond their shares."""
 
     @property
     def used(self) -> int:
         return sum(self._of.values())
 
     def serve(self, pipelines: Iterable[str]) -> None:
-        """These have shares from now on."""
+        """Divides the shares among these pipelines from now on."""
         self._of = Counter({pipeline: used for pipeline, used in self._of.items() if used})
         self._own = self._most // 2 // max(1, len(set(pipelines)))
         self._common = sum(map(self._beyond, self._of.values()))
 
     def take(self, pipeline: str, size: int) -> bool:
-        """Whether so much is there for a request of this pipeline; it is taken then."""
+        """Takes memory for a request of this pipeline and returns True, or returns False if there is not enough."""
         now = self._of[pipeline]
         if now + size > self._own:
             common = self._common + self._beyond(now + size) - self._beyond(now)
@@ -102,7 +102,7 @@ class Room:
         return True
 
     def give(self, pipeline: str, size: int) -> None:
-        """Gives back what was taken."""
+        """Gives back memory that was taken."""
         now = self._of[pipeline]
         if now > self._own:
             self._common += self._beyond(now - size) - self._beyond(now)

@@ -1,4 +1,4 @@
-"""The gateway's own figures, of this process: on a port of its own, which producers do not see, and by OTLP."""
+"""Metrics of this gateway process: on a port of its own, which producers do not see, and by OTLP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conduit_tasks.metrics.definitions import GATEWAY, Sample, sample
 
 
 def samples(gateway: Gateway) -> list[Sample]:
-    """As of now."""
+    """Returns the current values."""
     # Copies: the event loop goes on counting.
     found = [sample("gateway_requests", n, path, str(status)) for (path, status), n in dict(gateway.answers).items()]
     found += [sample("gateway_events", n, path) for path, n in dict(gateway.taken).items()]
@@ -22,9 +22,10 @@ def samples(gateway: Gateway) -> list[Sample]:
 
 @contextmanager
 def told(gateway: Gateway, port: int, otlp_every: float) -> Iterator[None]:
-    """Served on a port of the loopback and sent by OTLP every so many seconds while the block runs; 0: not.
+    """Serves the metrics on a port of the loopback and sends them by OTLP every `otlp_every` seconds while the block
+    runs; 0: does not.
 
-    Raises OSError where the port is taken, ConfigError where OpenTelemetry is not installed.
+    Raises OSError if the port is taken, ConfigError if OpenTelemetry is not installed.
     """
 
     def read() -> list[Sample]:

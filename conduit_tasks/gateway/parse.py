@@ -1,6 +1,6 @@
-"""From a request to events as they are stored: CloudEvents over HTTP (binary, structured, batched) and plain JSON.
+"""Parser from requests to stored events: CloudEvents over HTTP (binary, structured, batched) and plain JSON.
 
-The mode is what the content type says (CloudEvents HTTP binding, 3): `application/cloudevents+json` structured,
+The content type sets the mode (CloudEvents HTTP binding, 3): `application/cloudevents+json` structured,
 `application/cloudevents-batch+json` batched; else `ce-` headers make it binary, and JSON without them is a webhook.
 A batch with a bad event is refused whole, so that its producer knows what is stored.
 """
@@ -22,12 +22,13 @@ from conduit_tasks.record.cloudevents_http import BATCHED, STRUCTURED
 
 _HEADER = b"ce-"
 Headers = Iterable[tuple[bytes, bytes]]
-"""As ASGI has them: names in lower case."""
+"""Headers as ASGI gives them: names in lower case."""
 
 
 @dataclass(frozen=True)
 class Webhooks:
-    """How plain JSON becomes an event. `id`, `type`: headers that hold them, in lower case; "" = none does."""
+    """Rules by which plain JSON becomes an event. `taken`: whether it is taken at all. `id`, `type`: headers that hold
+    them, in lower case; "" = none does."""
 
     taken: bool = True
     id: str = ""
@@ -35,7 +36,7 @@ class Webhooks:
 
 
 def parse(headers: Headers, body: bytes, webhooks: Webhooks = Webhooks(), most: int = ATTRIBUTES) -> list[bytes]:
-    """The events of a request, packed, in order. `most`: see `metadata`. Raises BadEvent."""
+    """Returns the events of a request, packed, in order. `most`: see `metadata`. Raises BadEvent."""
     content_type: str | None = None
     binary: dict[str, Any] = {}
     for name, value in headers:
@@ -87,7 +88,7 @@ def _batch(body: bytes, received: str, most: int) -> list[bytes]:
 
 
 def _structured(event: Any, received: str, most: int) -> bytes:
-    """CloudEvents JSON format: attributes beside `data` or `data_base64`."""
+    """Packs an event in the CloudEvents JSON format: attributes beside `data` or `data_base64`."""
     if event.__class__ is not dict:
         raise BadEvent("an event is a JSON object")
     data = event.pop("data", None)
@@ -110,7 +111,7 @@ def _structured(event: Any, received: str, most: int) -> bytes:
 
 
 def _binary(attributes: dict[str, Any], content_type: str | None, body: bytes, received: str, most: int) -> bytes:
-    """HTTP binding 3.1: attributes in headers, the body is the data, its type the content type."""
+    """Packs an event by HTTP binding 3.1: attributes in headers, data in the body, its type in Content-Type."""
     for reserved in ("data", "data_base64", "datacontenttype"):
         if reserved in attributes:
             raise BadEvent(f"ce-{reserved} is no attribute; the body and Content-Type say it", reserved)
@@ -122,7 +123,8 @@ def _binary(attributes: dict[str, Any], content_type: str | None, body: bytes, r
 
 
 def _webhook(headers: Headers, webhooks: Webhooks, content_type: str, body: bytes, received: str) -> bytes:
-    """JSON as it is: the record's own id, source and type, except where a header is said to hold them."""
+    """Packs JSON as it is. A configured header sets the event's id or type; without one the record's own apply, as for
+    its source."""
     meta: dict[str, str] = {}
     for attribute, wanted in (("id", webhooks.id), ("type", webhooks.type)):
         found = [value for name, value in headers if wanted and name == wanted.encode()]
@@ -162,7 +164,7 @@ def _packed(kind: Kind, meta: dict[str, str], data: bytes, received: str) -> byt
 
 
 def _header_value(attribute: str, value: bytes) -> str:
-    """HTTP binding 3.1.3.2: percent-encoded UTF-8; what older senders quote is unquoted."""
+    """Decodes a header by HTTP binding 3.1.3.2: percent-encoded UTF-8; the quotes of older senders are removed."""
     try:
         text = value.decode()
         if text[:1] == '"' and text[-1:] == '"' and len(text) > 1:

@@ -1,9 +1,9 @@
 """A pipe's receiver at ingest (SEMANTICS O5–O6r): per CloudEvents `source` and key, `sequence` decides what passes.
 
-The receivers are those of `conduit_tasks.pipes`; what they know lies in Redis and moves in the very call that stores
-the events, if it is still what the decision was made on: several gateways may serve one source, and a crash between
-the two cannot be. A continuous receiver's queue is the requests that wait for their answer: nothing in it was
-confirmed.
+The receivers are those of `conduit_tasks.pipes`. Their state is in Redis and changes in the same call that stores the
+events, provided that it is still the state on which the decision was made: several gateways may serve one source, and
+no crash can come between the two. The queue of a continuous receiver is the requests that wait for their answer: none
+of them was confirmed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from conduit_tasks.pipes.base import Message, Receiver
 from conduit_tasks.record.cloudevents import PREFIX
 
 WITHHELD = "withheld"
-"""In place of an id: not the next of its lane, so neither stored nor refused."""
+"""Answer in place of an id: not the next of its lane, so neither stored nor refused."""
 LANES = 2_000
-"""Lanes that one call moves at most: Redis looks at each, and does nothing else meanwhile."""
+"""Lanes that one call changes at most: Redis checks each, and does nothing else meanwhile."""
 NAME = 96
-"""Characters of a lane's name."""
+"""Characters at most of a lane's name."""
 STEPS = 1_000
-"""Calls in which a group is stored at most; each but the first because another gateway was quicker."""
+"""Calls at most in which a group is stored; each after the first because another gateway was quicker."""
 _SOURCE, _SEQUENCE, _TYPE = PREFIX + "source", PREFIX + "sequence", PREFIX + "sequencetype"
 
 
 def place(event: bytes, key: str) -> tuple[str, int]:
-    """The lane of a packed event, and its number in it. Raises BadEvent where it has none."""
+    """Returns the lane of a packed event, and its number in it. Raises BadEvent if it has none."""
     metadata = head(event)
     text = metadata.get(_SEQUENCE, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
@@ -42,15 +42,15 @@ def place(event: bytes, key: str) -> tuple[str, int]:
         )
     if metadata.get(_TYPE, "Integer") != "Integer":
         raise BadEvent("attribute 'sequencetype' is not Integer, the only one that has an order here", "sequencetype")
-    # A URI has no blank, so the two cannot run into each other.
+    # A URI has no blank, so source and key stay distinct.
     lane = f"{metadata.get(_SOURCE, '')} {metadata.get(PREFIX + key, '')}"
-    # Redis keeps the names: a long one by its hash, which has no blank and so is no other's name.
+    # Redis keeps the names: a long one as its hash, which has no blank and so equals no other name.
     return lane if len(lane) <= NAME else hashlib.sha256(lane.encode()).hexdigest(), int(text)
 
 
 @dataclass
 class _Group:
-    """A group on its way: what became of each request so far."""
+    """A group on its way, with the answer to each request so far."""
 
     number: int
     events: list[list[bytes]]
@@ -61,7 +61,8 @@ class _Group:
 
 @dataclass
 class _Call:
-    """What one call stores: requests in the order in which they pass, what passes of each, and its lanes' moves."""
+    """Content of one call: requests in the order in which they pass, the events of each that pass, and the moves (state
+    before and after) of its lanes. `after`: lane → state after the call."""
 
     requests: list[int] = field(default_factory=list)
     passing: list[list[bytes]] = field(default_factory=list)
@@ -70,11 +71,11 @@ class _Call:
 
 
 class PipedStore:
-    """`IngestStore.add` behind a receiver per lane. A request passes whole or waits whole.
+    """An `IngestStore` behind a receiver per lane. A request passes whole or waits whole.
 
-    `key`: the attribute beside `source` that makes a lane. Per request: the id of the last event stored, "" where all
-    of it had passed before, None where the backlog is used up, WITHHELD where an earlier number is missing, CROWDED
-    where it would be of one lane too many. `lanes`: see `IngestStore.add`.
+    `key`: the attribute that makes a lane, together with `source`. Answer per request: the id of the last event stored,
+    "" if all its events had passed before, None if the backlog is full, WITHHELD if an earlier number is missing,
+    CROWDED if it would need one lane too many. `lanes`: see `IngestStore.add`.
     """
 
     def __init__(
@@ -88,19 +89,19 @@ class PipedStore:
     ) -> None:
         self.store, self._receiver, self._key, self._lanes, self._wait = store, receiver, key, lanes, wait_fsync
         self._known: dict[str, str] = {}
-        """Lane → state as this gateway saw it last."""
+        """Lane → state that this gateway saw last."""
         self._group: _Group | None = None
 
     def add(
         self, gateway: str, group: int, counts: Sequence[int], chunks: Sequence[bytes], budget: Budget
     ) -> list[str | None]:
-        """As `IngestStore.add`, with requests as chunks."""
+        """Stores requests as `IngestStore.add` stores chunks; each chunk is one request."""
         if self._group is None or self._group.number != group:
             events = [split(chunk) for chunk in chunks]
             self._group = _Group(group, events, [WITHHELD] * len(chunks), list(range(len(chunks))))
             self._known.clear()
         work = self._group
-        # A call whose answer was lost is made again as it was: `work` and `_known` change only with an answer.
+        # A call whose answer was lost is repeated unchanged: `work` and `_known` change only with an answer.
         while call := self._decide(work):
             ids = self.store.add(
                 gateway,
@@ -126,9 +127,9 @@ class PipedStore:
         return work.answers
 
     def _decide(self, work: _Group) -> _Call | None:
-        """What passes now of the open requests; None where nothing does.
+        """Returns the call with the open requests that pass now; None if none does.
 
-        One that was withheld is looked at again behind what it waited for.
+        A request that has to wait is tried again after the others, which may hold the events that it waits for.
         """
         self._learn({place(e, self._key)[0] for n in work.open for e in work.events[n]})
         call = _Call(after=dict(self._known))
@@ -147,7 +148,8 @@ class PipedStore:
         return call if call.requests else None
 
     def _pass(self, events: list[bytes], call: _Call) -> list[tuple[str, str, str]] | None:
-        """The moves of its lanes, what passes added to the call; None where one of the events is not the next."""
+        """Adds the events of a request that pass to the call and returns the moves of their lanes; None if one of the
+        events is not the next."""
         passing, receivers = [], {}
         for event in events:
             lane, number = place(event, self._key)

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with limits on what comes beside the bodies of requests: heads, trailers, what parts chunks.
+"""uvicorn's HTTP protocol with limits on everything besides the bodies of requests: heads, trailers, chunk framing.
 
-uvicorn with httptools keeps them of any size, for any time, of anybody. Here both are bounded by one rule; what is
-refused is a problem document and the end of its connection. How many connections there are is bounded by `accept`.
+uvicorn with httptools keeps these for every client, of any size, for any time. Here size and time are limited; a
+refusal is a problem document and the end of the connection. `accept` limits the number of connections.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from conduit_tasks.gateway.limits import FIELDS, PIPELINED, Limits
 
-# Whoever sends nonsense does not fill the log.
+# Clients that send nonsense must not fill the log.
 _QUIET = logging.getLogger("conduit.gateway.http")
 _QUIET.setLevel(logging.ERROR)
 
 
 PIECE = 16 << 10
-"""Bytes that are parsed at once: of a piece in which a request ends, it is not known how much is the next one's."""
+"""Bytes that are parsed at once: if a request ends in a piece, it is not known how much belongs to the next request."""
 FRAME = 8
-"""Bytes beside a body that each of its bytes allows: a chunk of one byte has five, and a line of JSON far fewer."""
+"""Bytes of framing that are allowed for each byte of a body: a chunk of one byte has five, a line of JSON far fewer."""
 
 LATE = "late"
-"""In a request's state: its body did not come in time, and its producer was told so."""
+"""Key in a request's state: its body did not come in time, and its producer was told so."""
 
 
 class _Refused(Exception):
-    """Raised inside the parser's callbacks, which ends the parse; the protocol knows what to say."""
+    """Exception in the parser's callbacks that ends the parse; the protocol has the answer in `_refusal`."""
 
 
 class Bounded(HttpToolsProtocol):
     """One connection. `limits` is set by `bounded`.
 
-    What comes beside a request's body has `head_size` bytes, and `FRAME` more for each byte of the body. It is counted
-    twice, both never too high: what the parser tells of (`_told`), and the pieces without their bodies (`_beside`),
-    where what never becomes whole is found as well.
+    A request may have `head_size` bytes besides its body, and `FRAME` more for each byte of the body. They are counted
+    in two ways, neither of which counts too many: the bytes that the parser reports (`_told`), and the received bytes
+    less those of bodies (`_beside`), which also counts headers that never become whole.
     """
 
     limits: Limits
@@ -47,9 +47,9 @@ class Bounded(HttpToolsProtocol):
         super().__init__(*args, **more)
         self.logger = _QUIET
         self.ended = asyncio.Event()
-        """Whether the connection was made and is lost."""
+        """Event that is set when the connection is lost."""
         self._between = True
-        """From the end of a message to the end of the next one's head."""
+        """Whether the parser is between the end of a message and the end of the next one's head."""
         self._begun = False
         """Whether a head has begun and not ended."""
         self._ended_within = False
@@ -94,7 +94,7 @@ class Bounded(HttpToolsProtocol):
             self._wait(self.limits.head_timeout)
 
     def _idle(self) -> bool:
-        """Whether nobody works on an answer."""
+        """Returns whether no answer is being made."""
         return self.cycle is None or self.cycle.response_complete
 
     # The parser's callbacks
@@ -116,7 +116,7 @@ class Bounded(HttpToolsProtocol):
             self._end(*self._too_large())
         if self._between:
             super().on_header(name, value)
-        # Trailers come after the token was looked at, and are no part of the event.
+        # Trailers are left out: they come after the token was checked, and are no part of the event.
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
@@ -138,7 +138,7 @@ class Bounded(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._between and not self.transport.is_closing():
-            # Answered before its body came: that is not waited for without an end.
+            # The request was answered before its body came: the wait for the body needs a limit, too.
             self._wait(self.limits.body_timeout)
 
     # Refusing
@@ -158,8 +158,8 @@ class Bounded(HttpToolsProtocol):
         self._stop_waiting()
         if self._idle() if self._between else not (self._idle() or self.pipeline):
             self.transport.write(refusal(status, title, detail))
-        # Otherwise it would be taken for the answer to another request: to one before, or, where this one was answered
-        # before its body came, to the next one.
+        # Otherwise the client would take it for the answer to another request: to an earlier one, or, if this one was
+        # answered before its body came, to the next one.
         self.transport.close()
 
     # Waiting
@@ -190,12 +190,12 @@ class Bounded(HttpToolsProtocol):
 
 
 def refusal(status: int, title: str, detail: str) -> bytes:
-    """The last answer of a connection."""
+    """Returns the last answer of a connection."""
     body = orjson.dumps({"title": title, "status": status, "detail": detail})
     head = f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\ncontent-length: {len(body)}\r\n"
     return head.encode() + b"connection: close\r\n\r\n" + body
 
 
 def bounded(limits: Limits) -> type[Bounded]:
-    """The protocol of a server with these limits."""
+    """Returns the protocol class of a server with these limits."""
     return cast("type[Bounded]", type("BoundedProtocol", (Bounded,), {"limits": limits}))

@@ -1,7 +1,7 @@
-"""The process of `conduit gateway`: which sources it serves, whether Redis is fit, and a shutdown that answers all.
+"""The process of `conduit gateway`: the sources that it serves, checks of Redis, and a shutdown that answers all.
 
-The pipeline files are looked at again when they change, so that a new source is served without a restart; tokens are
-looked up again with them, and at the latest every minute.
+The pipeline files are read again when they change, so that a new source is served without a restart; tokens are looked
+up again with them, and at least every minute.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ THREADS = 8
 
 @dataclass(frozen=True)
 class Options:
-    """How to listen. `tls`: certificate and key. `grace`: seconds in which a shutdown answers what it took. `idle`:
-    also begin where no pipeline has a source to serve (yet)."""
+    """Options of the process. `tls`: certificate and key. `grace`: seconds in which a shutdown answers the requests
+    that were taken. `idle`: also start if no pipeline has a source to serve (yet)."""
 
     host: str
     port: int
@@ -74,14 +74,14 @@ class Options:
 
 @dataclass(frozen=True)
 class _Found:
-    """One gateway source of the files, its tokens resolved."""
+    """One gateway source of the pipeline files, with its tokens."""
 
     pipeline: str
     connector: str
     source: GatewaySource
     tokens: Tokens
     journal: Path | None
-    """Where its journal is (`durability: spool`)."""
+    """Folder of its journal (`durability: spool`); None without one."""
 
     @property
     def path(self) -> str:
@@ -89,11 +89,12 @@ class _Found:
 
 
 class Service:
-    """Runs until told to stop. Raises ConfigError, NotDurable, BrokerUnavailable where it cannot begin."""
+    """The gateway, from its start to a signal to stop. Raises ConfigError, NotDurable, BrokerUnavailable if it cannot
+    start."""
 
     def __init__(self, settings: Settings, options: Options) -> None:
         self.settings, self.options = settings, options
-        # No retries in the client: the committer repeats a group under its number, and answers its producers in time.
+        # No retries in the client: the committer retries a group under its number, and answers its producers in time.
         self.client: Client = connect(settings, retries=0)
         self.mode: Mode = check_answers(self.client, settings.redis_durability, options.fsync)
         self._pool = ThreadPoolExecutor(THREADS, "store")
@@ -102,7 +103,7 @@ class Service:
         self._looked: tuple[Any, float] = ((), 0.0)
 
     def run(self, listening: Callable[[str, list[str]], None]) -> None:
-        """Serves; `listening(url, paths)` is called once, when it is ready."""
+        """Serves until told to stop; calls `listening(url, paths)` once, when it is ready."""
         import uvloop
 
         try:
@@ -160,7 +161,7 @@ class Service:
         return Path(self.settings.path(self.settings.pipelines))
 
     def _find(self) -> list[_Found] | None:
-        """The gateway sources of the files as they are now; None where nothing changed."""
+        """Returns the current gateway sources of the pipeline files; None if nothing has changed."""
         seen = tuple((f.name, s.st_mtime_ns, s.st_size) for f in pipeline_files(self._folder) if (s := f.stat()))
         last, at = self._looked
         if seen == last and time.monotonic() - at < REFRESH:
@@ -188,7 +189,7 @@ class Service:
             add = self._adding(one)
             committer = self._committers.get(one.path)
             if committer is None:
-                # A group is stored by a task of its own, which takes this along.
+                # The committer's own task stores a group; it takes these fields of the log along.
                 with about(pipeline=one.pipeline, source=one.connector):
                     committer = Committer(add, one.source.budget, self._pool, gateway.health)
                 self._committers[one.path] = committer
@@ -224,7 +225,7 @@ class Service:
         return Path(root) / folder_name(pipeline.id) / f"gateway.{folder_name(source.id)}"
 
     def _look(self) -> None:
-        """What Redis lost of the journals goes back also while nobody sends anything."""
+        """Puts back what Redis has lost of the journals; needed while nobody sends anything."""
         for store in list(self._journaled.values()):
             store.look()
 
@@ -241,7 +242,7 @@ class Service:
                 self._serve_these(gateway, found)
 
     async def _probe(self, health: Health) -> None:
-        """Redis is asked again whether it keeps what it is given: it may have come back as another one."""
+        """Checks a Redis that was away for its durability again: it may have come back as another server."""
         while True:
             await health.changed.wait()
             await asyncio.sleep(PROBE)
@@ -259,7 +260,7 @@ class Service:
 
 
 class _Server(Accepting):
-    """Ends with exit code 0 when it was asked to stop, and says so at /readyz meanwhile."""
+    """Server that ends with exit code 0 when it was asked to stop, and shows at /readyz meanwhile that it stops."""
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway, limits: Limits) -> None:
         super().__init__(config, limits)
@@ -268,7 +269,7 @@ class _Server(Accepting):
     def handle_exit(self, sig: int, frame: Any) -> None:
         self._gateway.stopping = True
         super().handle_exit(sig, frame)
-        # uvicorn would raise it again in the end, and the process would not end by itself.
+        # uvicorn would raise the signal again in the end, and that would end the process.
         self._captured_signals.clear()
 
 

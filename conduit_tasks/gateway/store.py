@@ -1,4 +1,4 @@
-"""What a gateway source holds in Redis: the events taken in and not yet acked (`broker/scripts/ingest_*.lua`)."""
+"""Events of a gateway source in Redis: taken in and not yet acked (`broker/scripts/ingest_*.lua`)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from conduit_tasks.errors import BrokerUnavailable, ConduitError, SourceError
 from conduit_tasks.gateway.event import split
 
 REMEMBERED = 3600
-"""Seconds for which a group that is sent again is known; a gateway gives up within seconds."""
+"""Seconds for which Redis recognises a group that is sent again; a gateway gives up within seconds."""
 SLICE_RECORDS, SLICE_BYTES = 50_000, 32 << 20
-"""What one task reads."""
+"""Limits of a slice, which one task reads."""
 PAGE_ENTRIES, PAGE_BYTES = 5_000, 4 << 20
-"""What one answer of Redis holds while a slice is read."""
+"""Limits of one answer of Redis while a slice is read."""
 MOVED = "moved"
-"""In place of an id: a lane was not in the state that the caller saw."""
+"""Answer in place of an id: a lane was not in the state that the caller saw."""
 CROWDED = "crowded"
-"""In place of an id: more lanes would be known than may be."""
+"""Answer in place of an id: there would be more lanes than the limit."""
 FSYNC_WAIT_MS = 4000
-"""Below the socket's timeout."""
+"""Timeout of WAITAOF, below the socket's timeout."""
 
 
 class JournalLost(ConduitError):
-    """Redis does not know of a gateway's journal: what that holds has to be put back first."""
+    """A Redis that does not know a gateway's journal: the journal's chunks have to be put back first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some events under the id they have in Redis. `number`: of the last; `total`: bytes ever, up to and with it."""
+    """Some events under their id in Redis. `number`: of the last event; `total`: bytes of all events ever up to it,
+    inclusive."""
 
     number: int
     total: int
@@ -48,7 +49,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be stored and not yet acked (C13)."""
+    """Limit of events that are stored and not yet acked (C13)."""
 
     records: int
     bytes: int
@@ -56,14 +57,14 @@ class Budget:
 
 @dataclass(frozen=True)
 class Held:
-    """What is stored and not yet acked."""
+    """Events that are stored and not yet acked."""
 
     records: int
     bytes: int
 
 
 class IngestStore(BrokerBase):
-    """The events of one gateway source. `redis` answers in text, except for `entries`, which wants a raw client."""
+    """The events of one gateway source. `redis` answers in text, except for `entries`, which needs a raw client."""
 
     def __init__(self, pipeline: str, source: str, redis: Client) -> None:
         super().__init__(pipeline, redis)
@@ -83,15 +84,15 @@ class IngestStore(BrokerBase):
         moves: Sequence[Sequence[tuple[str, str, str]]] = (),
         lanes: tuple[int, float] = (0, 0.0),
     ) -> list[str | None]:
-        """Stores chunks of events (`event.join`; `counts`: how many each has); per chunk the id it was stored under.
+        """Stores chunks of events (`event.join`; `counts`: events of each) and returns the id of each stored chunk.
 
-        Each whole or not at all, None where the backlog is used up. `group` counts the calls of one gateway process;
-        the same one again changes nothing. `wait_fsync`: returns when the append-only file is on disk (WAITAOF).
-        `journal`, `known`: name and highest number of the journal that Redis must know (JournalLost where it does not).
-        `moves`: per chunk (lane, state it must have, state it gets); MOVED in place of an id where one is another.
-        `lanes`: how many may be known, and the seconds of silence after which one is forgotten; CROWDED where there
-        would be more.
-        Raises BrokerUnavailable: whether it was stored is then not known.
+        A chunk is stored whole or not at all: None if the backlog is full. `group` counts the calls of one gateway
+        process; a repeated call with the same number changes nothing. `wait_fsync`: returns when the append-only file
+        is on disk (WAITAOF). `journal`, `known`: name and highest number of the journal that Redis must know (else
+        JournalLost). `moves`: per chunk (lane, state it must have, state it gets); MOVED in place of an id if a lane
+        has another state. `lanes`: number of lanes at most, and the seconds of silence after which a lane is forgotten;
+        CROWDED if there would be more.
+        Raises BrokerUnavailable: it is then not known whether the chunks are stored.
         """
         keys = {
             **self._streams(),
@@ -131,13 +132,14 @@ class IngestStore(BrokerBase):
         return ids
 
     def lanes(self, names: Sequence[str]) -> list[str]:
-        """State of each lane's receiver; "" where there is none yet."""
+        """Returns the state of each lane's receiver; "" if there is none yet."""
         with reaching(self.redis):
             found: Any = self.redis.hmget(self.keys.ingest_index(self.source), list(names))
         return [state or "" for state in found]
 
     def restore(self, journal: str, chunks: Sequence[Chunk]) -> int:
-        """Puts chunks of a journal back, ascending; what is there stays. The last call gives the journal's name."""
+        """Puts chunks of a journal back, in ascending order, and returns their number; chunks that are there stay. The
+        last call gives the journal's name."""
         ids, counts = [c.id for c in chunks], [c.count for c in chunks]
         data = [c.data for c in chunks]
         return int(
@@ -145,7 +147,7 @@ class IngestStore(BrokerBase):
         )
 
     def _streams(self) -> dict[str, str]:
-        """The keys that every script of a gateway source has."""
+        """Returns the keys that every script of a gateway source uses."""
         return {
             "stream": self.keys.ingest(self.source),
             "sizes": self.keys.ingest_sizes(self.source),
@@ -153,17 +155,18 @@ class IngestStore(BrokerBase):
         }
 
     def state(self) -> dict[str, str]:
-        """What Redis knows of the source, as it is stored."""
+        """Returns the state of the source in Redis, as it is stored."""
         return self.hash(self.keys.ingested(self.source))
 
     def held(self) -> Held:
-        """What is stored and not yet acked."""
+        """Returns the amount that is stored and not yet acked."""
         state = self.state()
         last, acked, size, removed = (int(state.get(name, 0)) for name in ("last", "acked", "bytes", "acked_bytes"))
         return Held(last - acked, size - removed)
 
     def plan(self, after: int | None, limit: Limit) -> list[Slice]:
-        """Slices past number `after` within `limit`; one event is planned even where it is larger than the bytes."""
+        """Returns slices past number `after` within `limit`; one event is planned even if it is larger than the
+        limit."""
         holes, first, *pairs = self.run(
             scripts.INGEST_PLAN,
             self._streams(),
@@ -180,14 +183,14 @@ class IngestStore(BrokerBase):
         return slices
 
     def entries(self, slice: Slice) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Exactly the events of the slice, (position, event) in order, in pages.
+        """Yields exactly the events of the slice, (position, event) in order, in pages.
 
-        Raises SourceError where one is missing.
+        Raises SourceError if one is missing.
         """
         stream = self.keys.ingest(self.source)
         at, end, before, wide = int(slice.start) + 1, int(slice.end), -1, 16
         while at <= end:
-            # Redis copies what one command reads: so much of it that this is known to be a page, else one entry.
+            # Redis copies everything that one command reads: so it reads what is known to fit a page, else one entry.
             until = self._within_a_page(at, min(end, at + wide - 1), before)
             with reaching(self.redis):
                 found: Any = self.redis.xrange(stream, str(at), until or "+", count=PAGE_ENTRIES if until else 1)
@@ -213,8 +216,9 @@ class IngestStore(BrokerBase):
             wide = 2 * (at - begin)
 
     def _within_a_page(self, at: int, to: int, before: int) -> bytes | None:
-        """The id of an entry, at event `to` or earlier: those from event `at` up to it are one, or PAGE_BYTES together.
-        `before`: bytes of all before them; -1: not known. None where the sizes do not say it."""
+        """Returns the id of the entry, at event `to` or earlier, with which a page that begins at event `at` ends: one
+        entry, or several of at most PAGE_BYTES. `before`: bytes of all entries before the page; -1: not known. None if
+        the sizes in Redis do not say it."""
         while (holding := self._holding(at if before < 0 else to)) is not None:
             id, first, size, own = holding
             if before < 0:
@@ -226,7 +230,8 @@ class IngestStore(BrokerBase):
         return None
 
     def _holding(self, event: int) -> tuple[bytes, int, int, int] | None:
-        """Of the entry that holds an event: its id and first event, bytes up to and with it, and its own."""
+        """Returns the id of the entry that holds an event, its first event, the bytes of all entries up to it
+        inclusive, and its own bytes."""
         with reaching(self.redis):
             found: Any = self.redis.xrange(self.keys.ingest_sizes(self.source), str(event), "+", count=1)
         for id, fields in found:
@@ -237,6 +242,6 @@ class IngestStore(BrokerBase):
         return None
 
     def ack(self, to: int) -> None:
-        """Removes the events up to number `to`; nothing where they are gone already."""
+        """Removes the events up to number `to`; does nothing if they are gone already."""
         while self.run(scripts.INGEST_ACK, self._streams(), to=to)[0]:
             pass

@@ -1,4 +1,4 @@
-"""The tokens that producers show: where they come from, and whether one is right. They are never logged or stored."""
+"""The tokens of producers: their origin and their check. They are never logged or stored."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ class Tokens:
 
     @property
     def needed(self) -> bool:
-        """False where everybody may send."""
+        """Whether a token is needed; False if everybody may send."""
         return bool(self._digests)
 
     def accept(self, authorization: bytes | None) -> bool:
-        """Whether `Authorization: Bearer <token>` has a right one. Takes as long for a wrong as for a right one."""
+        """Returns whether `Authorization: Bearer <token>` has a right token. Takes the same time for a wrong one."""
         if authorization is None or authorization[: len(SCHEME)].lower() != SCHEME:
             return not self._digests
         shown = hashlib.sha256(authorization[len(SCHEME) :].strip()).digest()
-        # All are compared: which one it was is not told by the time it takes.
+        # All are compared, so that the time does not reveal which one matched.
         return sum(hmac.compare_digest(shown, digest) for digest in self._digests) > 0 or not self._digests
 
 
 def resolve(places: Sequence[tuple[str, str]]) -> Tokens:
-    """The tokens in these places, (env | connection | variable, name). Raises ConfigError naming the empty one."""
+    """Returns the tokens from these places, (env | connection | variable, name). Raises ConfigError, which names the
+    place without a token."""
     return Tokens([_one(kind, name) for kind, name in places])
 
 

@@ -1,1 +1,1 @@
-"""The delivery ledger: what became of every record range at every destination in every attempt (SEMANTICS X5)."""
+"""The delivery ledger: outcome of every record range at every destination in every attempt (SEMANTICS X5)."""

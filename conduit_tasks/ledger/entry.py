@@ -1,8 +1,8 @@
 """One delivery attempt as rows of the ledger (SEMANTICS X5).
 
 An attempt is one delivery of one micro-batch to one destination. It becomes one row per range of records with the same
-outcome: acked, nacked (by class of error), open. Its rows together cover everything that was open when it began. Kept
-per range, so that an attempt costs a few hundred bytes, whatever it delivered.
+outcome: acked, nacked (by class of error), open. Its rows together cover everything that was open when it began. As
+rows are per range, an attempt costs a few hundred bytes, however many records it delivered.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ SCHEMA = pa.schema(
         *((name, pa.int64()) for name in COUNTS),
     ]
 )
-"""Columns of the ledger; docs/ledger.md says what each means."""
+"""Columns of the ledger; docs/ledger.md explains them."""
 
 
 @dataclass
 class Attempt:
-    """What is known of an attempt when it begins. `open`: the seqs that it is to settle; `id` is unique."""
+    """An attempt as it begins. `open`: the seqs that it is to settle; `id` is unique."""
 
     destination: str
     micro_batch: int
@@ -72,7 +72,7 @@ class _Nacked:
 
 
 class Tally:
-    """Gathers what is confirmed while an attempt runs, then gives its rows. One call at a time."""
+    """Collector of an attempt's confirms, from which it makes the rows. One call at a time."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -80,7 +80,7 @@ class Tally:
         self._counts = Counts()
 
     def told(self, settled: Settled) -> None:
-        """These ranges are confirmed."""
+        """Adds ranges that are confirmed."""
         from conduit_tasks.delivery.work import add
 
         self._settled = self._settled.add(settled.ranges)
@@ -91,7 +91,7 @@ class Tally:
             known.sends = max(known.sends, letter.attempts)
 
     def table(self, error: BaseException | None = None) -> pa.Table:
-        """The attempt, which ended just now, by `error` or well."""
+        """Returns the rows of the attempt, which ended just now: with `error`, or successfully."""
         ended = time.time()
         attempt = self.attempt
         base = {
@@ -124,7 +124,7 @@ class Tally:
 
 
 def unrecorded(attempt: Attempt, ranges: RangeSet) -> pa.Table:
-    """Rows for ranges that are confirmed although no attempt wrote of them: it was killed, or could not."""
+    """Returns rows for confirmed ranges that no attempt has recorded: it was killed, or could not write."""
     base = {
         "destination": attempt.destination,
         "micro_batch": attempt.micro_batch,
@@ -144,7 +144,7 @@ def _ranges(ranges: RangeSet, outcome: str, **more: Any) -> Iterator[dict[str, A
 
 
 def _status(error: BaseException | None) -> str:
-    """How an attempt ended: done, waiting (the destination is down), stopped, fenced, failed."""
+    """Returns the status of an attempt: done, waiting (the destination is down), stopped, fenced, failed."""
     if error is None:
         return "done"
     kinds = ((Unavailable, "waiting"), (PipelineStopped, "stopped"), (Fenced, "fenced"))

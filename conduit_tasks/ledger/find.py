@@ -1,4 +1,4 @@
-"""Which number a record has: by its id, or by its index in a source partition (SEMANTICS X5)."""
+"""Look-up of a record's number, by its id or by its index in a source partition (SEMANTICS X5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conduit_tasks.spool.spool import Spool
 
 @dataclass(frozen=True)
 class Place:
-    """A record's place: its micro-batch and its number in it, and where it came from."""
+    """A record's place: its micro-batch, its number in that, and its origin."""
 
     micro_batch: int
     seq: int
@@ -22,21 +22,22 @@ class Place:
 
 
 class Search:
-    """Looks for the records with an id in what the spool still holds, some micro-batches at a time.
+    """Search for the records with one id in the micro-batches that the spool still holds, some at a time.
 
-    Ids are in no file: each record's is made from its position. A sealed micro-batch never changes, so each is gone
-    through once, however often it is asked.
+    Ids are in no file: a record's id is made from its position. A sealed micro-batch never changes, so each is searched
+    once, however often `look` is called.
     """
 
     def __init__(self, spool: Spool, pipeline: str, id: str) -> None:
         self._spool, self._pipeline, self._id = spool, pipeline, id.strip().lower()
         self._seen: dict[str, list[Place]] = {}
         self.left = 0
-        """Micro-batches that were not gone through yet."""
+        """Number of micro-batches that were not searched yet."""
 
     def look(self, most: int | None = None) -> list[Place]:
-        """Places found so far, newest first; several where the record was read again (after its source was, or Redis
-        was rebuilt). Ends with the micro-batch in which `most` records were gone through; None = all."""
+        """Continues the search and returns the places found so far, newest first; several if the record was read again
+        (after its source was, or Redis was rebuilt). Stops after the micro-batch in which `most` records were searched;
+        None = all."""
         paths = [
             path
             for number in reversed(self._spool.micro_batches(self._pipeline))
@@ -73,9 +74,9 @@ class Search:
 
 
 def by_index(spool: Spool, pipeline: str, micro_batch: int, index: int) -> list[Place]:
-    """The records of a micro-batch with this index: one per source partition that has it.
+    """Returns the records of a micro-batch with this index: one per source partition that has it.
 
-    Raises ConduitError where the micro-batch is not in the spool any more.
+    Raises ConduitError if the micro-batch is not in the spool any more.
     """
     path = spool.sealed(pipeline, micro_batch)
     if path is None:

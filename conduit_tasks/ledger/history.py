@@ -16,26 +16,28 @@ from conduit_tasks.spool.spool import Spool
 
 
 class UnknownRecord(ConfigError):
-    """No record has this id, in what is still kept; ask for one that the spool or the dead letters still hold."""
+    """The error that no record still kept has this id; ask for one that the spool or the dead letters still hold."""
 
 
 AT_ONCE = 500_000
-"""Records that one call of the API goes through: a second or two of one core."""
+"""Limit of records that one call of the API searches: a second or two of one core."""
 REMEMBERED = 16
-"""Searches that are gone on with where they are asked for again."""
+"""Number of searches that are kept, to be continued by the next call."""
 
 _lock = threading.Lock()
 _searches: OrderedDict[tuple[str, str, str], Search] = OrderedDict()
 
 
 def places_of(spool: Spool, pipeline: str, record: str) -> list[Place]:
-    """Where the record with this id was, newest first. Raises UnknownRecord where nothing that is kept has it."""
+    """Returns the places of the record with this id, newest first. Raises UnknownRecord if no record kept has it."""
     return Search(spool, pipeline, record).look() or _dead(pipeline, record)
 
 
 def places_so_far(spool: Spool, pipeline: str, record: str) -> tuple[list[Place], int]:
-    """The same, at a bounded cost: `AT_ONCE` records are gone through, and the next call with this id goes on from
-    there. Also how many micro-batches are left. One search runs at a time."""
+    """Returns the places found so far, at a bounded cost, and the number of micro-batches left to search.
+
+    One call searches `AT_ONCE` records, and the next one with this id continues from there. One search runs at a time.
+    """
     key = (spool.uri(""), pipeline, record)
     with _lock:
         search = _searches.setdefault(key, Search(spool, pipeline, record))
@@ -49,13 +51,14 @@ def places_so_far(spool: Spool, pipeline: str, record: str) -> tuple[list[Place]
 def attempts_at(
     ledger: Ledger, places: list[Place], destination: str | None = None, since: float | None = None
 ) -> pa.Table:
-    """The ledger's rows whose ranges hold one of these places."""
+    """Returns the ledger's rows whose ranges hold one of these places."""
     tables = [covering(ledger.read(destination, since, place.micro_batch), place.seq) for place in places]
     return pa.concat_tables([SCHEMA.empty_table(), *tables])
 
 
 def _dead(pipeline: str, record: str) -> list[Place]:
-    """A record that ended before the fan-out is in no spool file, but among the dead letters. Raises UnknownRecord."""
+    """Returns the places of a record among the dead letters: one that ended before the fan-out is in no spool file.
+    Raises UnknownRecord."""
     from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
     from conduit_tasks.settings import settings
 

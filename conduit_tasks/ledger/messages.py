@@ -1,8 +1,8 @@
-"""What became of messages as a whole: acked once every destination that wants them acked, nacked once one nacked (C4).
+"""Outcome of messages as a whole: acked once every destination that wants them acked, nacked once one nacked (C4).
 
-Derived, never stored: from what the ledger says of each destination, the sealed manifest (which destinations want
-anything, what failed before the fan-out) and the dead letters. A redelivery, a redrive and a replay (epochs above 0)
-are messages of their own, and change nothing of the first (C3).
+It is derived, never stored: from the ledger's rows of each destination, the sealed manifest (the destinations that want
+any of it, the records that failed before the fan-out) and the dead letters. A redelivery, a redrive and a replay
+(epochs above 0) are messages of their own, and change nothing of the first (C3).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 State = Literal["acked", "nacked", "open"]
 COLUMNS = ("micro_batch", "first", "last", "records", "state")
-"""Of `rows`."""
+"""Columns of `rows`."""
 
 
 @dataclass(frozen=True)
 class Messages:
-    """The records of one micro-batch, by what became of each as a whole; what is in neither range set is open."""
+    """Records of one micro-batch, by their outcome as a whole; records in neither range set are open."""
 
     micro_batch: int
     total: int
@@ -39,11 +39,11 @@ class Messages:
     nacked: RangeSet
 
     def state(self, seq: int) -> State:
-        """Of one record, by its number in the micro-batch."""
+        """Returns the state of one record, by its number in the micro-batch."""
         return "nacked" if seq in self.nacked else "acked" if seq in self.acked else "open"
 
     def rows(self) -> list[tuple[int, int, int, int, State]]:
-        """One for each range with the same state, in order; see COLUMNS."""
+        """Returns one row for each range with the same state, in order; see COLUMNS."""
         whole = RangeSet(((0, self.total - 1),)) if self.total else RangeSet()
         of: dict[State, RangeSet] = {"acked": self.acked, "nacked": self.nacked}
         of["open"] = whole.subtract(self.acked).subtract(self.nacked)
@@ -53,7 +53,7 @@ class Messages:
 
 @dataclass
 class _Said:
-    """What is known of one destination: settled ranges, the nacks among them, and those of which only that is known."""
+    """Outcomes at one destination: settled ranges, the nacks among them, and the ranges only known to be settled."""
 
     settled: RangeSet = field(default_factory=RangeSet)
     nacked: RangeSet = field(default_factory=RangeSet)
@@ -61,10 +61,10 @@ class _Said:
 
 
 class Overall:
-    """Looks up micro-batches of one pipeline. Raises SpoolError.
+    """Look-up of the outcomes in one pipeline's micro-batches. Raises SpoolError.
 
-    `root`: of the dead-letter store. `rows`: of the ledger, all destinations, where they are read already. `nacks`:
-    micro-batch → numbers of records that are known as nacked besides, as the broker's index has them.
+    `root`: of the dead-letter store. `rows`: of the ledger, all destinations, if they are read already. `nacks`:
+    micro-batch → numbers of further records known to be nacked, as the broker's index has them.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Overall:
         self._now = {was: now for now, earlier in names(spool, pipeline.id).items() for was in earlier}
 
     def of(self, number: int) -> Messages:
-        """One micro-batch; of one that nothing is known of any more, `total` is 0."""
+        """Returns the messages of one micro-batch; `total` is 0 if nothing is known of it any more."""
         path = self._spool.sealed(self._pipeline.id, number)
         manifest = self._spool.read_sealed(path) if path is not None else None
         said = self._said(number)
@@ -99,7 +99,7 @@ class Overall:
             nacked = nacked.add(known.nacked)
             settled = known.settled
             if manifest is None:
-                # Collected: everybody who wanted any of it is through.
+                # Collected: every destination that wanted any of it has confirmed it.
                 continue
             if not manifest.matched.get(known_as(self._spool, self._pipeline.id, destination.id, manifest.matched)):
                 continue
@@ -109,7 +109,7 @@ class Overall:
         return Messages(number, total, acked.subtract(nacked), nacked.intersect(whole))
 
     def _said(self, number: int) -> dict[str, _Said]:
-        """Destination, as it is called now → what the ledger says of it in epoch 0."""
+        """Returns destination (by its present id) → its outcomes in epoch 0, by the ledger."""
         rows = _grouped(self._ledger.read(micro_batch=number)) if self._rows is None else self._rows
         out: dict[str, _Said] = {}
         for row in rows.get(number, ()):
@@ -123,7 +123,7 @@ class Overall:
         return out
 
     def _before(self, number: int, manifest: SealedManifest | None) -> RangeSet:
-        """What failed before the fan-out."""
+        """Returns the records that failed before the fan-out."""
         if manifest is None:
             return _points(self._letters.nacked(BEFORE_FAN_OUT, number))
         found: list[int] = []
@@ -133,7 +133,7 @@ class Overall:
         return _points(found)
 
     def _wanted(self, manifest: SealedManifest, destination: Destination) -> RangeSet:
-        """What of it this destination's trigger matched."""
+        """Returns the records of the micro-batch that this destination's trigger matched."""
         name = f"to.{known_as(self._spool, self._pipeline.id, destination.id, manifest.matched)}"
         out = RangeSet()
         for file in manifest.files:
@@ -144,7 +144,7 @@ class Overall:
 
 
 def rows_of(pipeline: Pipeline, spool: Spool, root: str, micro_batches: Collection[int]) -> list[Any]:
-    """Rows of these micro-batches, in order; see COLUMNS. Raises SpoolError."""
+    """Returns the rows of these micro-batches, in order; see COLUMNS. Raises SpoolError."""
     if not micro_batches:
         return []
     overall = Overall(pipeline, spool, root, Ledger(spool, pipeline.id).read())
@@ -152,7 +152,7 @@ def rows_of(pipeline: Pipeline, spool: Spool, root: str, micro_batches: Collecti
 
 
 def _grouped(table: pa.Table) -> dict[int, list[dict[str, Any]]]:
-    """Micro-batch → its rows of epoch 0 that settle something."""
+    """Returns micro-batch → its rows of epoch 0 that settle something."""
     out: dict[int, list[dict[str, Any]]] = {}
     for row in table.select(["destination", "micro_batch", "first", "last", "outcome", "epoch"]).to_pylist():
         if not row["epoch"] and row["outcome"] != "open":
@@ -161,7 +161,7 @@ def _grouped(table: pa.Table) -> dict[int, list[dict[str, Any]]]:
 
 
 def _points(seqs: Any) -> RangeSet:
-    """Numbers, in any order and more than once, as ranges."""
+    """Converts numbers, which may be unordered and repeated, to ranges."""
     found = np.unique(np.asarray(seqs if isinstance(seqs, np.ndarray) else list(seqs), dtype=np.int64))
     if not len(found):
         return RangeSet()

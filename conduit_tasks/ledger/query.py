@@ -1,7 +1,7 @@
 """SQL over the ledger, in memory, by the SQLite that comes with Python: no server, no JVM.
 
 The table `ledger` has the columns of `entry.SCHEMA`, times as ISO text in UTC; the view `attempts` has one row per
-attempt, with its counts; the table `messages` says what became of records as a whole.
+attempt, with its counts; the table `messages` has the outcome of records as a whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ATTEMPTS = (  # the names are the schema's
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows, in the order of the columns, times as `2026-01-31T09:00:00.000000+00:00`."""
+    """Returns the rows, in the order of the columns, times as `2026-01-31T09:00:00.000000+00:00`."""
     columns = []
     for name, column in zip(table.column_names, table.columns):
         if pa.types.is_timestamp(column.type):
@@ -41,8 +41,10 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
 def select(
     table: pa.Table, sql: str, messages: Callable[[], list[tuple[Any, ...]]] = list
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Names and rows of one query over `ledger`. Raises ConfigError with what SQLite says of it. `messages`: rows of
-    the table of that name (`ledger.messages`), asked for where the query names it."""
+    """Runs one query over `ledger`; returns column names and rows. Raises ConfigError with SQLite's message.
+
+    `messages`: returns the rows of the table of that name (`ledger.messages`); called if the query names it.
+    """
     with closing(sqlite3.connect(":memory:")) as db:
         columns = ", ".join(f'"{f.name}" {_affinity(f.type)}' for f in table.schema)
         db.execute(f"CREATE TABLE ledger ({columns})")
@@ -66,7 +68,7 @@ def select(
 
 
 def covering(table: pa.Table, seq: int) -> pa.Table:
-    """The rows whose range holds this record."""
+    """Returns the rows whose range holds this record."""
     return table.filter(pc.and_(pc.less_equal(table["first"], seq), pc.greater_equal(table["last"], seq)))
 
 

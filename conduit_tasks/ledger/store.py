@@ -1,11 +1,11 @@
-"""Where the ledger lies: Parquet files beside the spool's micro-batches, one per delivery attempt.
+"""Storage of the ledger: Parquet files beside the spool's micro-batches, one per delivery attempt.
 
     <spool>/<pipeline>/ledger/<day>/<micro-batch:010d>@<destination>@<attempt>.parquet
     <spool>/<pipeline>/ledger/<day>/rolled-<micro-batch:010d>-<hex>.parquet     many of them together
 
-Files are written aside, fsynced and renamed. A day that is over is rolled into one file, the day under way whenever it
-has many, from the newest micro-batch of which that file has its name; the parts are removed after;
-whoever finds both (a crash in between, two at once) counts an attempt once.
+Files are written aside, fsynced and renamed. A day that is over is rolled into one file; the day under way is rolled
+whenever it has many files. A rolled file is named by its newest micro-batch, and its parts are removed after it is
+written. A reader that finds both (a crash in between, two rolls at once) counts an attempt once.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from conduit_tasks.spool.spool import Spool, folder_name
 
 ROLLED = "rolled-"
 FILES, GROUP, ENOUGH = 200, 50_000, 1_000
-"""Attempts that are read at a time, rows of a rolled file that are, and rows after which no more are looked for."""
+"""Attempts read at a time, rows of a rolled file read at a time, and number of rows after which the search ends."""
 MANY = 1_000
-"""Attempts of a day under way that are rolled together: a pipeline that never rests makes some of them a second."""
+"""Number of attempts from which the day under way is rolled: a pipeline that never rests makes some per second."""
 RECENT_DAYS = 3
-"""How far back days are looked at for rolling: older ones have been rolled already."""
+"""Number of newest days that are checked for rolling: older ones have been rolled already."""
 
 
 class Ledger:
-    """The ledger of one pipeline. Every method raises SpoolError naming the file."""
+    """Ledger of one pipeline. Every method raises SpoolError naming the file."""
 
     def __init__(self, spool: Spool, pipeline: str) -> None:
         self._spool, self._pipeline, self._folder = spool, pipeline, f"{folder_name(pipeline)}/ledger"
 
     def write(self, entry: pa.Table) -> None:
-        """Adds the rows of one attempt; durable on return. Nothing to do for none."""
+        """Adds the rows of one attempt; durable on return. Writes nothing if there are none."""
         if not entry.num_rows:
             return
         row = entry.slice(0, 1).to_pylist()[0]
@@ -52,8 +52,8 @@ class Ledger:
     def read(
         self, destination: str | None = None, since: float | None = None, micro_batch: int | None = None
     ) -> pa.Table:
-        """Rows in order of `ended`. `since`: of attempts that ended then or later, seconds since the epoch.
-        `destination`: under ids that it had before, too."""
+        """Returns rows in order of `ended`. `since`: only attempts that ended then or later, seconds since the epoch.
+        `destination`: also under the ids that it had before."""
         first = _day(since) if since is not None else None
         ids = None if destination is None else [destination, *names(self._spool, self._pipeline).get(destination, ())]
         tables = [SCHEMA.empty_table()]
@@ -70,8 +70,8 @@ class Ledger:
         since: float | None = None,
         micro_batch: int | None = None,
     ) -> tuple[pa.Table, bool]:
-        """At least `count` of the same rows, or all, newest first (by day, micro-batch and end); and whether these are
-        all. Reads no more of the ledger than that takes, some hundred attempts at a time."""
+        """Returns at least `count` rows of `read`, or all, newest first (by day, micro-batch and end), and whether
+        these are all. Reads no more of the ledger than that takes, some hundred attempts at a time."""
         first = _day(since) if since is not None else None
         ids = None if destination is None else [destination, *names(self._spool, self._pipeline).get(destination, ())]
         tables, rows = [SCHEMA.empty_table()], 0
@@ -88,7 +88,7 @@ class Ledger:
         return pa.concat_tables(tables), True
 
     def _backwards(self, day: date, ids: list[str] | None, micro_batch: int | None) -> Iterator[pa.Table]:
-        """A day's rows in portions, the newest micro-batches first; an attempt that is in several files once."""
+        """Yields a day's rows in portions, newest micro-batches first; an attempt in several files only once."""
         seen: set[str] = set()
         listed = [name for name in self._names(day) if _wanted(name, ids, micro_batch)]
         parts = sorted((name for name in listed if not name.startswith(ROLLED)), reverse=True)
@@ -97,7 +97,7 @@ class Ledger:
             tables = [_unseen(table, seen) for table in some]
             seen |= {attempt for table in tables for attempt in pc.unique(table["attempt"]).to_pylist()}
             yield pa.concat_tables([SCHEMA.empty_table(), *tables])
-        # What was rolled away meanwhile is in a file that is listed now.
+        # Parts that were rolled meanwhile are in a rolled file that is listed now.
         for name in sorted((name for name in self._names(day) if name.startswith(ROLLED)), reverse=True):
             with self._opened(day, name) as file:
                 own: set[str] = set()
@@ -108,7 +108,7 @@ class Ledger:
                 seen |= own
 
     def _part(self, day: date, name: str) -> list[pa.Table]:
-        """Of one attempt; nothing where it was rolled or removed meanwhile."""
+        """Reads the file of one attempt; returns [] if it was rolled or removed meanwhile."""
         try:
             with self._opened(day, name) as file:
                 return [file.read().select(SCHEMA.names).cast(SCHEMA)]
@@ -128,7 +128,8 @@ class Ledger:
             raise SpoolError(f"{where} is no file of the ledger ({error}); restore or remove it") from error
 
     def collect(self, retention: float) -> None:
-        """Removes days that ended more than `retention` seconds ago; rolls those that are over."""
+        """Removes days that ended more than `retention` seconds ago, and rolls the others: days that are over, and the
+        day under way if it has many attempts."""
         days = self._days()
         oldest, today = _day(time.time() - retention), _day(time.time())
         for day in days:
@@ -138,7 +139,7 @@ class Ledger:
             if oldest <= day < today:
                 self._roll(day, self._names(day))
             elif day == today and len(parts := [n for n in self._names(day) if not n.startswith(ROLLED)]) >= MANY:
-                # Those rolled before stay as they are, or each would be written again and again.
+                # Files rolled before stay as they are: otherwise they would be rewritten again and again.
                 self._roll(day, parts)
 
     def _roll(self, day: date, names: list[str]) -> None:
@@ -155,13 +156,13 @@ class Ledger:
             try:
                 return list(self._tables(day, [name for name in self._names(day) if _wanted(name, ids, micro_batch)]))
             except SpoolError:
-                # Rolled or removed between listing and reading: what the next listing shows is there.
+                # A file was rolled or removed between listing and reading: list again, and read what is there now.
                 if last:
                     raise
         raise AssertionError("unreachable")
 
     def _tables(self, day: date, names: list[str]) -> Iterator[pa.Table]:
-        """The files' rows, rolled ones first; an attempt that was seen in one is left out of the next."""
+        """Yields the files' rows, rolled files first; an attempt already seen in one file is left out of the next."""
         seen: set[str] = set()
         for name in sorted(names, key=lambda name: (not name.startswith(ROLLED), name)):
             with self._opened(day, name) as file:
@@ -185,7 +186,7 @@ class Ledger:
 
     def _put(self, path: str, rows: pa.Table) -> None:
         sink = pa.BufferOutputStream()
-        # An attempt is a handful of rows, and the rest most of a default file: 6.7 kB instead of 2.6.
+        # An attempt has a handful of rows, so metadata would be most of a default file: 6.7 kB instead of 2.6.
         options = {"store_schema": False, "use_dictionary": False, "write_statistics": False}
         pq.write_table(rows, sink, compression="zstd", row_group_size=GROUP, **options)
         self._spool.put(path, sink.getvalue())
@@ -200,7 +201,7 @@ class Ledger:
 
 
 def _wanted(name: str, ids: list[str] | None, micro_batch: int | None) -> bool:
-    """Whether a file may hold such rows."""
+    """Returns whether a file may hold rows of these destinations and this micro-batch."""
     if name.startswith(ROLLED):
         return True
     number, owner, _ = name.split("@")

@@ -1,4 +1,4 @@
-"""Every metric there is: name, unit, labels and meaning, for Prometheus, OTLP and docs/metrics.md alike."""
+"""All metrics: name, unit, labels and meaning, for Prometheus, OTLP and docs/metrics.md alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EACH, _NODE = ("pipeline", "destination"), ("pipeline", "node")
 
 @dataclass(frozen=True)
 class Metric:
-    """`name` without the prefix; `unit` as OpenTelemetry writes it (UCUM), 1 where it has none."""
+    """One metric. `name`: without the prefix; `unit`: as OpenTelemetry writes it (UCUM), 1 if it has none."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -22,18 +22,18 @@ class Metric:
 
     @property
     def prometheus(self) -> str:
-        """Its name there."""
+        """Its name in Prometheus."""
         return f"conduit_{self.name}{'_total' if self.kind == 'counter' else ''}"
 
     @property
     def otlp(self) -> str:
-        """Its name there: of the same words, so that a collector's translation gives the one above."""
+        """Its name in OTLP: of the same words, so that a collector's translation gives the Prometheus name."""
         return f"conduit.{self.name}"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One figure, with a value per label of its metric."""
+    """One figure, with its values of the metric's labels."""
 
     metric: Metric
     labels: tuple[str, ...]
@@ -130,7 +130,7 @@ STATE = (
     Metric("parked_keys", "gauge", "{key}", _EACH, "keys whose records wait behind a dead letter"),
     Metric("attempts", "gauge", "{attempt}", _NODE, "attempts without progress"),
 )
-"""What the broker holds, of all pipelines."""
+"""Metrics of all pipelines, from the broker's state."""
 
 GATEWAY = (
     Metric("gateway_requests", "counter", "{request}", ("path", "status"), "requests; an empty path is no source"),
@@ -138,11 +138,11 @@ GATEWAY = (
     Metric("gateway_in_flight_bytes", "gauge", "By", (), "bodies not answered yet"),
     Metric("gateway_ready", "gauge", "1", (), "1 where events are taken"),
 )
-"""What one gateway process counts."""
+"""Metrics that one gateway process counts."""
 
 METRICS = {metric.name: metric for metric in (*STATE, *GATEWAY)}
 
 
 def sample(name: str, value: float | Histogram, *labels: str) -> Sample:
-    """One figure of the metric of that name."""
+    """Returns one figure of the metric of that name."""
     return Sample(METRICS[name], labels, value)

@@ -1,7 +1,7 @@
 """Histograms of seconds as the broker keeps them: counts per upper bound and a sum, added up by its scripts.
 
-They are counted where it happens, from whole arrays, and told in the same command as what they tell of, so they count
-a retried call or a repeated task no more often than the broker does.
+Durations are counted where they arise, from whole arrays, and sent in the same command as the change that they measure:
+a retried call or a repeated task counts no more often than that change does.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from dataclasses import dataclass
 from typing import Any
 
 BOUNDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600, 86_400)
-"""Upper bounds in seconds, each included; what is above the last has none."""
+"""Upper bounds in seconds, inclusive; durations above the last one have a bucket without a bound."""
 _NAMES = (*(f"{bound:g}" for bound in BOUNDS), "inf")
 _SUM = "ms"
 
 LATENCY = "latency"
-"""From an event to its confirmation; other histograms are of a node's stages."""
+"""Name of the histogram of times from an event to its confirmation; the others are of a node's stages."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """`counts`: per bound of `BOUNDS`, then of what is above them all; not cumulative. `sum` in seconds."""
+    """One histogram. `counts`: per bound of `BOUNDS`, then above them all; not cumulative. `sum` in seconds."""
 
     counts: tuple[int, ...]
     sum: float
 
     @property
     def count(self) -> int:
-        """How many were observed."""
+        """Number of observed durations."""
         return sum(self.counts)
 
 
 def observed(node: str, what: str, seconds: Any) -> dict[str, int]:
-    """Fields to add to the broker's hash for these durations: a number, or a NumPy array of them.
+    """Returns the fields to add to the broker's hash for these durations: a number, or a NumPy array of them.
 
-    Negative ones (clocks differ) count as 0. {} where there are none.
+    Negative durations (clocks differ) count as 0. Returns {} if there are none.
     """
     import numpy as np
 
@@ -48,7 +48,7 @@ def observed(node: str, what: str, seconds: Any) -> dict[str, int]:
 
 
 def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sum of such fields."""
+    """Returns the sum of such fields."""
     out: dict[str, int] = {}
     for part in parts:
         for name, n in part.items():
@@ -57,7 +57,7 @@ def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def histograms(fields: Mapping[str, str]) -> dict[tuple[str, str], Histogram]:
-    """(node, what) → histogram, of such a hash. What was counted under a bound that is none any more is above all."""
+    """Returns (node, what) → histogram from such a hash. Counts under a bound that no longer exists go above all."""
     out: dict[tuple[str, str], tuple[list[int], float]] = {}
     for name, text in fields.items():
         node, what, bound = name.split("|")

@@ -1,8 +1,8 @@
-"""Samples sent by OTLP over HTTP. Where to and with which headers, OpenTelemetry's own variables say
+"""Samples sent by OTLP over HTTP. OpenTelemetry's own variables set the endpoint, the headers and the names
 (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
 
-Counters and histograms are cumulative. When they began is not told (start time 0: unknown): they are the broker's, and
-older than this process.
+Counters and histograms are cumulative. Their start time is sent as 0 (unknown): they are the broker's, and older than
+this process.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ UNKNOWN = 0
 
 
 class Exporter:
-    """Sends what `read` finds. `instance`: where the figures are those of something that outlives this process, its
-    name, so that they stay the same series. Raises ConfigError where OpenTelemetry is not installed."""
+    """Exporter of the samples that `read` returns. `instance`: name of the thing that the figures describe, if it
+    outlives this process, so that they stay the same series. Raises ConfigError if OpenTelemetry is not installed."""
 
     def __init__(self, read: Read, instance: str = "") -> None:
         try:
@@ -43,7 +43,7 @@ class Exporter:
         self._read, self._sender, self._resource = read, OTLPMetricExporter(), Resource.create(own)
 
     def once(self) -> None:
-        """One export. Raises ConduitError where it was not taken; OpenTelemetry has said why in the log."""
+        """Does one export. Raises ConduitError if it was not accepted; OpenTelemetry has logged the reason."""
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         if self._sender.export(metrics_data(self._read(), self._resource)) is not MetricExportResult.SUCCESS:
@@ -52,13 +52,13 @@ class Exporter:
             )
 
     def until(self, stop: threading.Event, every: float) -> None:
-        """An export every so many seconds, and a last one when told to stop. One that fails is logged: the figures are
-        cumulative, so that the next one makes up for it."""
+        """Exports every `every` seconds, and once more when told to stop. An export that fails is logged: the figures
+        are cumulative, so the next one makes up for it."""
         while True:
             ended = stop.wait(every)
             try:
                 self.once()
-            except Exception as error:  # noqa: BLE001 - figures are bookkeeping: nothing else may end by them
+            except Exception as error:  # noqa: BLE001 - figures are bookkeeping: nothing else may fail because of them
                 log.warning("%s", error)
             if ended:
                 self._sender.shutdown()
@@ -66,7 +66,7 @@ class Exporter:
 
 
 def metrics_data(samples: Iterable[Sample], resource: Any) -> MetricsData:
-    """The samples as OpenTelemetry's own types, as of now."""
+    """Converts the samples to OpenTelemetry's own types, as of now."""
     from opentelemetry.sdk.metrics import export as types
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -89,7 +89,7 @@ def _point(value: float | Histogram, labels: dict[str, str], now: int) -> Any:
 
     if not isinstance(value, Histogram):
         return NumberDataPoint(labels, UNKNOWN, now, float(value))
-    nothing: Any = None  # the least and the greatest are not kept, and need not be told
+    nothing: Any = None  # minimum and maximum are not kept, and are optional
     return HistogramDataPoint(
         labels, UNKNOWN, now, value.count, value.sum, value.counts, [float(b) for b in BOUNDS], nothing, nothing
     )

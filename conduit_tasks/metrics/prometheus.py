@@ -1,4 +1,4 @@
-"""Samples in Prometheus' terms."""
+"""Samples in the form of Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conduit_tasks.metrics.definitions import Metric, Sample
 from conduit_tasks.metrics.histogram import BOUNDS, Histogram
 
 Read = Callable[[], Iterable[Sample]]
-"""Looks the figures up, now."""
+"""Function that reads the present figures."""
 
 _FAMILIES: dict[str, Any] = {
     "gauge": GaugeMetricFamily,
@@ -24,13 +24,13 @@ _FAMILIES: dict[str, Any] = {
 
 
 class Samples(Collector):
-    """What `read` finds when somebody asks; `metrics` are told of also where there is no figure yet."""
+    """Collector that calls `read` at every scrape; `metrics` are listed even if they have no figure yet."""
 
     def __init__(self, metrics: Sequence[Metric], read: Read) -> None:
         self._metrics, self._read = metrics, read
 
     def describe(self) -> list[Any]:
-        """Nothing: to be registered it need not ask."""
+        """Returns nothing, so that registering reads no figures."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -49,12 +49,12 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 
 
 def registry(metrics: Sequence[Metric], read: Read) -> CollectorRegistry:
-    """To be served."""
+    """Returns a registry to be served."""
     made = CollectorRegistry(auto_describe=False)
     made.register(Samples(metrics, read))
     return made
 
 
 def exposition(metrics: Sequence[Metric], read: Read) -> bytes:
-    """The text that Prometheus scrapes."""
+    """Returns the text that Prometheus scrapes."""
     return generate_latest(registry(metrics, read))

@@ -1,7 +1,7 @@
-"""What the broker holds of every pipeline, as metrics: looked up when somebody asks, nothing is kept.
+"""The broker's state of every pipeline as metrics, read on request; nothing is kept.
 
-Counters and histograms are the broker's own, added exactly once per confirmed range, so that they survive restarts and
-never count a retry of a task twice.
+Counters and histograms are the broker's own, added exactly once per confirmed range, so they survive restarts and never
+count a retry of a task twice.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ STATUSES = ("running", "recovering", "stopping", "stopped", "degraded")
 
 
 def samples(pipelines: Iterable[Pipeline], broker_of: Callable[[str], Broker]) -> list[Sample]:
-    """`broker_of`: the broker of one. A pipeline that never ran has no figures yet. Where the broker does not answer,
-    that is the only figure."""
+    """Reads the figures of these pipelines. `broker_of`: returns the broker of one. A pipeline that never ran has no
+    figures yet. If the broker does not answer, that is the only figure."""
     found: list[Sample] = [sample("broker_up", 1)]
     try:
         for number, pipeline in enumerate(pipelines):
@@ -67,7 +67,7 @@ def _pipeline(broker: Broker, pipeline: Pipeline) -> Iterator[Sample]:
         except BrokerUnavailable:
             raise
         except ConduitError:
-            continue  # it was never registered: the pipeline has not run since it is in the file
+            continue  # it was never registered: the pipeline has not run since it was added to the file
 
 
 def _destination(broker: Broker, destination: Destination, now: float, latency: Histogram | None) -> Iterator[Sample]:

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 LOOK = 10.0
 """Seconds between two looks at the deadlines of destinations, while a run goes on."""
 LEDGER = 60.0
-"""Seconds between two looks at what the ledger need not keep."""
+"""Least number of seconds between two collections of the ledger."""
 UNFINISHED = 3_600.0
-"""Seconds that a cleared task's redelivery may be left lying at least, before it holds back no collection any more."""
+"""Least number of seconds after which an unfinished redelivery of a cleared task no longer holds back collection."""
 
 
 SLIM_AFTER = 3_600.0
-"""Seconds after which a micro-batch that is done with is kept in a fraction of its size."""
+"""Seconds after which a finished micro-batch is kept in a fraction of its size."""
 
 
 def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
@@ -46,10 +46,11 @@ def ack_source(pipeline_id: str, source_id: str, run_id: str) -> dict[str, Any]:
 
 
 def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], None]) -> dict[str, Any]:
-    """The same again and again while the run's destinations deliver, and once behind them (DESIGN "One run"); adds
-    "again": why a run is to follow at once, or "", "began": when this one did, "left": records that the one that
-    follows may read (None: no limit), and "left_out": why the source could not be asked when it was last ("": it could;
-    None: it was not in this run). `look` is called every `LOOK` seconds."""
+    """Acks and collects again and again while the run's destinations deliver, and once after them (DESIGN "One run").
+    Returns the same as `ack_source`, with "collected" as a number of micro-batches, and adds "again": reason for a run
+    that is to follow at once, or ""; "began": time at which this run began; "left": records that the following run may
+    read (None: no limit); "left_out": reason why the source could not be asked the last time ("": it could; None: it
+    was not in this run). Calls `look` every `LOOK` seconds."""
     from conduit_tasks.micro_batch.at_work import ACKS, may_read
     from conduit_tasks.micro_batch.draining import Draining
 
@@ -72,7 +73,7 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
             collected += len(done["collected"])
         if course is not None:
             left = may_read(context, course)
-            # Said before the last look: who ends behind it sees that nobody hears it any more.
+            # Told before the last look at the run: a node that ends after it sees that the acks hear it no more.
             if source_id == context.pipeline.sources[0].id:
                 broker.tell_at_work(run_id, ACKS, 0)
             if now := broker.under_way(run_id):
@@ -104,26 +105,26 @@ def _ack(context: Context, source_id: str, ledger: _Ledger) -> dict[str, Any]:
 
 
 class _Ledger:
-    """Its collecting lists folders, so it is done every now and then where acks follow each other quickly."""
+    """Collection of the ledger, at most every `LEDGER` seconds: it lists folders, and acks may follow quickly."""
 
     def __init__(self) -> None:
         self._last = -LEDGER
 
     def collect(self, context: Context) -> None:
-        """Where it is due."""
+        """Collects the ledger if it is due."""
         if (now := time.monotonic()) - self._last >= LEDGER:
             self._last = now
             collect_ledger(context)
 
 
 def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, Any] | None:
-    """Gives the source its next ack, if one is due; returns the position given (C11, C12). `told`: the last micro-batch
-    that handlers were told of as a whole; one that waits for delivery hears of no later one (C7).
+    """Gives the source its next acks, if any are due; returns the last position given (C11, C12). `told`: the last
+    micro-batch that handlers were told of as a whole; a source whose ack waits for delivery hears of no later one (C7).
 
     The intent is durable, in Redis and as a mark in the spool, before the source hears of it; after a crash in between
-    the same position is given again. A source that cannot be reached, and a mark that cannot be written (AckFailed),
-    is a failure like others, retried with a growing delay and then degraded; any other error of its `ack` stops the
-    pipeline at once (C8). Raises AckFailed, PipelineStopped, StateLost.
+    the same position is given again. A source that cannot be reached, or a mark that cannot be written (AckFailed), is
+    a failure like others: retried with a growing delay, then the pipeline is degraded. Any other error of the source's
+    `ack` stops the pipeline at once (C8). Raises AckFailed, PipelineStopped, StateLost.
     """
     if not context.in_force():
         log.warning("%s: another version of the file is in force, whose runs ack %s", context.pipeline.id, source_id)
@@ -147,8 +148,7 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
                     f"the source {source_id} is told nothing before the spool says so, and that cannot be written: "
                     f"{error}; the same position is given again"
                 ) from error
-            # A disk may have stood still: whoever lost the lease meanwhile tells nothing that is older than its
-            # successor's word.
+            # The disk may have been slow: a holder that lost its lease meanwhile must not ack less than its successor.
             lease.renew()
             began = time.monotonic()
             try:
@@ -175,8 +175,9 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
 
 
 def collect(context: Context) -> list[int]:
-    """Removes micro-batches below the lowest cursor, acked, past their retention (invariant 6), as far as the marks in
-    the spool say the same: what Redis forgets of its last moments is then known without it (X7)."""
+    """Removes micro-batches below the lowest cursor that are acked and past their retention (invariant 6), as far as
+    the marks in the spool confirm it: what Redis forgets of its last moments is then known without it (X7). Returns
+    their numbers."""
     if not context.in_force():
         return []
     sources = [s.id for s in context.pipeline.sources]

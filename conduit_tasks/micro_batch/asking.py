@@ -1,5 +1,5 @@
-"""Asks the sources what lies past their positions. One that cannot answer, or could not be read, is left out and holds
-up no other."""
+"""Asks the sources what lies past their positions. A source that cannot answer, or could not be read, is left out and
+does not hold up the others."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OF_ALL = (BrokerUnavailable, InvariantBroken, NotDurable, PipelineStopped, SpoolError, StateLost)
-"""What no source has to itself."""
+"""Errors that are not the fault of one source."""
 _OF_ALL = {error.__name__ for error in OF_ALL}
 
 
 def node_of(source_id: str) -> str:
-    """Under which name the failures of planning a source are counted."""
+    """Returns the name under which failures of planning a source are counted."""
     return f"plan.{source_id}"
 
 
 @dataclass
 class Asked:
-    """What the sources answered. `failed`: why one was left out, in whole or in part; `waiting`: those that are not
-    asked yet, because they failed a moment ago; `well`: those that answered in full."""
+    """Answers of the sources. `failed`: why a source was left out, in whole or in part; `waiting`: failures of sources
+    that are not asked yet, because they failed a moment ago; `well`: sources that answered in full."""
 
     slices: dict[str, list[Slice]] = field(default_factory=dict)
     failed: dict[str, Exception] = field(default_factory=dict)
@@ -52,17 +52,17 @@ class Asked:
     well: list[str] = field(default_factory=list)
 
     def told(self) -> dict[str, str]:
-        """`failed` in words."""
+        """Returns `failed` in words."""
         return {id: _said(error) for id, error in self.failed.items()}
 
 
 def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
     """Asks every source in turn for an equal share of the room that is left, and of `most` slices; together never more
-    (invariant 7). Which is first changes with each micro-batch (`expect`), so that a room smaller than the number of
-    sources starves none of them, and one that has nothing leaves its share to the others.
+    (invariant 7). The first source to be asked changes with each micro-batch (`expect`), so that a room smaller than
+    the number of sources starves none of them; a source that has nothing leaves its share to the others.
 
-    A failure is counted as that source's own, which is then left alone until its delay is over; but not where only a
-    part of it cannot be read, as the rest of it goes on.
+    A failure is counted as that source's own, and the source is then left alone until its delay is over. If only a part
+    of the source cannot be read, the rest of it goes on.
     """
     pipeline, broker = context.pipeline, context.broker
     nodes = [node for s in pipeline.sources for node in (node_of(s.id), s.node)]
@@ -114,8 +114,8 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
 
 
 def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:
-    """The sources for whose reading the unsealed micro-batch waits, though it failed: they are to leave it, so that it
-    does not hold up the others. None where there are no others."""
+    """Returns the sources that failed to be read and that the unsealed micro-batch waits for: they are to leave it, so
+    that it does not hold up the others. Empty if there are no others."""
     sources = context.pipeline.sources
     waited_for = {s.node: s.id for s in sources if s.node in unsealed.missing}
     if len(sources) < 2 or not waited_for:
@@ -142,7 +142,7 @@ def _share(room: int | None, sources: int) -> int | None:
 
 
 def _rest(room: int | None, share: int | None, taken: Sequence[int | None]) -> int | None:
-    """What slices leave of a room; their whole share where they cannot say what they hold."""
+    """Returns what slices leave of a room; they take their whole share if they cannot say what they hold."""
     if room is None or share is None:
         return None
     known = [n for n in taken if n is not None]

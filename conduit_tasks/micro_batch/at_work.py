@@ -1,4 +1,4 @@
-"""What the nodes of a run hear of each other: that one is at work, that it has ended and how (DESIGN "One run")."""
+"""Messages between the nodes of a run: that a node is at work, and that it has ended and how (DESIGN "One run")."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AT_WORK = 15.0
-"""Seconds that a task is taken to be at work after it said so; it says so three times as often."""
+"""Seconds for which a task is taken to be at work after it said so; it says so three times as often."""
 ACKS = "acks"
-"""Of the first source: who starts the run that follows."""
+"""Node name of the first source's acks, which start the run that follows."""
 
 
 @dataclass
 class AtWork:
-    """What the others of a run hear of a node when it ends."""
+    """Report of a node's end to the other nodes of its run."""
 
     tried_again_in: float = 0.0
-    """Seconds; it is waited for meanwhile. 0: it is not tried again."""
+    """Seconds until the node is tried again; the others wait for it meanwhile. 0: it is not tried again."""
     again: str = ""
-    """Why a run is to follow at once."""
+    """Reason for a run that is to follow at once; empty if there is none."""
     well: bool = False
-    """It ended in good order: another run at once would find more to do for it where there is more. Otherwise what is
-    left for it waits."""
+    """Whether the node ended in good order: another run at once would find more to do for it, if there is more. If not,
+    what is left for it waits."""
     worked: bool = False
-    """There was something to do."""
+    """Whether there was something to do."""
     late: UnderWay | None = None
-    """The run, where its acks had ended before this node: nobody else hears `again`, nor acks what it did."""
+    """The run, if its acks had ended before this node: then no other node hears `again` or acks what this one did."""
 
     left: int | None = None
-    """How many records the run may read still; None: it has no limit."""
+    """Number of records that the run may still read; None: no limit."""
 
     @property
     def follows(self) -> UnderWay | None:
-        """The run that this node itself has to have followed by another."""
+        """The run that this node itself has to have followed by another; None if there is no need."""
         return self.late if self.again or self.worked else None
 
 
 @contextmanager
 def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
-    """Says beside the block that this node of the run is at work, and behind it that it has ended."""
+    """Tells the other nodes, while the block runs, that this node is at work, and after it that it has ended."""
     with opened(pipeline_id, run_id) as context:
         broker, ends = context.broker, AtWork()
 
@@ -75,14 +75,14 @@ def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
             over = 0.0 if ends.well else -1.0
             heard = say(ends.tried_again_in + AT_WORK if ends.tried_again_in else over, ends.again)
             with suppress(BrokerUnavailable):
-                # Known at once with what was said: acks that heard of it may have ended a moment later.
+                # Decided by the answer to that last word: acks that heard it may have ended a moment later.
                 course = broker.under_way(run_id) if heard is Heard.WITHOUT_ACKS else None
                 if course is not None and course.after is None:
                     ends.late, ends.left = course, may_read(context, course)
 
 
 def may_read(context: Context, course: UnderWay) -> int | None:
-    """How many records this run may read still; None: it has no limit."""
+    """Returns the number of records that this run may still read; None: no limit."""
     if course.records is None:
         return None
     return max(0, course.base + course.records - records_read(context))

@@ -1,4 +1,4 @@
-"""What goes on beside the work: leases, holds and marks that must be renewed meanwhile."""
+"""Background calls beside the work: leases, holds and marks that must be renewed meanwhile."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def beside(name: str, seconds: float, call: Callable[[], bool]) -> Iterator[None]:
-    """Calls it in a thread of this name every so many seconds while the block runs, as long as it answers True.
+    """Calls `call` in a thread named `name` every `seconds` while the block runs, as long as it returns True.
 
-    Leaves once the thread has ended, or after the longest that a call takes. What it raises ends the calls.
+    Leaves once the thread has ended, or after the longest time that a call takes. An exception ends the calls.
     """
     done = threading.Event()
 
@@ -40,14 +40,14 @@ def beside(name: str, seconds: float, call: Callable[[], bool]) -> Iterator[None
 
 @contextmanager
 def keeping(lease: Lease) -> Iterator[None]:
-    """Renews the lease in the background, also after Redis was away. Losing it is seen by the next fenced call, which
-    changes nothing."""
+    """Renews the lease in the background, also after Redis was away. If the lease is lost, the next fenced call notices
+    it and changes nothing."""
 
     def renew() -> bool:
         try:
             lease.renew()
         except BrokerUnavailable as error:
-            # Until somebody took over it is ours: expiry alone fences nobody.
+            # The lease is ours until another holder takes it over: expiry alone fences nobody.
             log.warning("the lease of %s is not renewed, trying again: %s", lease.node, error)
         except ConduitError:
             return False

@@ -1,8 +1,8 @@
 """Keeps the marks beside the manifests up to date (SEMANTICS X7).
 
 A destination's mark is written when a delivery ends and every half minute of a long one; a source's before it is told
-something, and when its ack is given. Nothing is collected before marks prove that it is delivered and acked. So where
-Redis forgets its last moments, the spool still knows what stands for a source, and `forgotten` brings it back.
+something, and when its ack is given. Nothing is collected before marks prove that it is delivered and acked. So if
+Redis forgets its last moments, the spool still knows what a source was told, and `forgotten` brings it back.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Marker:
         self._last: Mark | None = None
 
     def mark(self) -> None:
-        """Durable on return. Raises SpoolError, and StateLost where an earlier mark says more than Redis does now: it
-        stays, for `forgotten` to bring the state back by."""
+        """Writes a mark, durable on return. Raises SpoolError, and StateLost if an earlier mark says more than Redis
+        does now: that mark stays, for `forgotten` to bring the state back by it."""
         with self._lock:
             at = _at(self._broker)
             number, hashes = self._state()
@@ -50,8 +50,8 @@ class Marker:
             self._last = mark
 
     def look(self) -> None:
-        """Raises StateLost as `mark` does. Whoever has the lease from before this look works on what Redis says: where
-        it forgets after it, it forgets the lease as well."""
+        """Raises StateLost as `mark` does. A holder whose lease is older than this look may work on what Redis says: if
+        Redis forgets something later, it forgets the lease as well."""
         number, hashes = self._state()
         self._believe(Mark(self._node, self._token, 0, number, hashes).claims)
 
@@ -69,7 +69,7 @@ class Marker:
 
     @contextmanager
     def marking(self) -> Iterator[None]:
-        """Marks every now and then meanwhile."""
+        """Writes a mark every `EVERY` seconds while the block runs."""
 
         def mark() -> bool:
             try:
@@ -88,7 +88,7 @@ def _destination(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]
 
 
 def _at(broker: Broker) -> int:
-    """Microseconds, later than whatever token sealed a micro-batch before; also where the server's clock went back."""
+    """Returns microseconds, not below any token that sealed a micro-batch, even if the server's clock went back."""
     newest = broker.field(broker.keys.lease("seal"), "token")
     return max(int(broker.now() * 1e6), int(newest or 0))
 
@@ -97,7 +97,7 @@ def _source(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
     ack, intent = broker.hash(broker.keys.ack(id)), broker.hash(broker.keys.intent(id))
     acked = broker.scanned(broker.keys.acked(id))
     index = broker.scanned(broker.keys.index(id))
-    # Looked at after: what is staged of it is numbered already, and would be numbered again.
+    # Read after the index: staged records are numbered in it already, and would be numbered again.
     unsealed = broker.unsealed()
     stage = unsealed.stages.get(f"sources.{id}") if unsealed else None
     if unsealed is not None and stage is not None:
@@ -108,7 +108,7 @@ def _source(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 
 def _totals(broker: Broker) -> dict[str, str]:
-    """The counts of everything up to micro-batch `sealed`, which is among them."""
+    """Returns the counts of everything up to the last sealed micro-batch, and that micro-batch's number as `sealed`."""
     while True:
         sealed = broker.latest_sealed()
         totals = {name: str(n) for name, n in broker.totals().items()}
@@ -117,9 +117,9 @@ def _totals(broker: Broker) -> dict[str, str]:
 
 
 def proven(context: Context, numbers: Sequence[int]) -> int:
-    """How many of these micro-batches, which follow each other, marks prove delivered and acked.
+    """Returns how many of these consecutive micro-batches the marks prove to be delivered and acked.
 
-    Marks of nodes that lag behind are brought up to date first, unless somebody works on them.
+    Marks of nodes that lag behind are brought up to date first, unless another holder works on them.
     """
     if not numbers:
         return 0
@@ -142,12 +142,12 @@ def proven(context: Context, numbers: Sequence[int]) -> int:
 
 
 def marked(pipeline: Pipeline) -> list[str]:
-    """Those that have marks."""
+    """Returns the nodes that have marks."""
     return [*(d.node for d in pipeline.destinations), *(f"acks.{s.id}" for s in pipeline.sources)]
 
 
 def try_to_mark(marker: Marker) -> None:
-    """Marks; a spool that cannot be written is logged: what is not marked is not collected, nothing else follows."""
+    """Writes a mark. A spool that cannot be written is only logged: what is not marked is just not collected."""
     try:
         marker.mark()
     except SpoolError as error:

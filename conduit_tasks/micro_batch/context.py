@@ -1,4 +1,4 @@
-"""What every step works with: the pipeline, its broker, its spool."""
+"""Context that every step works with: the pipeline, its broker, its spool."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ class Context:
     sources: OpenSources
 
     def in_force(self) -> bool:
-        """Whether this is the version in force, or none is recorded. An older one does not know who else has to confirm
-        what it would ack or collect (invariants 1 and 6)."""
+        """Returns whether this is the version in force, or none is recorded. An older version does not know which other
+        destinations have to confirm what it would ack or collect (invariants 1 and 6)."""
         return self.broker.field(self.broker.keys.version, "digest") in (None, self.pipeline.digest())
 
     def same_version(self, micro_batch: MicroBatch) -> None:
-        """Invariant 3: one version makes a micro-batch, from its slices to its seal. To be asked under the lease that
-        it is then made with: `restage`, which changes its version, fences that lease. Raises Outdated."""
+        """Checks invariant 3: one version makes a micro-batch, from its slices to its seal. To be called under the
+        lease that the micro-batch is then made with: `restage`, which changes its version, fences that lease. Raises
+        Outdated."""
         here = self.pipeline.digest()
         if micro_batch.config != here:
             raise Outdated(
@@ -54,14 +55,14 @@ class Context:
             )
 
     def dead_letters(self, queue: DeadLetterQueue, destination: str | None) -> Handler:
-        """What takes the nacks of one destination, or (None) of what happens before the fan-out."""
+        """Returns the handler of the nacks of one destination, or (None) of those before the fan-out."""
         from conduit_tasks.delivery.dead_letters import dead_letter_handler
 
         root = self.settings.path(self.settings.dead_letters)
         return dead_letter_handler(queue, root=root, pipeline=self.pipeline.id, destination=destination)
 
     def parking(self, destination: Destination) -> Parking | None:
-        """What a destination parks (X4); None where it neither parks keys nor has any parked from before."""
+        """Returns the parking of a destination (X4); None if it neither parks keys nor has any parked from before."""
         parked = self.broker.parked(destination.id)
         if not parked and not destination.delivery.park_keys:
             return None
@@ -70,7 +71,7 @@ class Context:
         return Parking(parked, self.parked(destination).store, opens=destination.delivery.park_keys)
 
     def parked(self, destination: Destination) -> DeadLetterStore:
-        """Where a destination's parked records are."""
+        """Returns the store of a destination's parked records."""
         from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 
         root = self.settings.path(self.settings.dead_letters)
@@ -78,7 +79,7 @@ class Context:
 
 
 def open_broker(pipeline: str, *, initialise: bool = True) -> Broker:
-    """The broker of a pipeline, its server checked (T1); `initialise` False makes no state where there is none.
+    """Opens the broker of a pipeline and checks its server (T1); `initialise` False makes no state if there is none.
 
     Raises BrokerUnavailable, NotDurable.
     """
@@ -95,7 +96,7 @@ def open_broker(pipeline: str, *, initialise: bool = True) -> Broker:
 
 
 def open_spool(pipeline: Pipeline) -> Spool:
-    """The spool of a pipeline: its own `spool.path`, or the installation's."""
+    """Opens the spool of a pipeline: its own `spool.path`, or the installation's."""
     from conduit_tasks.spool.spool import Spool
 
     return Spool(settings().path(pipeline.spool_path or settings().spool))
@@ -103,8 +104,8 @@ def open_spool(pipeline: Pipeline) -> Spool:
 
 @contextmanager
 def opened(pipeline: str | Pipeline, run: str) -> Iterator[Context]:
-    """Opens a pipeline (by its id: as its file is now) for one step and registers its destinations' cursors; closes
-    its connections after."""
+    """Opens a pipeline (if given by its id: with its file as it is now) for one step and registers its destinations'
+    cursors; closes its connections afterwards."""
     pipeline = get_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     with about(pipeline=pipeline.id, run=run), closing(open_broker(pipeline.id)) as broker:
         broker.register([s.id for s in pipeline.sources], [d.id for d in pipeline.destinations])

@@ -1,4 +1,4 @@
-"""Starting and stopping a pipeline or one destination (SEMANTICS C15, C16, X1): for the command line and others."""
+"""Starts and stops a pipeline or one destination (SEMANTICS C15, C16, X1), for the command line and others."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import in_flight
 
 POLL, WAKE = 0.5, 5.0
-"""Seconds between two looks at what is still in flight, and between two at whether a run is under way."""
+"""Seconds between two looks at what is still in flight, and between two looks at whether a run is under way."""
 QUIET = 5.0
-"""Seconds without anybody at work, longer than between two tasks of a run. After that nobody is waited for, if no run
-can be started."""
+"""Seconds without any task at work, longer than between two tasks of a run, after which a stop no longer waits if no
+run can be started."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """How a stop ended. `left`: what is in flight still, in words; `overdue`: the deadline was missed, runs go on;
-    `alone`: nobody works on it, and no run can be started."""
+    """Result of a stop. `left`: what is still in flight, in words; `overdue`: the deadline was missed, runs go on;
+    `alone`: no task is at work on it, and no run can be started."""
 
     status: str
     left: str = ""
@@ -44,8 +44,9 @@ def start(pipeline_id: str, destination: str | None = None) -> str:
 def stop_destination(pipeline_id: str, destination: str) -> str:
     """Stops one destination of an isolated pipeline at once (X1); returns the pipeline's status.
 
-    Its cursor stays: what was sent and not confirmed by then goes again after the start. The others flow, and sources
-    are read, until the lag budget is used up. Raises ConfigError for one that is unknown or not isolated.
+    Its cursor stays: what was sent and not confirmed by then is sent again after the start. The other destinations go
+    on, and sources are read, until the lag budget is used up. Raises ConfigError if the destination is unknown or the
+    pipeline is not isolated.
     """
     with opened(pipeline_id, "stop") as context:
         context.broker.halt_destination(_alone(context, destination))
@@ -53,7 +54,7 @@ def stop_destination(pipeline_id: str, destination: str) -> str:
 
 
 def _alone(context: Context, destination: str) -> str:
-    """The id of a destination that may be stopped alone."""
+    """Returns the id of a destination that may be stopped alone. Raises ConfigError if it may not."""
     pipeline = context.pipeline
     if not pipeline.isolate:
         raise ConfigError(
@@ -71,7 +72,7 @@ def _known(context: Context, destination: str) -> str:
 
 
 def force_stop(pipeline_id: str) -> Stop:
-    """Stops at once (C16): holders of leases end at their next word to the broker; what is not sealed is dropped."""
+    """Stops at once (C16): holders of leases end at their next call to the broker; what is not sealed is dropped."""
     with opened(pipeline_id, "stop") as context:
         return Stop(context.broker.force_stop())
 
@@ -81,8 +82,8 @@ def stop(
 ) -> Stop:
     """Stops gracefully (C15): only reading stops, what is in flight is delivered and acked within `deadline` seconds.
 
-    `wake` is called while something is in flight: it sees to a run, without which nothing would be delivered, and says
-    False where it cannot. Then it is waited for who works already, and for nobody where nobody does.
+    `wake` is called while something is in flight: it makes sure that a run is under way, without which nothing would be
+    delivered, and returns False if it cannot. In that case only tasks already at work are waited for.
     """
     with opened(pipeline_id, "stop") as context:
         context.broker.stop(deadline)
@@ -99,7 +100,7 @@ def stop(
                 return Stop(context.broker.status().status, left, alone=True)
             time.sleep(min(POLL, max(0.0, until - time.monotonic())))
             left = in_flight(context)
-            # Again and again: a run may end with a destination skipped that was down for the moment.
+            # Repeatedly, as a run may end that skipped a destination which was down for the moment.
             if left and wake is not None and time.monotonic() - woken >= WAKE:
                 woken = time.monotonic()
                 wake(pipeline_id)

@@ -60,12 +60,11 @@ def deliver_destination(
     progress: Callable[..., None],
     draining: Draining | None = None,
 ) -> Ended:
-    """Delivers what is sealed, and, where it is part of a run that drains, what the others of that run bring.
+    """Delivers what is sealed and, in a run that drains, what the other nodes of that run bring.
 
     `cleared`: this run's task was cleared. If it had succeeded, what it confirmed is sent again first; if it had
-    failed, it merely resumes.
-    `progress` is told of every micro-batch. Raises LeaseHeld after `wait` seconds, Unavailable (the destination is
-    down and waits), PipelineStopped, Fenced.
+    failed, it merely resumes. `progress` is called for every micro-batch. Raises LeaseHeld after `wait` seconds,
+    Unavailable (the destination is down and waits), PipelineStopped, Fenced.
     """
     destination = context.pipeline.destination(destination_id)
     # Nothing is sent in the last `timeout` seconds of a lease, so that fencing covers sends.
@@ -84,7 +83,7 @@ def deliver_destination(
 
 
 def _lease(context: Context, node: str, draining: Draining | None, wait: float, ttl: float) -> Lease:
-    """The destination's lease, which the run that this one takes over from may have as long as it is at work."""
+    """Acquires the destination's lease; the run that this one takes over from may keep it as long as it is at work."""
     while draining is not None:
         try:
             return context.broker.acquire(node, context.owner, ttl=ttl)
@@ -96,7 +95,7 @@ def _lease(context: Context, node: str, draining: Draining | None, wait: float, 
 
 @dataclass
 class Drain:
-    """One holder of a destination's lease at work; `done` counts micro-batches."""
+    """Delivery by one holder of a destination's lease; `done` counts micro-batches."""
 
     context: Context
     destination: Destination
@@ -131,7 +130,7 @@ class Drain:
                 self._finish()
                 left = f"{sealed - cursor} are left to the next run"
                 return Ended(f"delivered {self.done} micro-batches up to {cursor}; {left}", again=leaves.again)
-            # Redis may have forgotten since the last look: nothing that was confirmed is cut away or sent again.
+            # Redis may have forgotten since the last look: nothing that was confirmed may be cut away or sent again.
             self.marker.look()
             self._deliver(cursor + 1)
             broker.ring("delivered")
@@ -177,15 +176,15 @@ class Drain:
         if isinstance(report, ConduitError):
             raise report
         self.done += 1
-        # There was progress: only what a worker died of again and again is delivered carefully.
+        # There was progress: only a micro-batch that killed its worker repeatedly is delivered carefully.
         self.lease.attempts = 1
         counts = {name: n for name, n in asdict(report.counts).items() if name != "matched"}
         self.progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **counts)
 
 
 def mark_closed(context: Context, destination: str, token: int) -> None:
-    """Tells the store of dead letters that are none any more, because their records were redelivered. Where that cannot
-    be, the next redrive does it."""
+    """Marks the dead letters in the store that are none any more, because their records were redelivered. If that
+    fails, the next redrive does it."""
     from conduit_tasks.delivery.dead_letter_marks import Marks
 
     try:
@@ -198,10 +197,10 @@ def mark_closed(context: Context, destination: str, token: int) -> None:
 
 @dataclass(frozen=True)
 class DeliverTask:
-    """One micro-batch at one destination, in an executor; picklable. Answers with a Report, or the project's error."""
+    """Delivery of one micro-batch to one destination, in an executor; picklable. Returns a Report or a ConduitError."""
 
     pipeline: Pipeline
-    """As the driver loaded it: an executor may have neither the file nor the environment it names."""
+    """Pipeline as the driver loaded it: an executor may have neither the file nor the environment it names."""
     destination: str
     number: int
     token: int
@@ -216,12 +215,12 @@ class DeliverTask:
     def _here(self) -> Report | ConduitError:
         try:
             with opened(self.pipeline, self.run) as context, self._attempt(context) as attempt:
-                # Only now is it read how far the delivery is: an earlier attempt is not heard any more (invariant 4).
+                # The progress of the delivery is read only now: an earlier attempt is fenced by now (invariant 4).
                 if not self.careful:
                     return self._deliver(context, attempt, None, ())
                 total = context.broker.micro_batch(self.number).total
                 connect(context.pipeline.id, context.pipeline.destination(self.destination))
-                # What is loaded here is not loaded again by every child; Arrow brings pandas with its first array.
+                # Loaded here, so that not every child loads it again; Arrow loads pandas with its first array.
                 pa.array([0])
                 # Children must not share a connection: each opens its own.
                 context.broker.close()
@@ -247,7 +246,7 @@ class DeliverTask:
             return self._done(context).ranges
 
     def _done(self, context: Context) -> RangeSet:
-        """Confirmed ranges of this micro-batch; in an epoch everything that is not to be sent again."""
+        """Returns the confirmed ranges of this micro-batch; in an epoch everything that is not to be sent again."""
         total = context.broker.micro_batch(self.number).total
         whole = RangeSet(((0, total - 1),)) if total else RangeSet(())
         if self.epoch:
@@ -317,19 +316,19 @@ class DeliverTask:
 
 
 def timed(latencies: Latencies | None, rows: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[Any]:
-    """The same rows, which pass by the latencies where they count."""
+    """Returns the same rows, watched by the latencies if there are any."""
     return rows if latencies is None else latencies.watch(rows)
 
 
 def connect(pipeline: str, destination: Destination) -> Any:
-    """The destination connector, built from its settings and told where it is."""
+    """Builds the destination connector from its settings, with the ids of its pipeline and of itself."""
     connector = destination_class(destination.plugin)(destination.settings)
     connector.pipeline, connector.connector = pipeline, destination.id
     return connector
 
 
 def _with_rows(context: Context, manifest: SealedManifest, destination: Destination, seqs: set[int]) -> set[int]:
-    """Which of these seqs have rows for this destination."""
+    """Returns the subset of these seqs that has rows for this destination."""
     found: set[int] = set()
     for there, _ in rows_of(context, manifest, destination, ("slice", "n")):
         found |= seqs.intersection(there.tolist())
@@ -339,13 +338,13 @@ def _with_rows(context: Context, manifest: SealedManifest, destination: Destinat
 def rows_of(
     context: Context, manifest: SealedManifest, destination: Destination, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
-    """(seqs, rows) of a sealed micro-batch that this destination's trigger matched, in order."""
+    """Yields (seqs, rows) of a sealed micro-batch that this destination's trigger matched, in order."""
     from conduit_tasks.record.schema import SPOOL_SCHEMA
 
     columns = columns or SPOOL_SCHEMA.names
     wanted = column_of(context, manifest, destination)
     for file in manifest.files:
-        # Whether it had filters when this was sealed: the pipeline file may say otherwise by now.
+        # The column exists if it had filters when this was sealed: the pipeline file may say otherwise by now.
         row_filter = wanted if wanted in context.spool.columns(file) else None
         for batch in context.spool.read(file, columns=columns, row_filter=row_filter):
             yield manifest.seqs(batch), batch

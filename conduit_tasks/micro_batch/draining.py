@@ -1,9 +1,9 @@
-"""A run drains: its nodes work side by side, and wait for each other until nothing is left (DESIGN "One run").
+"""Draining of a run: its nodes work side by side, and wait for each other until nothing is left (DESIGN "One run").
 
-Each node is a task of the run that works through micro-batches: sources open and read the next while destinations
-deliver the one before, within the lag budget. What a node waits for it hears from the bell; it ends when what is before
-it has ended and nothing is left. A node that never began (no slot was free for it) is not waited for: it may be this
-node's slot that it needs. What is left over then goes to the next run, which is started at once.
+Each node is a task of the run that works through micro-batches: sources open and read the next one while destinations
+deliver the one before, within the lag budget. The bell wakes a node that waits; a node ends when the nodes before it
+have ended and nothing is left. A node that never began (no slot was free for it) is not waited for: it may need the
+slot of the node that waits. What is left over then goes to the next run, which is started at once.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BEGINS_WITHIN = 5.0
-"""Seconds after the run's plan in which a node's task has begun where there is a slot for it."""
+"""Seconds after the run's plan in which a node's task has begun if there is a slot for it."""
 NEVER = 60.0
-"""Seconds without anybody at work after which a task that has not begun is waited for no more by the acks."""
+"""Seconds without any node at work after which the acks no longer wait for a task that has not begun."""
 LOOK = 1.0
-"""Seconds between two looks of who waits, where the bell does not ring."""
+"""Seconds between two looks of a node that waits, if the bell does not ring."""
 PLANS_AGAIN = 1.0
 """Seconds between two looks at sources that had nothing new, at most."""
 WHOLE = 10.0
-"""The same where they were only looked at, in a run that lasts, as `wake` looks."""
+"""Seconds between two full queries of the sources in a run that lasts; in between it looks at them as `wake` does."""
 BUSY = 0.1
-"""The same where something was new just now and the run lasts; then ever longer."""
+"""Seconds until the next look at sources that had something new, in a run that lasts; then ever longer."""
 TAKES_OVER = 60.0
-"""Seconds in which a node of the run that takes over is waited for by the same node of the run before."""
+"""Seconds for which a node waits for the same node of the run that takes over."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """Why a node has nothing more to do in this run. `again`: there is more, for a run that follows at once;
-    `recovering`: there is, and it is too early to try it again."""
+    """Reason why a node has nothing more to do in this run. `again`: there is more, for a run that follows at once;
+    `recovering`: there is more, and it is too early to try it again."""
 
     reason: str
     again: bool = False
@@ -81,13 +81,13 @@ class Draining:
         self._file, self._busy = PipelineFile(self.context), time.monotonic()
 
     def close(self) -> None:
-        """Closes what it looks at the sources with."""
+        """Closes the watch of the sources."""
         if self._watch is not None:
             self._watch.close()
 
     def slices(self, source_id: str) -> MicroBatch | Ended:
-        """The unsealed micro-batch that holds slices for this source to read; opens the next one where none is open.
-        Waits as long as others of the run are at work on what has to come before. Raises PipelineStopped."""
+        """Returns the unsealed micro-batch that holds slices for this source to read; opens the next one if none is
+        open. Waits as long as other nodes of the run are at work on what has to come before. Raises PipelineStopped."""
         context, node = self.context, f"sources.{source_id}"
         for course, found in self._unsealed():
             if isinstance(found, Ended):
@@ -104,8 +104,8 @@ class Draining:
         raise AssertionError(context)
 
     def staged(self, *, early: bool = False) -> MicroBatch | Ended:
-        """The unsealed micro-batch that all sources have staged, for the pipeline's processors; `early`: that they are
-        reading."""
+        """Returns the unsealed micro-batch that all sources have staged, for the pipeline's processors; `early`: also
+        one that they are still reading."""
         for course, found in self._unsealed():
             if isinstance(found, Ended):
                 return found
@@ -120,15 +120,16 @@ class Draining:
         raise AssertionError
 
     def more(self, node: str, sealed: int, *, early: bool = False) -> bool | Ended:
-        """Whether a destination that has delivered all up to `sealed` finds more, now or after waiting for it; `early`:
-        or will, as it is being read. Ended where another run has taken over. Raises PipelineStopped."""
+        """Returns whether a destination that has delivered everything up to `sealed` finds more, now or after waiting
+        for it; `early`: or will find more, as it is being read. Ended if another run has taken over. Raises
+        PipelineStopped."""
         pipeline, broker = self.context.pipeline, self.context.broker
         before = before_destinations(pipeline)
         while True:
             self._bell = broker.bell()
             if self._stopped():
                 return False
-            # Before the look at what they have done: who ends in between has done all that it will.
+            # Read before the look at the sealed micro-batches: a node that ends in between has done all that it will.
             course = self._course()
             if course is not None and (over := _handed_over(course, node)):
                 return over
@@ -139,13 +140,13 @@ class Draining:
             self._wait()
 
     def over(self, since: str) -> bool:
-        """Whether all that acks wait for has ended; waits for the bell where it has not, and may have rung since. They
-        have no slot that a node needs: one that has not begun is waited for, for a while."""
+        """Returns whether everything that acks wait for has ended; if not, waits for the bell, which may have rung
+        since `since`. Acks have no slot that a node needs: they wait for a while for a node that has not begun."""
         course, now = self._course(), time.monotonic()
         if course is None:
             return True
         nodes = [*before_destinations(self.context.pipeline), *_nodes(self.context.pipeline)]
-        # Those of the run that takes over are waited for by its own acks.
+        # The nodes of the run that takes over are waited for by its own acks.
         if self._any_at_work(replace(course, before=None, after=None), nodes):
             self._busy = now
         elif course.after is not None or all(course.began_at(node) for node in nodes) or now - self._busy > NEVER:
@@ -154,22 +155,23 @@ class Draining:
         return False
 
     def unheard(self, course: UnderWay) -> str:
-        """Which nodes have not said how they ended, in words: they have never begun, or were killed."""
+        """Names the nodes that have not said how they ended: they never began, or were killed. Empty if all did."""
         nodes = [*before_destinations(self.context.pipeline), *_nodes(self.context.pipeline)]
         missed = [node for node in nodes if not course.began_at(node) or course.silent(node)]
         return f"{', '.join(missed)} did not begin, or ended without a word" if missed else ""
 
     def outdated(self, error: Outdated) -> Ended:
-        """The pipeline's file has changed since the micro-batch was opened: a run at once reads it anew. Raises where
-        this run got nowhere, as it would be no other for the next where machines do not have the same file."""
+        """Ends a node because the pipeline's file has changed since the micro-batch was opened: a run that follows at
+        once reads it again. Raises `error` if this run got nowhere: the next would do no better if machines have
+        different files."""
         course = self._course()
         if course is None or moved(self.context) == course.moved:
             raise error
         return Ended(str(error), again=True)
 
     def lingers(self, seconds: float = LOOK) -> bool:
-        """Whether the run lasts, for a node that can do nothing now: it is stopped, down, or failed a moment ago. Waits
-        so many seconds for what may change that. Raises PipelineStopped."""
+        """Returns whether the run lasts, for a node that can do nothing now: it is stopped, down, or failed a moment
+        ago. Waits so many seconds for that to change. Raises PipelineStopped."""
         until = time.monotonic() + seconds
         while True:
             self._bell = self.context.broker.bell()
@@ -183,13 +185,13 @@ class Draining:
             self._wait(left)
 
     def lasts(self) -> bool:
-        """Whether the run waits for more where nothing is left: its nodes are ready for that from the beginning. Raises
-        PipelineStopped."""
+        """Returns whether the run waits for more if nothing is left: its nodes are ready for that from the beginning.
+        Raises PipelineStopped."""
         course = self._course()
         return course is not None and self._lasts(course) and not self._stopped()
 
     def leaves(self, node: str) -> Ended | None:
-        """Why a destination leaves what it has not begun to another run, where it does."""
+        """Returns why a destination leaves what it has not begun to another run; None if it does not."""
         course = self._course()
         if course is None:
             return None
@@ -202,7 +204,7 @@ class Draining:
         self.context.broker.tell_ready(self.run, node)
 
     def taken_over_from(self, node: str) -> bool:
-        """Whether the same node of the run before is at work still; waits a moment for what may change that."""
+        """Returns whether the same node of the run before is still at work; waits a moment for that to change."""
         self._bell = self.context.broker.bell()
         course = self._course()
         if course is None or course.before is None or not course.before.at_work(node):
@@ -211,7 +213,7 @@ class Draining:
         return True
 
     def _past(self, course: UnderWay) -> bool:
-        """Whether the run has lasted as long as it may; longer where another one is about to take over."""
+        """Returns whether the run has lasted as long as it may, longer while another is about to take over."""
         young = course.after is not None and course.now - course.after.since < TAKES_OVER
         return course.now - course.since > self.limit and not young
 
@@ -221,8 +223,8 @@ class Draining:
     # -- one step ---------------------------------------------------------------------------------------------------
 
     def _unsealed(self) -> Iterator[tuple[UnderWay | None, MicroBatch | Ended | None]]:
-        """The run as it was just before, and what is unsealed, again and again; seals what is staged. Ended where the
-        pipeline is stopped."""
+        """Yields the run as it was just before, and the unsealed micro-batch, again and again; seals what is staged.
+        Yields Ended if the pipeline is stopped or its file has changed."""
         broker = self.context.broker
         while True:
             self._bell = broker.bell()
@@ -242,7 +244,7 @@ class Draining:
             yield course, found
 
     def _open(self, course: UnderWay) -> Ended | None:
-        """Opens the next micro-batch; None where it is there, or may come: look again."""
+        """Opens the next micro-batch. Returns None if it is open or may come: look again."""
         context, broker = self.context, self.context.broker
         if (over := self._over(course)) is not None:
             return over
@@ -270,13 +272,13 @@ class Draining:
         return None
 
     def _tell(self, found: Next) -> None:
-        """Says which sources were left out, for the acks to fail by; and which no more."""
+        """Tells the broker which sources were left out, so that the acks fail, and which no longer are."""
         told = {**dict.fromkeys(found.asked.well, ""), **found.asked.told()}
         for source, why in told.items():
             self.context.broker.tell_left_out(self.run, source, why)
 
     def _over(self, course: UnderWay) -> Ended | None:
-        """Why nothing more is opened in this run, where that is so."""
+        """Returns why nothing more is opened in this run; None if more may be opened."""
         if self.context.broker.stored_status() == "stopping":
             return Ended("the pipeline is stopping: nothing new is read")
         if may_read(self.context, course) == 0:
@@ -288,8 +290,8 @@ class Draining:
         return None
 
     def _nothing(self, course: UnderWay, found: Next) -> Ended | None:
-        """Nothing was opened: waits while a destination that is behind is at work, and where the run lasts also where
-        none is behind."""
+        """Decides how to go on if nothing was opened: waits while a destination that is behind is at work, and in a run
+        that lasts also if none is behind."""
         pipeline, broker = self.context.pipeline, self.context.broker
         sealed, *cursors = broker.cursors([d.id for d in pipeline.destinations])
         halted = halted_destinations(self.context)
@@ -301,7 +303,7 @@ class Draining:
             return None
         if found.budget and not behind:
             return None  # delivered between the two looks
-        # Each has no slot, ended before there was something for it, or says nothing any more.
+        # Each of them has no slot, ended before there was work for it, or has gone silent.
         if missed := [node for node in behind if course.lasts or not course.waits(node)]:
             return Ended(f"{', '.join(missed)} had no slot, or ended before: the next run goes on", again=True)
         if course.lasts:
@@ -310,12 +312,12 @@ class Draining:
         return Ended(found.reason, recovering=found.recovering)
 
     def _rest(self) -> None:
-        """Nothing was new: the next look is a little later than this one was."""
+        """Makes the next look a little later than this one was, as nothing was new."""
         self._planned, self._pause = time.monotonic(), min(1.5 * self._pause, PLANS_AGAIN)
 
     def _due(self) -> bool:
-        """Whether the sources are to be asked whole, with a lease and by new connectors: something is new or left, or
-        they were not asked for a while. Waits a moment where it is too early to look."""
+        """Returns whether the sources are to be asked in full, with a lease and by new connectors: something is new or
+        left, or they were not asked for a while. Waits a moment if it is too early to look."""
         now = time.monotonic()
         if (early := self._planned + self._pause - now) > 0:
             self._wait(early)
@@ -330,8 +332,8 @@ class Draining:
         return True
 
     def _wait_for(self, course: UnderWay, found: MicroBatch) -> Ended | None:
-        """Waits for others that have a share in this micro-batch. The processors wait for all sources themselves: as
-        long as one of those is missing, who waits for the processors would wait for who waits for it."""
+        """Waits for other nodes that have a share in this micro-batch. The processors wait for all sources themselves,
+        so while a source is missing only sources are waited for: otherwise two nodes would wait for each other."""
         nodes = [node for node in found.missing if node != PROCESSORS] or found.missing
         if not self._any_at_work(course, nodes):
             said = f"{', '.join(nodes)} left micro-batch {found.number} unsealed"
@@ -359,8 +361,8 @@ class Draining:
         )
 
     def _stopped(self) -> bool:
-        """Whether a graceful stop has come to its end: all is delivered and acked, and who still waits ends in good
-        order. Raises PipelineStopped where the pipeline was stopped by force."""
+        """Returns whether a graceful stop has come to its end: everything is delivered and acked, and nodes that still
+        wait end in good order. Raises PipelineStopped if the pipeline was stopped by force or is degraded."""
         broker = self.context.broker
         if (status := broker.stored_status()) not in ("stopped", "degraded"):
             return False
@@ -373,7 +375,7 @@ class Draining:
 
 
 def _handed_over(course: UnderWay, node: str) -> Ended | None:
-    """That the same node of the run that takes over does the work from now on: it is ready, or should have been."""
+    """Returns Ended if the same node of the run that takes over goes on: it is ready, or should have been."""
     after = course.after
     if after is not None and (after.takes_over(node) or course.now - after.since > TAKES_OVER):
         return Ended(f"run {after.run} takes over")
@@ -381,7 +383,7 @@ def _handed_over(course: UnderWay, node: str) -> Ended | None:
 
 
 def before_destinations(pipeline: Pipeline) -> list[str]:
-    """The nodes whose work a destination waits for."""
+    """Returns the nodes whose work a destination waits for."""
     return [*(s.node for s in pipeline.sources), *([PROCESSORS] if pipeline.processors else [])]
 
 

@@ -1,5 +1,5 @@
-"""What failed before the fan-out, as dead letters in the order of the records. It is read from the spool whenever it is
-asked for, and never in memory as a whole."""
+"""Records that failed before the fan-out, as dead letters in the order of the records; they are read from the spool
+whenever they are asked for, and are never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROWS = 2_000
-"""Rows of a file that are made letters at a time."""
+"""Rows of a file that are made into letters at a time."""
 PART = 10_000
 """Letters stored at a time, unless they are large."""
 
@@ -72,11 +72,11 @@ class Failed:
 
     @cached_property
     def seqs(self) -> npt.NDArray[np.int64]:
-        """The numbers of the records, each once, ascending."""
+        """Numbers of the records, each once, ascending."""
         return np.unique(np.concatenate([s for s, _ in self._keys])) if self._files else np.empty(0, np.int64)
 
     def heads(self) -> Iterator[Head]:
-        """All letters without their records."""
+        """Yields all letters without their records."""
 
         def made(batch: pa.RecordBatch) -> Iterator[Head]:
             numbers = (column.tolist() for column in self._numbers(batch))
@@ -87,7 +87,7 @@ class Failed:
         return self._ordered(made, ["slice", "n", "ord", "error"])
 
     def letters(self) -> Iterator[DeadLetter]:
-        """All letters."""
+        """Yields all letters."""
 
         def made(batch: pa.RecordBatch) -> Iterator[DeadLetter]:
             errors = (orjson.loads(e) for e in batch.column("error").to_pylist())
@@ -102,12 +102,12 @@ class Failed:
         return self._ordered(made)
 
     def parts(self) -> Iterator[list[DeadLetter]]:
-        """All letters, so many at a time as may be in memory; the same ones each time."""
+        """Yields all letters, as many at a time as may be in memory; the same ones each time."""
         return portions(self.letters(), PART)
 
     @cached_property
     def _keys(self) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Per file the seq and ord of its rows."""
+        """Seq and ord of each row, per file."""
         out = []
         for file in self._files:
             found = [self._numbers(batch) for batch in self._spool.read(file, columns=["slice", "n", "ord"])]
@@ -117,7 +117,7 @@ class Failed:
 
     @cached_property
     def _order(self) -> list[tuple[PartFile, npt.NDArray[np.int64]]]:
-        """Every file with the place of each of its rows among all, the file with the first one first."""
+        """Every file with the place of each of its rows among all rows, in the order of the files' first places."""
         if not self._files:
             return []
         seqs, ords = (np.concatenate(column) for column in zip(*self._keys))
@@ -129,8 +129,8 @@ class Failed:
     def _ordered(
         self, made: Callable[[pa.RecordBatch], Iterator[T]], columns: Sequence[str] | None = None
     ) -> Iterator[T]:
-        """What is made of each row, in order. What comes before its turn waits: files are written in the order of the
-        records but for neighbours, so that is little."""
+        """Yields what is made of each row, in order. Rows that come before their turn wait in memory: files are written
+        in the order of the records but for neighbours, so those are few."""
         waiting: dict[int, T] = {}
         turn = 0
         for file, places in self._order:
@@ -144,6 +144,6 @@ class Failed:
                     turn += 1
 
     def _numbers(self, batch: pa.RecordBatch) -> Any:
-        """Seq and ord of each row."""
+        """Returns seq and ord of each row."""
         seqs = self._bases[batch.column("slice").to_numpy()] + batch.column("n").to_numpy()
         return seqs, batch.column("ord").to_numpy().astype(np.int64)

@@ -1,8 +1,8 @@
-"""Notices a Redis that has forgotten what the spool knows, and brings its state back (SEMANTICS X7).
+"""Notices that Redis has forgotten what the spool knows, and brings its state back (SEMANTICS X7).
 
-It has forgotten where a mark in the spool says more than it does, or where a manifest was sealed that it never opened:
-its last second is gone, or an older copy was put back. What was told to a source or a destination in that time then
-stands in the spool alone, so its state is rebuilt from there before anything else is planned, read or sealed.
+Redis has forgotten something if a mark in the spool says more than Redis does, or if a manifest was sealed that Redis
+never opened: its last second is gone, or an older copy was put back. What was told to a source or a destination in that
+time is then in the spool alone, so the state is rebuilt from there before anything else is planned, read or sealed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ WAIT = 60.0
 
 
 def remember(context: Context) -> bool:
-    """Whether Redis had forgotten something, and its state was brought back from the spool: whoever works on what it
-    said before has been fenced.
+    """Brings the state back from the spool if Redis has forgotten something; returns whether it had. Holders that work
+    on what Redis said before are then fenced.
 
-    Raises StateLost where it knows nothing at all of the pipeline, which may be because it is another one.
+    Raises StateLost if Redis knows nothing at all of the pipeline, which may be because it is another Redis.
     """
     from conduit_tasks.broker import rebuild
 
@@ -56,22 +56,22 @@ def remember(context: Context) -> bool:
 
 
 def forgotten(context: Context, marks: dict[str, Mark]) -> str:
-    """Something that the spool knows and Redis does not, in words; empty where there is nothing. `marks`: read before
-    this is called, as Redis is ahead of them otherwise."""
+    """Returns something that the spool knows and Redis does not, in words; empty if there is nothing. `marks`: read
+    before this is called, so that they are not ahead of Redis unless it has forgotten."""
     pipeline, broker, spool = context.pipeline, context.broker, context.spool
     nodes = marked(pipeline)
     for node, number in zip(nodes, _reached(context, nodes), strict=True):
         if exceeds(mark := marks.get(node), number, spool, pipeline.id):
             return f"{node} was at micro-batch {mark.claims if mark else 0} (it says {number})"
     last = broker.numbers("last")[0]
-    # A number is given before its manifest is written; asked twice, as another run may do both in between.
+    # A number is given before its manifest is written; it is read twice, as another run may do both in between.
     if spool.sealed(pipeline.id, last + 1) is not None and broker.numbers("last")[0] == last:
         return f"micro-batch {last + 1} was sealed (it says that {last} was the last)"
     return ""
 
 
 def _reached(context: Context, nodes: list[str]) -> list[int]:
-    """Per node, what Redis says is confirmed by a destination, or was told to a source or is about to be."""
+    """Returns, per node, what Redis says a destination has confirmed, or a source was told or is about to be told."""
     keys = context.broker.keys
     commands = []
     for node in nodes:

@@ -1,9 +1,9 @@
 """One frame processor at work: its condition, and the records that it cannot take (SEMANTICS C2, C4).
 
 An error inside a statement would fail the whole micro-batch. The record at fault is found by halving, without writing
-anything, and nacked alone; the statement then runs over the rest. What fails for other reasons (a lost worker, a full
-disk) fails the attempt as it always did: a record is at fault only where the statement fails on it alone, again, and
-does not fail on no record at all.
+anything, and nacked alone; the statement then runs over the rest. Errors with other causes (a lost worker, a full disk)
+still fail the attempt: a record is at fault only if the statement fails on it alone, twice, and does not fail on no
+record at all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from conduit_tasks.spool.spool import Spool
 
 MOST = 100
-"""Records at fault that are looked for one by one; each costs a Spark job per halving."""
+"""Limit of records at fault that are looked for; each costs a Spark job per halving."""
 
 Key = tuple[int, int]
 """(slice, n) of a record."""
@@ -47,7 +47,7 @@ class FrameStep:
     def write(self, uri: str) -> dict[Key, str]:
         """Writes the result as Parquet; returns the records at fault, which are not in it, and their errors.
 
-        Raises ConfigError where the statement is refused, and what fails for other reasons as it is.
+        Raises ConfigError if the statement is refused, and errors with other causes as they are.
         """
         try:
             self._write(self.frame, uri)
@@ -90,7 +90,7 @@ class FrameStep:
                 middle = (first + end) // 2
                 todo += [(middle, end), (first, middle)]
                 continue
-            # A second chance: a worker also dies of others' faults.
+            # Tried a second time: a worker may also die through the fault of others.
             again = self._error(_between(self.frame, keys[first], keys[first]))
             if again is not None:
                 found[keys[first]] = again
@@ -99,11 +99,11 @@ class FrameStep:
         return found
 
     def _error(self, frame: Any) -> str | None:
-        """What the statement says of these records, in one line; None where it takes them."""
+        """Returns the statement's error for these records, in one line; None if it takes them."""
         from pyspark.sql import functions as f
 
         try:
-            # Every column of every row, and nothing but a number back; Spark leaves out the sort, which nobody sees.
+            # Evaluates every column of every row, and returns only a number; Spark leaves out the unneeded sort.
             self._applied(frame).agg(f.max(f.length(f.to_json(f.struct(*SPOOL_SCHEMA.names))))).collect()
         except ConfigError:
             raise
@@ -113,7 +113,7 @@ class FrameStep:
 
 
 def nacks(plan: Pass, spool: Spool, step: FrameStep, culprits: dict[Key, str], number: int) -> PassResult:
-    """The records at fault as they came to the processor, durable, with their errors."""
+    """Writes the records at fault as they came to the processor, durably and with their errors."""
     rows = [step.frame.filter(_is(key)).toArrow().select(SPOOL_SCHEMA.names).cast(SPOOL_SCHEMA) for key in culprits]
     node = f"{plan.node}/{step.processor.id}" if step.processor.id else plan.node
     writer = spool.writer(plan.pipeline, plan.micro_batch, f"{plan.node}.nacked{number}", plan.token)
@@ -128,7 +128,7 @@ def nacks(plan: Pass, spool: Spool, step: FrameStep, culprits: dict[Key, str], n
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Rows whose record fulfils the condition, or (`wanted` False) does not; picklable, for executors."""
+    """Filter for rows whose record fulfils the condition, or (`wanted` False) does not; picklable, for executors."""
 
     condition: str
     origins: Sequence[Origin]
@@ -142,7 +142,7 @@ class _Chosen:
 
 
 def _between(frame: Any, first: Key, last: Key) -> Any:
-    """The rows of the records from `first` to `last`, both inside."""
+    """Returns the rows of the records from `first` to `last`, both included."""
     return frame.filter(
         f"(slice > {first[0]} OR (slice = {first[0]} AND n >= {first[1]})) AND "
         f"(slice < {last[0]} OR (slice = {last[0]} AND n <= {last[1]}))"
@@ -158,7 +158,7 @@ def _without(frame: Any, culprits: dict[Key, str]) -> Any:
 
 
 def _cause(error: BaseException) -> str:
-    """The sentence that says what is wrong, without Spark's account of where."""
+    """Returns the line that says what is wrong, without Spark's account of the place."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # A Python worker's traceback ends with the error itself; Spark's own errors begin with it.
     own = [line for line in lines if line.startswith("[") and "]" in line and "STAGE" not in line]

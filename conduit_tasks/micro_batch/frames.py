@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 def run_frames(
     context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any], run_all: RunAll
 ) -> list[PassResult]:
-    """Runs the section's segments one after the other; each frame reads and writes files aside in the spool.
+    """Runs the section's segments one after the other; each frame reads and writes separate files in the spool.
 
-    The last pass is always a record-wise one (of no processors, if need be): it evaluates the triggers and
-    writes the files that count. Returns one result with the sums.
+    The last pass is always a record-wise one (without processors, if need be): it evaluates the triggers and writes the
+    files that count. Returns one result with the sums.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -98,7 +98,7 @@ def run_frames(
 
 
 def _bound(spark: SparkSession, row_bytes: int) -> None:
-    """Has Spark read and hand on as many rows at a time as have CONDUIT_BATCH_BYTES bytes: by itself it counts rows,
+    """Limits the rows that Spark reads and hands on at a time to CONDUIT_BATCH_BYTES bytes: by itself it counts rows,
     4,096 of a Parquet file, and cannot hold more than 2 GiB of a column."""
     limit = settings().batch_bytes
     rows = max(1, min(VECTOR, limit // max(row_bytes, 1)))

@@ -1,4 +1,4 @@
-"""Forgets the positions of parts that are gone for good: a folder whose files come and go keeps a state of one size."""
+"""Forgets the positions of parts that are gone for good, so that files that come and go do not grow the state."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ EVERY = 3_600.0
 
 
 def forget_gone(context: Context) -> int:
-    """Looks, where the last look is long ago, which parts of the sources' positions are gone, and forgets those that
-    have been for as long as their source says; how many. A source that cannot be looked at is looked at later."""
+    """Looks for parts in the sources' positions that are gone, if the last look is long ago, and forgets those that
+    have been gone for as long as their source says. Returns the number of parts forgotten. A source that cannot be
+    looked at is looked at later."""
     from conduit_tasks.connectors.registry import source_class
 
     forgotten = 0

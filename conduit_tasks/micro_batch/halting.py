@@ -1,9 +1,9 @@
-"""A forceful stop reaches a node in the middle of a read or a write (SEMANTICS C16).
+"""Ends a node in the middle of a read or a write after a forceful stop (SEMANTICS C16).
 
-What waits for a source, a target or Spark hears of a stop at its next word to the broker, which may be long. So the
-driver looks beside its work; what has not ended by itself soon after is ended with its process. Nothing is lost by
-that: what was read is not staged, what was sent and not confirmed goes again, as after a crash. The lease is renewed no
-more and lapses.
+A node that waits for a source, a target or Spark hears of a stop at its next call to the broker, which may be late. So
+the driver looks beside its work; a node that has not ended by itself soon after is ended with its process. Nothing is
+lost by that: what was read is not staged, what was sent and not confirmed is sent again, as after a crash. The lease is
+no longer renewed and lapses.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ GRACE = 1.0
 
 
 def _by_force(pipeline: list[str | None], destination: list[str | None] | None = None) -> bool:
-    """Whether status and `forced` of the pipeline, or of a destination, say that nothing goes on. A graceful stop ends
-    with the same status, but only once all is delivered and acked; who still works then only ends in good order."""
+    """Returns whether status and `forced` of the pipeline, or of a destination, say that nothing goes on. A graceful
+    stop ends with the same status, but only once everything is delivered and acked; nodes still at work then end in
+    good order."""
     if pipeline[0] == "degraded" or (pipeline[0] == "stopped" and pipeline[1] is not None):
         return True
     return destination is not None and destination[0] == "stopped"
@@ -35,8 +36,8 @@ def _by_force(pipeline: list[str | None], destination: list[str | None] | None =
 
 @contextmanager
 def halting(context: Context, node: str, end: Callable[[str], None]) -> Iterator[None]:
-    """Calls `end` with the reason, in a thread, where the block goes on for `GRACE` seconds after a forceful stop of
-    the pipeline, or of its destination `node`."""
+    """Calls `end` with the reason, in a thread, if the block goes on for `GRACE` seconds after a forceful stop of the
+    pipeline, or of its destination `node`."""
     broker, keys = context.broker, context.broker.keys
     kind, _, name = node.partition(".")
     places = [keys.pipeline, *([keys.destination(name)] if kind == "destinations" else [])]

@@ -1,8 +1,8 @@
-"""Keeps messages that a queue handed out hidden from others until their ack, whoever is at work (SEMANTICS T2).
+"""Keeps messages that a queue handed out hidden from others until their ack, whichever task is at work (SEMANTICS T2).
 
-The worker that received them ends long before a slow destination has confirmed. So every task of a pipeline that runs
-holds, beside its work, what was staged and is not acked: `plan` and `acks` once, the others again and again. Where
-nobody runs in time the messages come again, and are recognized by what the receipts of earlier micro-batches name.
+The worker that received the messages ends long before a slow destination has confirmed them. So every running task of a
+pipeline holds, beside its work, what was staged and is not acked: `plan` and `acks` once, the others repeatedly. If no
+task runs in time, the messages come again, and are recognized by the receipts of earlier micro-batches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def unsettled(context: Context, source: Source) -> tuple[Position, ...]:
-    """The ends of the micro-batches whose messages may come again; () for a source that is no queue."""
+    """Returns the ends of the micro-batches whose messages may come again; () for a source that is no queue."""
     of = source_class(source.plugin)
     if not of.settles:
         return ()
@@ -36,7 +36,7 @@ def unsettled(context: Context, source: Source) -> tuple[Position, ...]:
 
 @contextmanager
 def holding(context: Context, *, again: bool = True) -> Iterator[None]:
-    """Holds what is not acked, of every queue of the pipeline; `again`: also later, until the work is done."""
+    """Holds what is not acked, of every queue of the pipeline; `again`: also repeatedly, until the work is done."""
     queues = [source.id for source in context.pipeline.sources if source_class(source.plugin).settles]
     every = {name: _hold(context, name) for name in queues}
     least = min((seconds for seconds in every.values() if seconds), default=0.0)
@@ -54,14 +54,14 @@ def holding(context: Context, *, again: bool = True) -> Iterator[None]:
 
 
 def _hold(context: Context, source_id: str) -> float:
-    """One look, unless somebody else was there just now; seconds until the next is due, 0: never."""
+    """Holds once, unless another task did so just now. Returns the seconds until the next hold is due, 0: never."""
     connector = source_connector(context.pipeline, source_id)
     connector.receipts = Kept(context.spool)
     try:
         if not connector.hold_every:
             return 0.0
         if positions := context.broker.unacked_ends(source_id):
-            # Never released: until it lapses the messages are held long enough.
+            # The lease is never released: until it lapses, the messages are held long enough.
             ttl = max(0.01, connector.hold_every - context.settings.lease_grace)
             context.broker.acquire(f"hold.{source_id}", context.owner, ttl=ttl)
             connector.hold(positions, until_next_run(context.pipeline))
@@ -75,5 +75,5 @@ def _hold(context: Context, source_id: str) -> float:
 
 
 def until_next_run(pipeline: Pipeline) -> float:
-    """Seconds in which a run that follows this one looks after the messages."""
+    """Returns the seconds within which a run that follows this one looks after the messages."""
     return parse_schedule(pipeline.schedule).seconds

@@ -37,10 +37,10 @@ class ChildFailed(Exception):
 
 
 def in_child(function: Callable[..., R], *args: Any, forks: bool = True) -> R:
-    """`function(*args)` in a forked child; its exception is raised here. `forks` False: in a new process, to which both
-    are pickled, because libraries with threads of their own may have been used here, and would stand still in a fork.
+    """Runs `function(*args)` in a forked child; its exception is raised here. `forks` False: in a new process, to which
+    both are pickled, because libraries with threads of their own may have been used here, and would hang in a fork.
 
-    Raises ChildDied, and ChildFailed in place of an exception, or for an answer, that does not stand pickling.
+    Raises ChildDied, and ChildFailed in place of an exception, or for an answer, that cannot be pickled.
     """
     data, status = (_forked if forks else _started)(function, args)
     if status != 0 or not data:
@@ -53,7 +53,8 @@ def in_child(function: Callable[..., R], *args: Any, forks: bool = True) -> R:
 
 
 def survives_forks(destination: Destination) -> bool:
-    """Whether a process may fork to deliver to it, or to its dead-letter queue, where it did so before itself."""
+    """Returns whether a process that delivered to the destination, or to its dead-letter queue, may fork to do so
+    again."""
     from conduit_tasks.connectors.registry import destination_class
 
     plugins = {destination.plugin, destination.dead_letters.plugin or destination.plugin}
@@ -61,7 +62,7 @@ def survives_forks(destination: Destination) -> bool:
 
 
 def _forked(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, int]:
-    """What it wrote, and how it ended: an exit code, or less than 0 for a signal."""
+    """Returns what the child wrote, and how it ended: an exit code, or less than 0 for a signal."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -74,7 +75,7 @@ def _forked(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, i
 
 
 def _started(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, int]:
-    """As `_forked`, in a new process."""
+    """Does the same as `_forked`, in a new process."""
     work = pickle.dumps(sys.path) + pickle.dumps((function, args), protocol=pickle.HIGHEST_PROTOCOL)
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as pipe:
@@ -92,13 +93,13 @@ def _started(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, 
 
 
 def anew(write_end: int) -> None:
-    """In the new process: what it was started for."""
+    """Runs, in the new process, what it was started for."""
     function, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent
     _tell(write_end, function, args)
 
 
 def _tell(write_end: int, function: Callable[..., Any], args: Sequence[Any]) -> NoReturn:
-    """Writes the answer, and ends this process. What is no error, and ends it before, is told with exit code 1."""
+    """Writes the answer, and ends this process. A BaseException that ends it before is reported with exit code 1."""
     code = 1
     try:
         with os.fdopen(write_end, "wb") as pipe:
@@ -113,7 +114,8 @@ def _tell(write_end: int, function: Callable[..., Any], args: Sequence[Any]) -> 
 
 
 def _answer(function: Callable[..., Any], args: Sequence[Any]) -> bytes:
-    """Whether it ended well, and its result or exception; pickled, and seen to be the same when it is read again."""
+    """Returns, pickled, whether the function ended well, and its result or exception; an exception is also unpickled
+    once."""
     try:
         answer: tuple[bool, Any] = (True, function(*args))
         try:
@@ -135,7 +137,7 @@ def _pickled(answer: tuple[bool, Any]) -> bytes:
 
 
 def bisected(function: Callable[[Sequence[T]], list[R]], items: Sequence[T], culprit: Callable[[T, str], R]) -> list[R]:
-    """`function(items)`, one answer per item, in children: halved until each item that kills its child stands alone.
+    """Runs `function(items)`, one answer per item, in children; halves until each item that kills its child is alone.
 
     `culprit(item, how)` answers for such an item. At most 2·log2(len) + 1 children per culprit.
     """

@@ -1,8 +1,8 @@
-"""Tells handlers which messages are acked as a whole: once every destination is through their micro-batch (C4, C7).
+"""Tells handlers which messages are acked as a whole, once every destination has finished their micro-batch (C4, C7).
 
-How far that is stands beside the acks of the sources, and is kept as they are: the intent first, then the handlers,
-then the commit. A source whose ack waits for delivery hears of it after the handlers; nothing is collected before they
-have been told. After a crash they are told of the same micro-batches again.
+The number of the last micro-batch told is stored beside the acks of the sources, and in the same order: first the
+intent, then the handlers, then the commit. A source whose ack waits for delivery hears of it after the handlers;
+nothing is collected before they have been told. After a crash they are told of the same micro-batches again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from conduit_tasks.spool.manifest import SealedManifest
 
 NODE = "pipeline"
-"""Of a change that is of no single node."""
+"""Node name in a state change that belongs to no single node."""
 
 
 def listened_to(context: Context) -> bool:
-    """Whether anybody is to be told."""
+    """Returns whether any handler is to be told of acked messages."""
     return Handlers(context.pipeline).wants("acked", "message")
 
 
 def tell(context: Context) -> int | None:
-    """Tells what is due; the last micro-batch told of, None where nobody listens.
+    """Tells the handlers what is due. Returns the last micro-batch they were told of, None if no handler listens.
 
-    Raises PipelineStopped where a handler raises.
+    Raises PipelineStopped if a handler raises.
     """
     handlers = Handlers(context.pipeline)
     if not handlers.wants("acked", "message"):
@@ -73,7 +73,7 @@ def _tell(context: Context, handlers: Handlers, numbers: range) -> None:
 
 
 def _indexed(context: Context, numbers: range) -> dict[int, set[int]]:
-    """What the broker's index has of nacks in these micro-batches: also of those that were dropped."""
+    """Returns the nacks that the broker's index has in these micro-batches, also of records that were dropped."""
     out: dict[int, set[int]] = {}
     for destination in ["", *(d.id for d in context.pipeline.destinations)]:
         for entry in context.broker.dead_letters(destination):
@@ -83,7 +83,7 @@ def _indexed(context: Context, numbers: range) -> dict[int, set[int]]:
 
 
 def _acked(context: Context, manifest: SealedManifest, nacks: RangeSet) -> Iterator[StateChange]:
-    """Every record that is not nacked, in order; then those that were filtered before the fan-out."""
+    """Yields every record that is not nacked, in order; then the records that were filtered before the fan-out."""
     pipeline, index, number = context.pipeline.id, manifest.index_of(), manifest.micro_batch
     origins = origins_of(pipeline, manifest.slices)
     gone = np.ones(manifest.total, bool)

@@ -1,4 +1,4 @@
-"""One node of a run at work: what its Spark application does, wherever its rows are worked on."""
+"""Work of one node of a run: what its Spark application does, wherever its rows are worked on."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DOWN, DOWN_AT_MOST = 1.0, 30.0
-"""Seconds until a destination that is down is tried again in a run that lasts; twice as long each time."""
+"""Seconds until a destination that is down is tried again in a run that lasts: at first, doubled, and at most."""
 TELLS = 5.0
-"""Seconds between two words on how far a node is, where it got on."""
+"""Seconds between two reports of a node's progress, if there was any."""
 
 
 def work_through(
@@ -44,9 +44,10 @@ def work_through(
     """Works through micro-batches as `sources.<id>`, `processors` or `destinations.<id>` until the run has drained.
 
     `limit`: seconds that the run lasts at most. `cleared`: the node's task had ended and was cleared. `progress` is
-    told of every micro-batch, and every few seconds how far it is. `warm`: has Spark do a first job, where the run
-    lasts and the work is done there: what comes does not wait for its start. Raises LeaseHeld, Unavailable (a
-    destination is down and waits), PipelineStopped, Fenced, SourceError, SpoolError.
+    called for every micro-batch, unless the run lasts, and every few seconds with how far the node is. `warm`: has
+    Spark do a first job, if the run lasts and the work is done in Spark, so that the first micro-batch does not wait
+    for its start. Raises LeaseHeld, Unavailable (a destination is down and waits), PipelineStopped, Fenced,
+    SourceError, SpoolError.
     """
     with closing(Draining(context, run, limit)) as draining:
         return _Node(context, node, run, run_all, draining, cleared, progress).through(warm)
@@ -54,7 +55,7 @@ def work_through(
 
 @dataclass
 class _Node:
-    """What works through them; see `work_through`."""
+    """One node that works through micro-batches; see `work_through`."""
 
     context: Context
     node: str
@@ -70,7 +71,7 @@ class _Node:
             if _works_in_spark(self.context, self.node):
                 warm()
             self.draining.ready(self.node)
-        # There may be several micro-batches a second, day after day: how far it is, is said of all of them.
+        # A run that lasts may do several micro-batches a second, day after day: progress is told of all together.
         each = _silent if lasts else self.progress
         wait = DOWN
         with _telling(self.context, self.node, self.progress):
@@ -87,7 +88,7 @@ class _Node:
     def _work(self, progress: Callable[..., None]) -> Ended:
         context, draining = self.context, self.draining
         kind, _, name = self.node.partition(".")
-        # Whoever finds the lease taken waits one lease time (and the grace), then takes over or ends.
+        # A node that finds the lease taken waits one lease time (and the grace), then takes over or ends.
         wait = context.settings.lease_ttl + context.settings.lease_grace + 1
         if kind == "sources":
             return _each(
@@ -108,7 +109,7 @@ class _Node:
 
 
 def _works_in_spark(context: Context, node: str) -> bool:
-    """Whether the node's work is done there, not in its driver."""
+    """Returns whether the node's work is done in Spark, not in its driver."""
     kind, _, name = node.partition(".")
     if kind == "sources":
         return not source_class(context.pipeline.source(name).plugin).in_driver
@@ -122,7 +123,7 @@ def _silent(**_: Any) -> None:
 
 
 def _each(draining: Draining, next_one: Callable[[], MicroBatch | Ended], work: Callable[[], str]) -> Ended:
-    """Works through what comes until nothing does; `work` does one micro-batch and says so."""
+    """Works through micro-batches until none comes any more; `work` does one and returns what was done, in words."""
     done, lasts = 0, draining.lasts()
     while True:
         found = next_one()
@@ -139,7 +140,7 @@ def _each(draining: Draining, next_one: Callable[[], MicroBatch | Ended], work: 
 
 @contextmanager
 def _telling(context: Context, node: str, progress: Callable[..., None]) -> Iterator[None]:
-    """Says beside the block how far the node is: records in all, how many a second, micro-batches that wait for it."""
+    """Reports, while the block runs, how far the node is: records, records a second, micro-batches that wait for it."""
     broker = context.broker
     kind, _, name = node.partition(".")
 

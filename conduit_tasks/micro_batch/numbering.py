@@ -1,4 +1,4 @@
-"""Which deliveries number their records, and from where (SEMANTICS O5–O6r, B8)."""
+"""Numbering of deliveries: which number their records, and from where (SEMANTICS O5–O6r, B8)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def numbering_of(
     token: int,
     epoch: int = 0,
 ) -> Numbering | None:
-    """The numbers of a micro-batch's records at a destination, stored; None where neither pipe nor guarantee wants
+    """Returns the numbers of a micro-batch's records at a destination, stored; None if neither pipe nor guarantee wants
     them. `token`: of the lease; `epoch`: above 0 for a redelivery. Raises Fenced, PipelineStopped."""
     if not _wanted(destination, connector):
         return None
@@ -52,8 +52,8 @@ def numbering_of(
 def numbering_anew(
     pipeline: str, destination: Destination, connector: Any, origins: Sequence[Origin], epoch: int
 ) -> Numbering | None:
-    """Numbers of their own, from 1, for records that are sent again in this epoch: one that no other numbers have, as
-    the token of a lease is (a time in microseconds, as theirs are)."""
+    """Returns separate numbers, from 1, for records that are sent again in this epoch. The epoch belongs to no other
+    numbers, like the token of a lease (it is a time in microseconds, as tokens are)."""
     if not _wanted(destination, connector):
         return None
     if isinstance(connector, BatchDestination):
@@ -70,8 +70,9 @@ def numbering_again(
     epoch: int,
     seqs: Sequence[int],
 ) -> Numbering | None:
-    """As `numbering_anew`, but the same at every attempt, though each chooses anew which rows to send: a row's number
-    is its place among all there are. `seqs`: those chosen, ascending; lane numbers watch all rows."""
+    """Returns numbers as `numbering_anew` does, but the same ones at every attempt, though each attempt chooses which
+    rows to send: a row's number is its place among all rows. `seqs`: those of the chosen rows, ascending; lane numbers
+    watch all rows."""
     numbering = numbering_anew(pipeline, destination, connector, origins, epoch)
     if isinstance(numbering, RowNumbering):
         return SeqNumbering(epoch, pipeline, destination.id, seqs)
@@ -89,7 +90,7 @@ def _wanted(destination: Destination, connector: Any) -> bool:
 def lane_columns(
     context: Context, manifest: SealedManifest, destination: Destination, lanes: LaneOf
 ) -> Iterator[pa.RecordBatch]:
-    """What says the lane of each row that the destination's trigger matched."""
+    """Yields the columns that give the lane of each row that the destination's trigger matched."""
     wanted = column_of(context, manifest, destination)
     for file in manifest.files:
         row_filter = wanted if wanted in context.spool.columns(file) else None
@@ -97,10 +98,10 @@ def lane_columns(
 
 
 def matched_of(context: Context, manifest: SealedManifest, destination: Destination) -> int:
-    """Records of a sealed micro-batch that this destination's trigger matched."""
+    """Returns the number of records of a sealed micro-batch that this destination's trigger matched."""
     return manifest.matched[known_as(context.spool, context.pipeline.id, destination.id, manifest.matched)]
 
 
 def column_of(context: Context, manifest: SealedManifest, destination: Destination) -> str:
-    """The column of the spool that says which; a destination that was renamed since is there under its earlier id."""
+    """Returns the column of the spool that marks those records; a renamed destination has its earlier id there."""
     return f"to.{known_as(context.spool, context.pipeline.id, destination.id, manifest.matched)}"

@@ -1,4 +1,4 @@
-"""Whether a pipeline's file is still what a run works with."""
+"""Check whether a pipeline's file is still the version that a run works with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHANGED = 5.0
 
 @dataclass
 class PipelineFile:
-    """The file on this machine, looked at now and then from its making on."""
+    """File of a pipeline on this machine, looked at now and then from the creation of this object on."""
 
     context: Context
     _looked: float = field(init=False)
@@ -25,7 +25,7 @@ class PipelineFile:
         self._looked = time.monotonic()
 
     def changed(self) -> bool:
-        """Whether it is another version than what this run works with."""
+        """Returns whether the file is another version than the one that this run works with."""
         if not self.context.in_force():
             return True
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""`plan`: what this run has to do. Hands back the unsealed micro-batch, or opens the next within its limits."""
+"""`plan`: decides what this run has to do. Returns the unsealed micro-batch, or opens the next within its limits."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ log = logging.getLogger(__name__)
 NODE = "plan"
 
 SLICES = 5_000
-"""Of a micro-batch at most: they are one command to Redis (`open`, `stage`, `begin_ack`)."""
+"""Limit of slices in a micro-batch: they are one command to Redis (`open`, `stage`, `begin_ack`)."""
 
 
 @dataclass(frozen=True)
 class PlanResult:
-    """What `plan` found. `work` False: nothing to read, deliver, ack or collect; `reason` says why, for the log."""
+    """Result of `plan`. `work` False: nothing to read, deliver, ack or collect; `reason` says why, for the log."""
 
     micro_batch: int | None
     work: bool
     reason: str
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Source → why it was not asked whole; the others were."""
+    """Source → reason why it was left out, in whole or in part."""
 
 
 def plan_run(
     pipeline_id: str, run_id: str, limits: Mapping[str, int] | None = None, *, by_hand: bool = False
 ) -> PlanResult:
-    """Plans one run. Under `@continuous` it lasts, whatever there is to do: it waits for more; but not one that was
-    started `by_hand`, nor one with `limits`.
+    """Plans one run. Under `@continuous` the run lasts: it waits for more, even if there is nothing to do; but not a
+    run that was started `by_hand` or has `limits`.
 
     `limits`: `max-records` that this run may read at most (a param of a manual run; 0: it only delivers); a micro-batch
-    of it holds no more than that, nor than the pipeline's own.
+    of it holds no more than that, nor than the pipeline's own limit.
 
-    Raises PipelineStopped with the stored first error where the pipeline is degraded (C16), StateLost where Redis has
-    lost its state (X7).
+    Raises PipelineStopped with the stored first error if the pipeline is degraded (C16), StateLost if Redis has lost
+    its state (X7).
     """
     with opened(pipeline_id, run_id) as context:
         remember(context)
@@ -74,25 +74,25 @@ def plan_run(
 
 
 def _lasting(context: Context) -> str:
-    """The run that lasts and reads what comes; empty where there is none."""
+    """Returns the run that lasts and reads what comes; empty if there is none."""
     now, _ = context.broker.runs_under_way()
     reads = now is not None and now.lasts and all(now.at_work(s.node) for s in context.pipeline.sources)
     return now.run if now is not None and reads else ""
 
 
 def records_read(context: Context) -> int:
-    """Records that the sources have read, of everything sealed."""
+    """Returns the number of records that the sources have read, of everything sealed."""
     totals = context.broker.totals()
     return sum(totals.get(f"{s.node}/read", 0) for s in context.pipeline.sources)
 
 
 def moved(context: Context) -> int:
-    """How far everything is, as one number: the same as long as nothing was sealed or delivered."""
+    """Returns the progress of the pipeline as one number: the same as long as nothing was sealed or delivered."""
     return sum(context.broker.cursors([d.id for d in context.pipeline.destinations]))
 
 
 def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bool = False) -> PlanResult:
-    """See `plan_run`. `lasts`: there is work, if only to wait for more."""
+    """Plans, see `plan_run`. `lasts`: there is work, if only to wait for more."""
     broker, pipeline = context.broker, context.pipeline
     status = broker.status()
     if status.status == "degraded":
@@ -108,8 +108,8 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
     forget_gone(context)
     unsealed = broker.unsealed()
     if unsealed is not None:
-        # Nothing of it is sealed, so nothing stands for its sources yet: a changed file reads it again (C16), and a
-        # source that could not be read leaves it to the others.
+        # Nothing of it is sealed, so nothing is final for its sources yet: a changed file reads it again (C16), and a
+        # source that could not be read is taken out of it for the others.
         failed = failed_to_read(context, unsealed)
         if failed or unsealed.config != pipeline.digest():
             _restage(context, unsealed, without=failed)
@@ -130,7 +130,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
         said = pending or f"{next_one.reason}: the run waits for more"
         return PlanResult(None, True, said, next_one.asked.told())
     for failure in next_one.asked.failed.values():
-        # There is nothing else to do that it would hold up.
+        # There is nothing else to do that the failure would hold up.
         raise failure
     return PlanResult(None, False, next_one.reason)
 
@@ -141,11 +141,11 @@ def _may_read(limits: Mapping[str, int] | None) -> bool:
 
 @dataclass(frozen=True)
 class Next:
-    """The next micro-batch, `number` None where none was opened; `reason` says what is in it, or why there is none.
+    """Next micro-batch; `number` is None if none was opened. `reason` says what is in it, or why there is none.
 
-    `looked` False: the sources were not asked; `budget`: because of what is in flight, which is being delivered;
-    `recovering`: because that failed, and it is too early to try it again; `asked`: what they answered,
-    and those among them that could not.
+    `looked` False: the sources were not asked; `budget`: they were not, because of what is in flight and being
+    delivered; `recovering`: a source failed, and it is too early to try it again; `asked`: answers of the sources, and
+    errors of those that could not answer.
     """
 
     number: int | None
@@ -157,9 +157,9 @@ class Next:
 
 
 def open_next(context: Context, limits: Mapping[str, int] | None = None) -> Next:
-    """Opens the next micro-batch, where nothing is unsealed and a source has something new within the limits.
+    """Opens the next micro-batch, if nothing is unsealed and a source has something new within the limits.
 
-    Raises Fenced where another run opened one meanwhile. A source that cannot be planned is left out.
+    Raises Fenced if another run opened one meanwhile. A source that cannot be planned is left out.
     """
     broker, pipeline = context.broker, context.pipeline
     room = _room(context, limits)
@@ -180,7 +180,7 @@ def open_next(context: Context, limits: Mapping[str, int] | None = None) -> Next
 
 
 def _shut(context: Context) -> str:
-    """Why nothing may be read until somebody does something, in words; empty where it is only the lag budget."""
+    """Returns why nothing may be read until an operator acts, in words; empty if it is only the lag budget."""
     if full := _full(context):
         return full
     if halted := halted_destinations(context):
@@ -190,8 +190,8 @@ def _shut(context: Context) -> str:
 
 
 def _restage(context: Context, unsealed: MicroBatch, *, without: Collection[str]) -> None:
-    """Has the file as it is now read the unsealed micro-batch, `without` some of its sources, whose positions go back.
-    Where none of its sources is left, it ends here, empty."""
+    """Has the unsealed micro-batch read by the file as it is now, `without` some of its sources, whose positions go
+    back. If none of its sources is left, it ends here, sealed and empty."""
     broker, pipeline = context.broker, context.pipeline
     names, digest = [s.id for s in pipeline.sources if s.id not in without], pipeline.digest()
     if any(name in unsealed.slices for name in names):
@@ -200,7 +200,7 @@ def _restage(context: Context, unsealed: MicroBatch, *, without: Collection[str]
     from conduit_tasks.spool.manifest import SealedManifest
 
     with broker.acquire("seal", context.owner, wait=5.0) as lease:
-        # Whatever is sealed has a manifest: a rebuild takes a number without one for lost (X7).
+        # Every sealed number has a manifest: a rebuild takes a number without one for lost (X7).
         path = context.spool.write_sealed(
             SealedManifest(
                 pipeline=pipeline.id,
@@ -221,8 +221,8 @@ def _restage(context: Context, unsealed: MicroBatch, *, without: Collection[str]
 
 
 def _take_over(context: Context) -> None:
-    """The file as it is now is in force from here on. What it leaves behind is said, as nobody may have asked
-    `conduit plan`; a source that became another one is refused, because its positions would be read wrongly."""
+    """Puts the file as it is now in force. Logs what it leaves behind, as `conduit plan` may not have been asked.
+    Raises ConfigError if a source became another one, because its positions would be read wrongly."""
     broker, pipeline = context.broker, context.pipeline
     before = broker.in_force()
     if before is not None and before.digest != pipeline.digest():
@@ -248,7 +248,7 @@ def _take_over(context: Context) -> None:
 
 
 def outstanding(context: Context) -> str:
-    """What is left to deliver or ack, in words; empty where there is nothing. One that is stopped has nothing to do."""
+    """Returns what is left to deliver or ack, in words, or "". A stopped destination has nothing to do."""
     broker, pipeline = context.broker, context.pipeline
     sealed = broker.latest_sealed()
     halted = halted_destinations(context)
@@ -270,12 +270,12 @@ def outstanding(context: Context) -> str:
 
 
 def halted_destinations(context: Context) -> list[str]:
-    """The destinations that are stopped, each alone (X1)."""
+    """Returns the destinations that are stopped, each alone (X1)."""
     return [d.id for d in context.pipeline.destinations if context.broker.delivery(d.id).status == "stopped"]
 
 
 def in_flight(context: Context) -> str:
-    """What is unsealed, undelivered or unacked, in words; a graceful stop with nothing left ends here (C3, C15)."""
+    """Returns what is unsealed, undelivered or unacked, in words; ends a graceful stop if nothing is left (C3, C15)."""
     unsealed = context.broker.unsealed()
     left = f"micro-batch {unsealed.number} is not sealed" if unsealed else outstanding(context)
     if not left and context.broker.stored_status() == "stopping":
@@ -284,7 +284,7 @@ def in_flight(context: Context) -> str:
 
 
 def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | None:
-    """How much may be read now (C13, invariant 7); None = nothing, the lag budget or Redis' memory is used up."""
+    """Returns how much may be read now (C13, invariant 7); None: the lag budget or Redis' memory is used up."""
     pipeline = context.pipeline
     if full := _full(context):
         log.warning("%s: %s", pipeline.id, full)
@@ -316,9 +316,9 @@ def _least(a: int | None, b: int | None) -> int | None:
 
 
 def _full(context: Context) -> str:
-    """Why nothing may be read whatever the lag budget is: Redis has too little memory left; empty where it has enough.
+    """Returns why nothing may be read whatever the lag budget is: Redis has too little memory left; or "".
 
-    What is under way takes memory before it frees any, so reading stops while there is some.
+    Micro-batches under way take memory before they free any, so reading stops while some memory is left.
     """
     used, share = context.broker.used(), context.settings.redis_share
     if used < share:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def positions(pipeline_id: str) -> list[dict[str, Any]]:
-    """Per source its `id`, `planned` and `acked`: part → token."""
+    """Returns, per source, its `id`, `planned` and `acked`: part → token."""
     with opened(pipeline_id, "status") as context:
         broker = context.broker
         return [
@@ -27,12 +27,12 @@ def place(
 ) -> tuple[Position, Position]:
     """Sets the planned tokens of some parts of a source, and lets it forget others, which then begin as new ones do.
 
-    What lies behind the new position is read and delivered again, with the ids it had (T8); what is jumped over is
-    never read. What is open of a micro-batch is planned again, from that position. The acked position stays: it is
-    what the source was told. Returns the position before and after.
+    Records past the new position are read and delivered again, with the ids they had (T8); records that are jumped over
+    are never read. An unsealed micro-batch is planned again, from that position. The acked position stays: it is what
+    the source was told. Returns the position before and after.
 
-    Raises NotStopped where the pipeline works or something of it is in flight, ConfigError where there is no such
-    source or part, or a token is of another kind than the part's.
+    Raises NotStopped if the pipeline works or something of it is in flight, ConfigError if there is no such source or
+    part, or a token is of another kind than the part's.
     """
     with opened(pipeline_id, "positions") as context:
         _check(context, source)

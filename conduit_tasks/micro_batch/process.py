@@ -1,4 +1,4 @@
-"""`processors`: pipeline processors over the whole micro-batch, all sources together (C2), then seals."""
+"""`processors`: runs the pipeline's processors over the whole micro-batch, all sources together (C2), then seals it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
         # As in `read_source`: what was sealed meanwhile stands.
         if found is not None and found.state == "open" and NODE not in found.stages:
             context.same_version(found)
-            # A stop by force has dropped meanwhile what was staged.
+            # A stop by force may have dropped what was staged.
             if unread := _unread(context, found):
                 return unread
             manifests = staged(context, found, [s.node for s in pipeline.sources])
@@ -69,7 +69,7 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
 
 
 def _unread(context: Context, found: MicroBatch) -> str:
-    """Which sources have not staged their part yet, in words."""
+    """Names the sources that have not staged their part yet, in words; empty if all have."""
     waiting = [s.node for s in context.pipeline.sources if found.slices.get(s.id) and s.node not in found.stages]
     return f"micro-batch {found.number} is not read yet: {', '.join(waiting)}" if waiting else ""
 

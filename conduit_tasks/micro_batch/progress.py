@@ -1,4 +1,4 @@
-"""How far a pipeline is: one plain document for the CLI, the demo's account and the API."""
+"""Progress of a pipeline: one plain document for the CLI, the demo's account and the API."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from conduit_tasks.micro_batch.context import Context, opened
 
 
 def snapshot(pipeline_id: str) -> dict[str, Any]:
-    """The state of a pipeline as JSON types; asks the broker a handful of questions, whatever the number of events."""
+    """Returns a pipeline's state as JSON types; asks the broker a few questions, whatever the number of events."""
     with opened(pipeline_id, "status") as context:
         return describe(context)
 
 
 def describe(context: Context) -> dict[str, Any]:
-    """See `snapshot`. `behind` counts micro-batches; `dead` what is in the dead-letter index."""
+    """Describes the state, see `snapshot`. `behind` counts micro-batches, `dead` entries of the dead-letter index."""
     broker, pipeline = context.broker, context.pipeline
     status = broker.status()
     unsealed = broker.unsealed()

@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from conduit_tasks.spool.spool import Spool
 
 PIECE_BYTES = 32 << 20
-"""Consecutive small slices are read by one task up to this size: a thousand small files are not a thousand tasks."""
+"""Bytes up to which one task reads consecutive small slices: a thousand small files are not a thousand tasks."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one Spark task reads: consecutive slices with their numbers; picklable."""
+    """Work of one Spark task that reads: consecutive slices with their numbers; picklable."""
 
     part: int
     slices: tuple[tuple[int, Slice], ...]
 
 
 def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) -> str:
-    """Stages one source's share of the unsealed micro-batch, and seals it where it was the last.
+    """Stages one source's share of the unsealed micro-batch, and seals the micro-batch if that was the last share.
 
     Returns what was done, in words. Raises LeaseHeld after `wait` seconds, Fenced, SourceError, SpoolError.
     """
@@ -55,8 +55,8 @@ def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) 
     with broker.acquire(source.node, context.owner, wait=wait) as lease, holding(context):
         number = micro_batch.number
         found = broker.find_micro_batch(number)
-        # Sealed by another run, and collected, or rebuilt from the spool since: it has no stages any more, and is not
-        # read again.
+        # A micro-batch that another run has sealed, and that was collected or rebuilt from the spool since, has no
+        # stages any more, and is not read again.
         if found is not None and found.state == "open" and source.node not in found.stages:
             context.same_version(found)
             _stage(context, source, found, lease, run_all)
@@ -108,12 +108,12 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
 
 
 def _here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
-    """In the driver, one after the other."""
+    """Runs the pieces in the driver, one after the other."""
     return [function(piece) for piece in pieces]
 
 
 def first_slice(pipeline: Pipeline, micro_batch: MicroBatch, source_id: str) -> int:
-    """The number of a source's first slice: slices are numbered over all sources, in the file's order."""
+    """Returns the number of a source's first slice: slices are numbered over all sources, in the file's order."""
     first = 0
     for source in pipeline.sources:
         if source.id == source_id:
@@ -157,7 +157,7 @@ class SourceReader:
 def source_origins(
     pipeline: Pipeline, source: Source, slices: Sequence[Slice]
 ) -> tuple[list[Origin], tuple[Processor, ...]]:
-    """What the records of each slice share, and the source's processors.
+    """Returns what the records of each slice share, and the source's processors.
 
     A setting `cloudevents.<attribute>` sets that attribute: a constant for all records, a template record by record.
     """
@@ -184,7 +184,7 @@ def source_origins(
 
 
 def group_slices(slices: Sequence[Slice], first: int) -> list[Piece]:
-    """Consecutive slices, numbered from `first`, in pieces of up to PIECE_BYTES (one of unknown size alone)."""
+    """Groups slices, numbered from `first`, into pieces of up to PIECE_BYTES (one of unknown size is alone)."""
     pieces: list[Piece] = []
     group: list[tuple[int, Slice]] = []
     size = 0

@@ -1,7 +1,7 @@
 """Writes the ledger beside the deliveries (SEMANTICS X5).
 
-The ledger is bookkeeping: where it cannot be written, that is logged and the delivery goes on. An attempt that was
-killed writes nothing; what it had confirmed is entered by the next holder of the destination's lease.
+The ledger is bookkeeping: if it cannot be written, that is logged and the delivery goes on. An attempt that was killed
+writes nothing; what it had confirmed is entered by the next holder of the destination's lease.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Task(Protocol):
-    """What names an attempt: `DeliverTask`."""
+    """Run and token that identify an attempt, as in `DeliverTask`."""
 
     @property
     def run(self) -> str: ...
@@ -35,13 +35,13 @@ class Task(Protocol):
 
 
 def ledger(context: Context) -> Ledger:
-    """The pipeline's."""
+    """Returns the pipeline's ledger."""
     return Ledger(context.spool, context.pipeline.id)
 
 
 @contextmanager
 def recording(context: Context, task: Task, work: Work) -> Iterator[Tally]:
-    """A tally to deliver with; it is written when the delivery ends, well or not."""
+    """Yields a tally to deliver with; it is written when the delivery ends, well or not."""
     span = RangeSet(((work.first, work.last),)) if work.first <= work.last else RangeSet()
     attempt = Attempt(
         destination=work.destination,
@@ -69,7 +69,7 @@ def _write(context: Context, tally: Tally, error: Exception | None) -> None:
 
 
 def note_unrecorded(context: Context, destination: str) -> None:
-    """Enters what is confirmed of the last two micro-batches a holder can have worked on, and no attempt wrote of."""
+    """Enters confirmed ranges that no attempt wrote, of the last two micro-batches a holder can have worked on."""
     broker = context.broker
     state = broker.delivery(destination)
     found = {state.cursor + 1: state.confirmed}

@@ -1,8 +1,9 @@
-"""Trying again after a failure: what counts as one, and when a node is left alone for the moment.
+"""Retries after a failure: what counts as a failure, and when a node is left alone for the moment.
 
-A failure is what ends a node and is neither its records' fault (a nack), nor a destination that is down and waited for,
-nor a stop, nor that somebody else works on it, nor Redis itself. A driver that was killed is one too. So is a source
-that is away while it is read, as the others do not wait for it; but however long it is, it degrades nothing.
+A failure is an error that ends a node, except: a fault of its records (a nack), a destination that is down and waited
+for, a stop, another holder at work on the node, and trouble of Redis itself. A driver that was killed counts, too. So
+does a source that is away while it is read, as the others do not wait for it; but it degrades nothing, however long it
+lasts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NO_FAILURE = (Unavailable, PipelineStopped, LeaseHeld, Fenced, BrokerUnavailable
 
 @contextmanager
 def counting(context: Context, node: str) -> Iterator[None]:
-    """Counts what ends the block as a failure of the node, and lets it pass."""
+    """Counts an error that ends the block as a failure of the node, and reraises it."""
     try:
         yield
     except NO_FAILURE as error:
@@ -51,7 +52,7 @@ def counting(context: Context, node: str) -> Iterator[None]:
 
 
 def count(context: Context, node: str, error: str, error_class: str, policy: Recovery | None = None) -> None:
-    """Counts a failure; a Redis that is gone meanwhile is logged, as the failure itself is more to be known."""
+    """Counts a failure. If Redis is gone meanwhile, only logs that, as the failure itself is more important."""
     try:
         context.broker.failed(node, uuid.uuid4().hex, clip(error), error_class, policy or context.pipeline.recovery)
     except BrokerUnavailable as problem:
@@ -59,17 +60,18 @@ def count(context: Context, node: str, error: str, error_class: str, policy: Rec
 
 
 def died(pipeline_id: str, node: str, run_id: str, how: str) -> None:
-    """The node's driver ended without a word: it was killed, or Spark could not start it."""
+    """Counts a failure because the node's driver ended without a word: it was killed, or Spark could not start it."""
     with opened(pipeline_id, run_id) as context:
         count(context, node, f"its driver ended without a word ({how}); see the task's log", "killed")
 
 
 def left_alone(context: Context, node: str) -> Failing | None:
-    """The node's failures, where it is too early to try again."""
+    """Returns the node's failures if it is too early to try again, None if not."""
     found = context.broker.failing(node)
     return found[0] if found and too_early(context, found[0]) else None
 
 
 def too_early(context: Context, failing: Failing) -> bool:
-    """Whether its delay is not over yet. A longer one than there is: the server's clock went back since."""
+    """Returns whether the delay is not over yet. It counts as over if it is longer than the longest delay: the server's
+    clock went back since."""
     return 0 < failing.wait <= context.pipeline.recovery.max_delay

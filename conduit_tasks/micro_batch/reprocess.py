@@ -1,8 +1,8 @@
-"""Records that failed before the fan-out, again through the processor that failed them and all that follow (X2).
+"""Reprocesses records that failed before the fan-out, by the processor that failed them and all that follow (X2).
 
-By the pipeline file as it is now, and by the same passes as live records, over a spool of their own that is removed
-after: so processors, triggers, ordinals and ids are what they would have been. A record goes in as it had come to the
-failing processor (or to the first of the record-wise ones around it, which saw it in one pass).
+Uses the pipeline file as it is now, and the same passes as for live records, over a temporary spool that is removed
+afterwards: so processors, triggers, ordinals and ids are what they would have been. A record enters as it had come to
+the failing processor (or to the first of the record-wise ones around it, which saw it in one pass).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from conduit_tasks.spool.manifest import PartFile
 
 UNDECODED = "decode"
-"""Error class of what its source could not read: no processor has seen it, and none can mend it."""
+"""Error class of a record that its source could not read: no processor has seen it, and none can repair it."""
 
 Place = tuple[int, int]
 """(micro-batch, seq) of a record; derived ones share it."""
@@ -41,7 +41,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Start:
-    """Where a record goes in: `section` (`sources.<id>` or `processors`), and the first processor of it."""
+    """Entry point of a record: `section` (`sources.<id>` or `processors`), and the first processor of it."""
 
     section: str
     first: int
@@ -49,15 +49,15 @@ class Start:
 
 @dataclass
 class Passed:
-    """What became of records: `sent`: per destination those that its trigger wants, in order; `nacked`: failed again;
-    every other place was filtered, or is wanted by nobody."""
+    """Outcome for the records. `sent`: per destination the records that its trigger wants, in order; `nacked`: records
+    that failed again; every other place was filtered, or is wanted by no destination."""
 
     sent: dict[str, list[tuple[Place, Record]]] = field(default_factory=dict)
     nacked: list[tuple[Place, Record, dict[str, str]]] = field(default_factory=list)
 
 
 def start_of(pipeline: Pipeline, node: str, error_class: str) -> Start | str:
-    """Where a letter of this node goes in; or, in words, why it cannot."""
+    """Returns the entry point of a letter of this node; or, in words, why it has none."""
     section, _, failed = node.partition("/")
     if error_class == UNDECODED:
         return "could not be read from their source: mend its data or its settings and replay their interval"
@@ -75,9 +75,9 @@ def start_of(pipeline: Pipeline, node: str, error_class: str) -> Start | str:
 
 
 def reprocess(context: Context, letters: Sequence[DeadLetter], *, careful: bool) -> Passed:
-    """Letters for which `start_of` has an answer, in order of their places. `careful`: processors run in children.
+    """Reprocesses letters that `start_of` gives a Start, in order of places. `careful`: processors run in children.
 
-    Frame processors start a Spark of this process, which is stopped again. Raises ConfigError, SpoolError.
+    Frame processors start a Spark of this process, which is stopped afterwards. Raises ConfigError, SpoolError.
     """
     with tempfile.TemporaryDirectory(prefix="conduit-redrive-") as folder, own_spark(context.pipeline):
         return _Passes(replace(context, spool=Spool(folder)), letters, careful).run()
@@ -123,7 +123,7 @@ class _Passes:
         return sorted((s for s in self._rows if s.section == section), key=lambda s: s.first)
 
     def _file(self, start: Start) -> PartFile:
-        """The letters that go in there, as a part file of the spool."""
+        """Writes the letters that enter at `start` to a part file of the spool."""
         rows = sorted(self._rows[start], key=lambda row: (row[0], row[1], row[2].ordinal))
         batch = spool_batch([s for s, _, _ in rows], [n for _, n, _ in rows], [r for _, _, r in rows])
         context = self._context
@@ -171,7 +171,7 @@ class _Passes:
 
 
 def _here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
-    """Dead letters are few: no executors."""
+    """Runs without executors, as dead letters are few."""
     return [function(piece) for piece in pieces]
 
 
@@ -183,7 +183,7 @@ def _section(pipeline: Pipeline, name: str) -> tuple[Processor, ...] | None:
 
 @contextmanager
 def own_spark(pipeline: Pipeline) -> Iterator[None]:
-    """Stops the Spark that frame processors start, where none was running before."""
+    """Stops the Spark context that frame processors start, if none was running before."""
     sections = [pipeline.processors, *(source.processors for source in pipeline.sources)]
     if not any(map(has_frames, sections)):
         yield

@@ -1,4 +1,4 @@
-"""How rows are numbered and cut: what was derived of one record is never parted."""
+"""Numbering and cutting of rows: rows derived from one record are never separated."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from conduit_tasks.record.batches import cut, gathered, joined
 from conduit_tasks.record.schema import SPOOL_SCHEMA
 
 GATHERED_ROWS, GATHERED_BYTES = 8_192, 4 << 20
-"""Batches smaller than that, of consecutive slices, are numbered and worked on as one; those of small files, too."""
+"""Rows and bytes below which batches of consecutive slices, also of small files, are numbered and worked on as one."""
 
 
 def numbered(
     slices: Iterable[tuple[int, Iterable[pa.RecordBatch]]], counts: dict[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """Gives the READ_SCHEMA batches of slices (number → batches) their numbers, before any processor sees them; small
-    ones are joined. Counts into `counts`."""
+    """Numbers the rows of READ_SCHEMA batches of slices (number → batches) before any processor sees them; joins small
+    batches. Counts into `counts`."""
     spans: deque[tuple[int, int, int]] = deque()
 
     def each() -> Iterator[pa.RecordBatch]:
@@ -34,7 +34,7 @@ def numbered(
     for some in gathered(each(), GATHERED_ROWS, GATHERED_BYTES):
         numbers, firsts, rows = np.array([spans.popleft() for _ in some], np.int64).T
         whole, ends = joined(some), np.cumsum(rows)
-        # Each row's place in the whole, less that of its batch's first row, more that one's number in its slice.
+        # A row's number: its place in the whole, minus that of its batch's first row, plus the first row's number.
         n = np.arange(whole.num_rows) - np.repeat(ends - rows - firsts, rows)
         yield pa.RecordBatch.from_arrays(
             [
@@ -48,13 +48,13 @@ def numbered(
 
 
 def bounded(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at most `limit` bytes."""
+    """Yields the same rows in batches of at most `limit` bytes."""
     for batch in batches:
         yield from cut(batch, limit)
 
 
 def unparted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, cut so that derived rows of one record never lie in two batches."""
+    """Yields the same rows, cut so that rows derived from one record never lie in two batches."""
     held: pa.RecordBatch | None = None
     for batch in batches:
         if not batch.num_rows:
@@ -75,7 +75,7 @@ def unparted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def in_blocks(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """The rows in blocks of about `size`, cut between records."""
+    """Yields the rows in blocks of about `size`, cut between records."""
     keys = row_keys(batch)
     start = 0
     while start < batch.num_rows:
@@ -90,12 +90,13 @@ def in_blocks(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 
 
 def row_keys(batch: pa.RecordBatch) -> np.ndarray:
-    """One int64 per row, equal for derived rows of one record: rows are sorted, so a change of (slice, n) counts up."""
+    """Returns one int64 per row, equal for rows derived from one record: rows are sorted, so it counts changes of
+    (slice, n)."""
     slices, numbers = batch.column("slice").to_numpy(), batch.column("n").to_numpy()
     change = (slices[1:] != slices[:-1]) | (numbers[1:] != numbers[:-1])
     return np.concatenate([[0], np.cumsum(change)])
 
 
 def records_of(batch: pa.RecordBatch) -> range:
-    """As many items as distinct records (slice, n) in the batch."""
+    """Returns a range with as many items as there are distinct records (slice, n) in the batch."""
     return range(int(row_keys(batch)[-1]) + 1) if batch.num_rows else range(0)

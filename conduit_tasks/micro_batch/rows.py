@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from conduit_tasks.spool.spool import PartFile, Spool
 
 ERROR_KEY = "conduit.error"
-"""Metadata of a record that its source could not decode: it is nacked before any processor sees it."""
+"""Metadata key of a record that its source could not decode: it is nacked before any processor sees it."""
 
 NACKED_SCHEMA = pa.schema(NUMBER_FIELDS + RECORD_FIELDS + [pa.field("error", pa.binary())])
 """Rows that failed before the fan-out, as they entered the node; `error`: JSON {node, class, message}."""
@@ -43,7 +43,7 @@ NACKED_SCHEMA = pa.schema(NUMBER_FIELDS + RECORD_FIELDS + [pa.field("error", pa.
 
 @dataclass(frozen=True)
 class Pass:
-    """What one node does to its rows; picklable. `final` nodes evaluate the triggers of `destinations`.
+    """Work of one node on its rows; picklable. `final` nodes evaluate the triggers of `destinations`.
 
     `careful`: run processors in children, because attempts before this one died without progress (C10).
     """
@@ -57,34 +57,34 @@ class Pass:
     final: bool
     careful: bool = False
     folder: str = ""
-    """Spool folder of the files; default the node. Passes between frame processors write aside."""
+    """Spool folder of the files; default the node. Passes between frame processors write to folders of their own."""
 
     def filtered_destinations(self) -> list[Destination]:
-        """Those with filters: each has a boolean column in the final files."""
+        """Returns the destinations with filters: each has a boolean column in the final files."""
         return [d for d in self.destinations if d.filters] if self.final else []
 
 
 @dataclass
 class PassResult:
-    """What one piece came to. `counts`: slice number → records read (sources only). All counts are of distinct
-    records, not of derived ones (invariant 10); what was read and neither nacked nor written was filtered."""
+    """Result of one piece. `counts`: slice number → records read (sources only). All counts are of distinct records,
+    not of derived ones (invariant 10); what was read and neither nacked nor written was filtered."""
 
     files: list[PartFile] = field(default_factory=list)
     nacked_files: list[PartFile] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, Any] = field(default_factory=dict)
-    """Slice number → where an open slice ended."""
+    """Slice number → end of an open slice."""
     read: int = 0
     nacked: int = 0
     written: int = 0
     skipped: int = 0
-    """Slices that were passed over."""
+    """Number of slices that were passed over."""
     bytes: int = 0
     row_bytes: int = 0
-    """Of a row in memory: the average of the batch in which that is largest."""
+    """Bytes of a row in memory: the average of the batch in which that is largest."""
     matched: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
-    """What `read`, `process` and `spool` took."""
+    """Seconds that `read`, `process` and `spool` took."""
 
 
 class RowPass:
@@ -125,7 +125,7 @@ class RowPass:
         return self.result
 
     def _took(self, what: str) -> None:
-        """What was done since the last call."""
+        """Adds the time since the last call to the seconds of `what`."""
         now = time.monotonic()
         self.result.seconds[what] += now - self._since  # type: ignore[assignment]  # seconds are no whole numbers
         self._since = now
@@ -152,8 +152,8 @@ class RowPass:
         self._write(joined(held))
 
     def _sound(self, batch: pa.RecordBatch, *, small: bool = False) -> pa.RecordBatch:
-        """The rows that may be records; the others are nacked, nested too deeply as the bytes that they are. `small`:
-        only by their size."""
+        """Returns the rows that may be records and nacks the others; data nested too deeply is nacked as raw bytes.
+        `small`: checks only the size."""
         found = large_rows(batch)
         shape = batch.column("shape").to_numpy()
         for part, bit in () if small else DATA.items():
@@ -180,8 +180,8 @@ class RowPass:
         return batch.filter(pa.array(~bad))
 
     def _process(self, chain: Chain, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The chain over one batch; what failed is nacked as it came in."""
-        # Far from what Arrow can hold even if each record becomes many.
+        """Runs the chain over one batch; nacks what failed as it came in."""
+        # Half the limit is far from what Arrow can hold, even if each record becomes many.
         for part in unparted(cut(batch, max(1, self._limit // 2))):
             if chain.columnar and not self.plan.careful:
                 yield self._process_columns(chain, part)
@@ -213,7 +213,7 @@ class RowPass:
     def _process_block(
         self, batch: pa.RecordBatch, nacked: list[pa.RecordBatch], errors: list[dict[str, str]]
     ) -> pa.RecordBatch:
-        """What goes on of some whole records; rows that failed, and why, are added to `nacked` and `errors`."""
+        """Returns the rows that some whole records become; adds rows that failed to `nacked`, and why to `errors`."""
         results = self._results(to_records(batch, self.origins))
         try:
             return self._made(batch, results, nacked, errors)
@@ -228,7 +228,7 @@ class RowPass:
         nacked: list[pa.RecordBatch],
         errors: list[dict[str, str]],
     ) -> pa.RecordBatch:
-        """The rows of what the chain made. Raises Unwritable before anything is added to `nacked` and `errors`."""
+        """Returns the rows that the chain made. Raises Unwritable before it adds anything to `nacked` and `errors`."""
         keys = row_keys(batch).tolist()
         culprits = {key: r for key, r in zip(keys, results, strict=True) if r.error is not None}
         kept: list[int] = []
@@ -297,7 +297,7 @@ class RowPass:
 
 
 def _undecodable(batch: pa.RecordBatch) -> pa.Array | None:
-    """Boolean per row: metadata says that the source could not decode it; None where no row does."""
+    """Returns a boolean per row: metadata says that the source could not decode it; None if no row does."""
     metadata = batch.column("metadata")
     if metadata.null_count == batch.num_rows:
         return None
@@ -318,5 +318,5 @@ def _error(node: str, result: Result) -> dict[str, str]:
 
 
 def with_careful(plan: Pass, attempts: int, limit: int = 3) -> Pass:
-    """The pass, careful once `attempts` consecutive ones ended without progress (C10, B7)."""
+    """Returns the pass, careful if more than `limit` consecutive `attempts` ended without progress (C10, B7)."""
     return replace(plan, careful=attempts > limit)

@@ -1,5 +1,5 @@
-"""What a run delivered to a destination, for its task being cleared later: the newest runs in Redis, the others in the
-spool, so that Redis keeps as much after a year as after an hour.
+"""Ranges that a run delivered to a destination, kept in case its task is cleared later: the newest runs in Redis, the
+others in the spool, so that Redis keeps as much after a year as after an hour.
 
     <spool>/<pipeline>/runs/<destination>/<milliseconds>-<name>.json     {"<run>": {"<micro-batch>": "<ranges>"}}
 """
@@ -20,13 +20,13 @@ from conduit_tasks.spool.spool import folder_name
 log = logging.getLogger(__name__)
 
 HELD = 64
-"""Runs of a destination that Redis knows of at most; half of them go to the spool at once."""
+"""Limit of a destination's runs in Redis; beyond it, all but the newest half go to the spool at once."""
 TOLD = 7
-"""Times the retention of the spool: so long a task that is cleared too late is told so."""
+"""Multiple of the spool's retention for which a task that is cleared too late is told so."""
 
 
 def finish(context: Context, destination: str, run: str) -> None:
-    """Notes that a run's task ended well after it delivered something: cleared from here on, it means "again"."""
+    """Records that a run's task ended well after it delivered something: if cleared later, it delivers again."""
     retention = context.pipeline.spool_retention
     if not retention:
         return
@@ -49,8 +49,8 @@ def finish(context: Context, destination: str, run: str) -> None:
 
 
 def finished(context: Context, destination: str, run: str) -> bool:
-    """Whether `finish` was called for this run, which Redis knows again from here on; a cleared task that had failed
-    merely resumes. Raises SpoolError."""
+    """Returns whether `finish` was called for this run, which Redis knows again from then on; a cleared task that had
+    failed merely resumes. Raises SpoolError."""
     broker = context.broker
     if broker.finished(destination, run):
         return True

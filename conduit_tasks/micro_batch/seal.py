@@ -1,6 +1,6 @@
-"""Sealing: vote, store the dead letters, write the manifest, tell the broker (docs/architecture.md).
+"""Seals: votes, stores the dead letters, writes the manifest, tells the broker (docs/architecture.md).
 
-Pure Python, no Spark: whoever finds everything staged does it, whether a Spark application or the operator.
+Pure Python, no Spark: any process that finds everything staged does it, a Spark application or the operator.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ NODE = "seal"
 
 
 def seal_if_complete(context: Context, number: int, wait: float = 5.0) -> str:
-    """Seals micro-batch `number` if everything is staged; returns what was done, or "" where something is missing.
+    """Seals micro-batch `number` if everything is staged; returns what was done, or "" if something is missing.
 
-    Raises PipelineStopped where the nack window trips: the micro-batch then stays unsealed, and the record that
-    tripped it is neither stored nor acked (C6).
+    Raises PipelineStopped if the nack window trips: the micro-batch then stays unsealed, and the record that tripped it
+    is neither stored nor acked (C6).
     """
     broker = context.broker
     # Since it was looked at, others may have sealed, delivered and collected it.
@@ -55,18 +55,18 @@ def seal_if_complete(context: Context, number: int, wait: float = 5.0) -> str:
             return ""
         context.same_version(micro_batch)
         if remember(context):
-            # This number stood for its sources before, with other records: what was staged of it anew is dropped.
+            # Before Redis forgot, this number may have held other records: what was staged for it now is dropped.
             return ""
         return _seal(context, micro_batch, lease.token)
 
 
 def staged(context: Context, micro_batch: MicroBatch, nodes: Sequence[str]) -> list[StageManifest]:
-    """The winning stage manifests of these nodes, in this order; nodes without a share are left out."""
+    """Returns the winning stage manifests of these nodes, in this order; nodes without a share are left out."""
     return [context.spool.read_stage(micro_batch.stages[node].manifest) for node in nodes if node in micro_batch.stages]
 
 
 def origins_of(pipeline: str, slices: Sequence[SliceEntry]) -> list[Origin]:
-    """Per slice number, what its records share."""
+    """Returns, per slice number, what its records share."""
     return [Origin(pipeline, s.source, s.partition, s.metadata) for s in slices]
 
 
@@ -157,8 +157,8 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
 
 
 def _store(context: Context, letters: Failed) -> None:
-    """Raises ConduitError where they cannot be stored: the micro-batch stays unsealed, and is sealed when it is tried
-    again (T7)."""
+    """Stores the dead letters. Raises ConduitError if they cannot be stored: the micro-batch stays unsealed, and is
+    sealed when it is tried again (T7)."""
     if not letters:
         return
     try:
@@ -194,12 +194,12 @@ def _tell_handlers(context: Context, manifest: SealedManifest, letters: Failed) 
 
 
 def _ended(context: Context, manifest: SealedManifest, nacks: npt.NDArray[np.int64]) -> Iterator[StateChange]:
-    """Records that no destination will see and that are not nacked, in seq order within each kind."""
+    """Yields records that no destination will see and that are not nacked, in seq order within each kind."""
     from conduit_tasks.delivery.handlers import StateChange
     from conduit_tasks.record.schema import SPOOL_SCHEMA
 
     pipeline, index = context.pipeline, manifest.index_of()
-    # Of a destination without filters there is no column: it wants everything.
+    # A destination without filters has no column: it wants everything.
     triggers = [f"to.{d.id}" for d in pipeline.destinations] if all(d.filters for d in pipeline.destinations) else []
     origins = origins_of(pipeline.id, manifest.slices)
     gone = np.ones(manifest.total, bool)
@@ -223,7 +223,7 @@ def _ended(context: Context, manifest: SealedManifest, nacks: npt.NDArray[np.int
 
 
 def ballots(total: int, letters: Iterable[Head]) -> Iterator[tuple[int, list[tuple[str, int]], Head | None]]:
-    """Votes for seqs 0 … total-1, run-length encoded, each with its first seq and the letter of the nack it ends with.
+    """Yields votes for seqs 0 … total-1, run-length encoded, each with its first seq and the letter of its final nack.
 
     `letters` are sorted; records derived from one position vote once.
     """

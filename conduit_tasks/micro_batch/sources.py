@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def source_connector(pipeline: Pipeline, source_id: str) -> Source:
-    """The source connector of a pipeline, built from its settings."""
+    """Builds a source connector of a pipeline from its settings."""
     from conduit_tasks.connectors.registry import source_class
 
     source = pipeline.source(source_id)
@@ -23,7 +23,7 @@ def source_connector(pipeline: Pipeline, source_id: str) -> Source:
 
 class OpenSources:
     """Source connectors for one step that plans and acks again and again. One that `stays_open` is asked again, with
-    its connections, until a question fails; any other is built for each question. Closed, it leaves nothing open."""
+    its connections, until a question fails; any other is built for each question. Closing leaves nothing open."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -31,7 +31,7 @@ class OpenSources:
 
     @contextmanager
     def asked(self, source_id: str) -> Iterator[Source]:
-        """The connector for one question. Nobody else has it meanwhile."""
+        """Yields the connector for one question. No other question uses it meanwhile."""
         connector = self._open.pop(source_id, None) or source_connector(self._pipeline, source_id)
         well = False
         try:
@@ -44,6 +44,6 @@ class OpenSources:
                 connector.close()
 
     def close(self) -> None:
-        """Closes those that are open still."""
+        """Closes the connectors that are still open."""
         while self._open:
             self._open.popitem()[1].close()

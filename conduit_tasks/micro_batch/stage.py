@@ -1,4 +1,4 @@
-"""What reading and processing share: running a pass over pieces, staging the result."""
+"""Common steps of reading and processing: run a pass over pieces, stage the result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Bound:
 
 
 def run_pass(context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any], run_all: RunAll) -> list[PassResult]:
-    """The whole section over all pieces: one pass, or several where frame processors stand between."""
+    """Runs the whole section over all pieces: one pass, or several if frame processors stand between."""
     if has_frames(plan.processors):
         from conduit_tasks.micro_batch.frames import run_frames
 
@@ -60,7 +60,7 @@ def stage(
     slices: Sequence[Slice] | None = None,
 ) -> None:
     """Writes the manifest (durable), then tells the broker: the first fenced stage of a node wins. `results`: of all
-    pieces. `counts`: records per slice of a source, `slices`: the same with the ends that reading found."""
+    pieces. `counts`: records per slice of a source; `slices`: these with the ends that reading found."""
     from conduit_tasks.broker.state import Stage
 
     path = context.spool.write_stage(manifest)
@@ -84,7 +84,7 @@ def stage(
 
 
 def _durations(node: str, results: Sequence[PassResult]) -> dict[str, int]:
-    """What the node's work took, by kind, summed over its pieces."""
+    """Returns the durations of the node's work, by kind, summed over its pieces."""
     seconds: Counter[str] = Counter()
     for result in results:
         seconds.update(result.seconds)
@@ -92,7 +92,7 @@ def _durations(node: str, results: Sequence[PassResult]) -> dict[str, int]:
 
 
 def totals(results: Sequence[PassResult]) -> dict[str, Any]:
-    """The sums of all pieces, as StageManifest fields; files in reading order."""
+    """Returns the sums of all pieces, as StageManifest fields; files in reading order."""
     matched: Counter[str] = Counter()
     for result in results:
         matched.update(result.matched)

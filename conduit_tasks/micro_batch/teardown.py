@@ -1,4 +1,4 @@
-"""Takes back what a source made in its system, before the pipeline or the connector is deleted."""
+"""Removes what a source made in its system, before the pipeline or the connector is deleted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from conduit_tasks.micro_batch.sources import source_connector
 
 
 def teardown(pipeline_id: str, source_id: str) -> list[str]:
-    """What was removed, in words; [] where there is nothing. Raises ConfigError where the pipeline is not stopped or
+    """Returns what was removed, in words; [] if there was nothing. Raises ConfigError if the pipeline is not stopped or
     has no such source, and what the source's `teardown` raises."""
     with opened(pipeline_id, "teardown") as context:
         if source_id not in {source.id for source in context.pipeline.sources}:

@@ -1,7 +1,7 @@
-"""Whether a pipeline has something to do between two times of its schedule: a cheap look, and how often it wakes.
+"""Cheap looks for work between two times of a pipeline's schedule, and the pace of its wake-ups.
 
-A look sees a level, not an event: what is past the planned positions, and what is read and not delivered. So a wake-up
-that got lost comes again, and one that comes twice finds nothing to do.
+A look sees a level, not an event: records past the planned positions, and micro-batches that are read and not
+delivered. So a lost wake-up comes again, and one that comes twice finds nothing to do.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LONGEST = 300.0
-"""Seconds between two wake-ups that achieve nothing."""
+"""Seconds between two wake-ups that achieve nothing, at most."""
 TROUBLE = 60.0
 """Seconds at most until a source that could not be looked at is looked at again."""
 OVER, YOUNG = 10.0, 30.0
-"""Seconds without anybody at work after which no run is under way; and after a run's plan in which its tasks may still
-be on their way to their beginning."""
+"""Seconds without any node at work after which no run is taken to be under way; and seconds after a run's plan in which
+its tasks may not have begun yet."""
 LEFT = 60.0
-"""Seconds without progress, and without a wake-up, after which what is left over from a run is worth another one."""
+"""Seconds without progress and without a wake-up after which the pipeline is woken for what a run left over."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What one look saw. `news`: sources with something to read; `left`: something that was read is not delivered
-    everywhere, or Redis has forgotten it; `over`: no run of a pipeline that is to run without a
-    pause is under way; `progress`: differs from an earlier one where a run did something
-    meanwhile."""
+    """Result of one look. `news`: sources with something to read; `left`: something that was read is not delivered
+    everywhere, or Redis has forgotten it; `over`: no run is under way of a pipeline that is to run without a pause;
+    `progress`: differs from an earlier one if a run did something meanwhile."""
 
     news: tuple[str, ...] = ()
     left: bool = False
@@ -51,8 +50,8 @@ class Look:
 
 
 class Pace:
-    """When a pipeline is woken: at once where there is news, but `pause` seconds after the last time; while nothing
-    comes of it (a destination is down, the lag budget is used up) twice as long each time, up to LONGEST."""
+    """Pace of a pipeline's wake-ups: at once if there is news, but at least `pause` seconds after the last one; while
+    nothing comes of it (a destination is down, the lag budget is used up) twice as long each time, up to LONGEST."""
 
     def __init__(self, pause: float) -> None:
         self._pause = self._delay = pause
@@ -61,8 +60,7 @@ class Pace:
         self._progress: tuple[int, ...] | None = None
 
     def wake(self, look: Look, now: float) -> str:
-        """Why the pipeline is to be woken now, in words; empty where it is not. `now`: seconds of a clock that only
-        goes on."""
+        """Returns why the pipeline is to be woken now, in words, or . `now`: seconds of a monotonic clock."""
         if look.progress != self._progress:
             self._progress, self._moved, self._delay = look.progress, now, self._pause
         if not look.news and not look.left and not look.over:
@@ -105,7 +103,7 @@ class Watch:
 
     @classmethod
     def open(cls, pipeline_id: str) -> Self:
-        """By the pipeline's file as it is now. Raises ConfigError, BrokerUnavailable."""
+        """Opens a watch by the pipeline's file as it is now. Raises ConfigError, BrokerUnavailable."""
         from conduit_tasks.broker.broker import Broker
         from conduit_tasks.broker.connection import connect
         from conduit_tasks.connectors.registry import source_class
@@ -117,24 +115,24 @@ class Watch:
         wanted = pipeline.wake.sources if pipeline.wake else ()
         ids = [s.id for s in pipeline.sources if source_class(s.plugin).watchable() and (not wanted or s.id in wanted)]
         of_runs = is_continuous(pipeline)
-        # Its runs look at the sources themselves.
+        # The runs of a continuous pipeline look at the sources themselves.
         sources = {} if of_runs else {id: source_connector(pipeline, id) for id in ids}
         broker = Broker(pipeline.id, connect(settings()))
         return cls(pipeline, broker, sources, open_spool(pipeline), own=True, of_runs=of_runs)
 
     def look(self) -> Look:
-        """What there is to do. One question to Redis, one to each source, and one to the spool where something moved;
-        changes nothing.
+        """Returns what there is to do. Asks Redis and each source once, and the spool once if something moved; changes
+        nothing.
 
-        Raises ConduitError where either cannot be asked.
+        Raises ConduitError if Redis or the spool cannot be asked.
         """
         with self._alone:
             return self._look_at_runs() if self._of_runs else self._look()
 
     @classmethod
     def within(cls, context: Context) -> Self | None:
-        """The same from within a run that lasts, of all sources; None where one of them cannot be looked at cheaply.
-        Closed, it leaves the context's broker open."""
+        """Opens a watch of all sources from within a run that lasts; None if one of them cannot be looked at cheaply.
+        Closing it leaves the context's broker open."""
         from conduit_tasks.connectors.registry import source_class
         from conduit_tasks.micro_batch.sources import source_connector
 
@@ -145,7 +143,7 @@ class Watch:
         return cls(pipeline, context.broker, sources, context.spool)
 
     def _look_at_runs(self) -> Look:
-        """Whether the run that should last is over: it was killed, has failed, or the pipeline was started again."""
+        """Decides whether the run that should last is over: killed, failed, or the pipeline was started again."""
         now, _ = self._broker.runs_under_way()
         if self._broker.field(self._broker.keys.pipeline, "status") not in (None, "running"):
             self._idle = None
@@ -171,7 +169,7 @@ class Watch:
         if read != self._read:
             # Planned positions move with these; a source of many files has many of them.
             self._positions = {id: self._broker.position(id) for id in self._sources}
-            # A Redis that forgot its last moments, or an older copy of it: the next run brings its state back.
+            # If Redis forgot its last moments, or is an older copy, the next run brings its state back.
             self._forgot = self._spool.sealed(self._pipeline.id, read[0] + 1) is not None
             self._read = read
         news = tuple(id for id in self._sources if self._has_news(id))
@@ -179,7 +177,7 @@ class Watch:
         return Look(news, behind or bool(read[1]) or self._forgot, (*read, *cursors))
 
     def _has_news(self, id: str) -> bool:
-        """Asks one source; one that cannot be looked at has none, and is left alone for a while that grows."""
+        """Returns whether a source has news; False if it cannot be looked at: it is then left alone for ever longer."""
         until, wait = self._alone_until.get(id, (0.0, 1.0))
         if time.monotonic() < until:
             return False
@@ -197,7 +195,7 @@ class Watch:
         return found
 
     def close(self) -> None:
-        """Leaves nothing open, once a look under way has ended."""
+        """Closes the sources, and a broker of its own, once a look under way has ended."""
         with self._alone:
             for source in self._sources.values():
                 source.close()

@@ -1,4 +1,4 @@
-"""What a node has to do, looked at before a JVM is started for it; cheap work is done here, without Spark."""
+"""Decides whether a node needs a Spark application before a JVM is started; does cheap work here, without Spark."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ POLL = 0.25
 
 @dataclass(frozen=True)
 class WorkNeeded:
-    """`submit`: a Spark application is needed. Otherwise `done` tells finished work from nothing to do."""
+    """Decision for a node. `submit`: it needs a Spark application. If not, `done` tells finished work from no work."""
 
     submit: bool
     reason: str
     done: bool = False
     recovering: bool = False
-    """There is work, and it is too early to try it again."""
+    """Whether there is work, but it is too early to try it again."""
     over: bool = False
-    """Nothing that others of the run bring changes it."""
+    """Whether nothing that other nodes of the run bring changes the decision."""
     again: bool = False
-    """There is more, for a run that follows at once."""
+    """Whether there is more, for a run that follows at once."""
 
 
 def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: bool = False) -> WorkNeeded:
-    """As `needed`, waiting while others of this run are at work on what has to come before. A node whose work is being
-    read is told to start: it waits itself, ready."""
+    """Decides as `needed` does, and waits while other nodes of this run are at work on what has to come before. A node
+    whose work is still being read is told to start: it waits itself, ready."""
     done = False
     while True:
         with opened(pipeline_id, run_id) as context:
@@ -64,7 +64,8 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
 
 
 def _wait(draining: Draining, context: Context, node: str) -> str | Ended:
-    """Waits for work; empty where it is to be looked at again, words where an application is to be ready for it."""
+    """Waits for work. Returns "" if it is to be looked at again, a reason if an application is to be ready for it,
+    Ended if none will come."""
     kind, _, name = node.partition(".")
     if kind == "sources":
         found = draining.slices(name)
@@ -73,7 +74,7 @@ def _wait(draining: Draining, context: Context, node: str) -> str | Ended:
         staged = draining.staged(early=True)
         return staged if isinstance(staged, Ended) else f"micro-batch {staged.number} is being read"
     cursor = context.broker.delivery(name).cursor
-    # Where a trigger may want nothing of it no JVM is started before it is known.
+    # If a trigger may want nothing of the micro-batch, no JVM is started before that is known.
     early = not context.pipeline.destination(name).filters
     more = draining.more(node, cursor, early=early)
     if isinstance(more, Ended):
@@ -84,12 +85,12 @@ def _wait(draining: Draining, context: Context, node: str) -> str | Ended:
 
 
 def needed(context: Context, node: str, run_id: str, *, cleared: bool = False, ready: bool = False) -> WorkNeeded:
-    """Looks at the broker for `sources.<id>`, `processors` or `destinations.<id>`.
+    """Looks at the broker for work of `sources.<id>`, `processors` or `destinations.<id>`.
 
-    Where another run holds the node's lease, waits until that holder is done or its lease has lapsed, one lease time
-    at most: a JVM is not started only to wait. A node that failed is left alone until its delay is over. `cleared`: the
-    task was cleared, so it is tried now; if it had succeeded it delivers again. `ready`: it is started meanwhile, as
-    the holder goes on until it is.
+    If another run holds the node's lease, waits until that holder is done or its lease has lapsed, one lease time at
+    most: a JVM is not started only to wait. A node that failed is left alone until its delay is over. `cleared`: the
+    task was cleared, so it is tried now; if it had succeeded, it delivers again. `ready`: the node is started although
+    the lease is held, as its holder goes on until the node is ready.
     """
     # A Redis that was started again since the plan may have forgotten what this run did.
     remember(context)
@@ -140,7 +141,7 @@ def _destination(context: Context, node: str, run_id: str, cleared: bool) -> Wor
     cursor, sealed = broker.delivery(destination).cursor, broker.latest_sealed()
     if cursor >= sealed:
         if context.broker.confirmed_by(destination, [run_id])[run_id]:
-            # Its driver died, and its executor (at a Connect server, in a cluster) ended the work.
+            # Its driver died, and its executor (at a Connect server, in a cluster) finished the work.
             runs.finish(context, destination, run_id)
             return WorkNeeded(False, "an earlier attempt of this run has delivered everything", done=True)
         said = f"{completed} micro-batches had nothing for it" if completed else "nothing to deliver"

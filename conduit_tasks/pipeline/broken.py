@@ -1,7 +1,7 @@
-"""Ids of pipelines that a file names before it breaks: another file must not use them as if this one were not there.
+"""Ids of pipelines that a broken file names before the error: another file must not use them as if they were free.
 
-Only what is broken gets here, so that a sound file is parsed once. Both libraries are asked for their events up to the
-break: each reads on in places where the other one stops.
+Only broken files are read here, so that a valid file is parsed once. The events of both YAML libraries up to the error
+are used: each can read on in places where the other one stops.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 DEPTH, EVENTS, LONGEST = 64, 100_000, 4 << 20
-"""Lists and maps inside each other, events and characters that are looked at: no sound file has more."""
+"""Limits of nested lists and maps, of events and of characters: no valid file has more."""
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _STRANGE = re.compile("[^\t\n\r\\x20-\\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What YAML has not at all: both libraries refuse it before anything that stands near it."""
+"""Characters that YAML does not allow: both libraries refuse them before they read the text around them."""
 _NODES = frozenset({"ScalarEvent", "AliasEvent", "MappingStartEvent", "SequenceStartEvent"})
-"""Events of either library, which share no class."""
+"""Names of node events: the classes of the two libraries share no base."""
 
 
 class Named(NamedTuple):
-    """An id as it is written, variables included, and the line where its pipeline begins, from 1."""
+    """An id as written, variables not expanded, and the line where its pipeline begins, from 1."""
 
     id: str
     line: int
@@ -36,7 +36,7 @@ class Named(NamedTuple):
 
 @dataclass
 class _Level:
-    """A list or a map that is open. `begun`: nodes in it; `key`: of a map, the key whose value comes or is open."""
+    """An open list or map. `begun`: nodes in it so far; `key`: of a map, the key whose value comes next or is open."""
 
     map: bool
     line: int
@@ -45,7 +45,7 @@ class _Level:
 
 
 def ids_before_break(text: str, whole: int = 0) -> list[Named]:
-    """The ids in a broken file, behind the `whole` documents at its beginning that were read. Never raises."""
+    """Returns the ids in a broken file, after its first `whole` documents, which could be read. Never raises."""
     if strange := _STRANGE.search(text, 0, LONGEST):
         text = text[: strange.start()]
     text = text[:LONGEST]
@@ -69,7 +69,7 @@ def _events(text: str) -> Iterator[Any]:
 
 
 def _ids(events: Iterable[Any], whole: int) -> Iterator[tuple[tuple[int, int], Named]]:
-    """Each id with its place: the number of the document, and of the pipeline in it."""
+    """Yields each id with its place: the number of the document, and of the pipeline in it."""
     document = -1
     anchors: dict[str, str | None] = {}
     levels: list[_Level] = []
@@ -103,7 +103,7 @@ def _text(event: Any) -> str | None:
 
 
 def _is_id(levels: list[_Level]) -> bool:
-    """Whether what comes is the value of pipelines[n].id."""
+    """Returns whether the next node is the value of pipelines[n].id."""
     if len(levels) != 3:
         return False
     root, pipelines, pipeline = levels

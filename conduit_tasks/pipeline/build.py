@@ -1,4 +1,4 @@
-"""From the keys of a file to the topology: every default applied, plugins without their prefix."""
+"""Builds the topology from the keys of a file: every default applied, plugins without their prefix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from conduit_tasks.pipeline.validate import GATEWAY
 
 
 def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
-    """The topology of a pipeline whose keys were checked (`validate.check`)."""
+    """Returns the topology of a pipeline whose keys were checked (`validate.check`)."""
     from conduit_tasks.settings import settings
 
     queue = _dead_letters(keys.dead_letter_queue, "dead-letter-queue")
@@ -55,7 +55,7 @@ def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:
         spool_retention=settings().retention if retention is None else retention,
         dead_letters=queue,
         handlers=tuple(
-            # The default stays out, as in the digests of pipelines from before.
+            # The default is left out, so that the digests of older pipelines do not change.
             {"on": h.on, "call": h.call, **({"of": h.of} if h.of != "destination" else {})}
             for h in keys.handlers
         ),
@@ -98,7 +98,7 @@ def _delivery(keys: DeliveryKeys) -> Delivery:
     delivery = Delivery(**keys.effective().model_dump())
     if "timeout" in keys.model_fields_set:
         delivery = replace(delivery, bulk_timeout=max(keys.timeout, topology.LEAST_BULK_TIMEOUT))
-    # At-most-once cannot wait: what a destination that is down did not take must not be sent again (SEMANTICS B8).
+    # At-most-once cannot wait: records that an unavailable destination did not take must not go again (SEMANTICS B8).
     return replace(delivery, on_unavailable="dead-letter") if keys.guarantee == "at-most-once" else delivery
 
 

@@ -1,5 +1,5 @@
-"""Pipelines of a folder that cannot be there together: of the same id, with DAGs of the same name, or with connectors
-that share what must be each one's own."""
+"""Pipelines of a folder that exclude each other: with the same id, with DAGs of the same name, or with connectors that
+share a resource which only one may own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conduit_tasks.pipeline.topology import Destination, Pipeline, Source
 
 
 class Declared(NamedTuple):
-    """A pipeline as it is written, whether or not it can be loaded."""
+    """A pipeline as written in its file, whether or not it can be loaded."""
 
     id: str
     file: str
@@ -23,8 +23,8 @@ class Declared(NamedTuple):
 def without_clashes(
     pipelines: Sequence[Pipeline], declared: Sequence[Declared]
 ) -> tuple[list[Pipeline], list[Finding]]:
-    """The pipelines that may stay, and what is wrong with the others. Of the same id none stays: which one is meant is
-    unknown, as in Conduit, and one that is broken today may be mended tomorrow."""
+    """Returns the pipelines without a clash of ids or DAG names, and findings for the others. Of several pipelines with
+    one id none is kept, as in Conduit: which one is meant is unknown, and a broken one may be repaired later."""
     by_id: dict[str, list[Declared]] = {}
     for one in declared:
         by_id.setdefault(one.id, []).append(one)
@@ -48,10 +48,10 @@ def without_clashes(
 
 
 def without_shared(pipelines: Sequence[Pipeline], *, plugins: bool) -> tuple[list[Pipeline], list[Finding]]:
-    """The pipelines whose connectors share nothing that must be each one's own, and what is wrong with the others.
+    """Returns the pipelines whose connectors own their resources alone, and findings for the others.
 
-    Connectors are loaded only with `plugins`, and otherwise where two would have one name where a dot joins the ids
-    (`a.b`, `c` and `a`, `b.c`).
+    With `plugins` all connectors are loaded; otherwise only connectors whose pipeline id and connector id give the same
+    name when joined by a dot (`a.b`, `c` and `a`, `b.c`).
     """
     joined = Counter(f"{p.id}.{c.id}" for p in pipelines for c in _connectors(p))
     owners: dict[str, list[tuple[Pipeline, str]]] = {}
@@ -83,7 +83,7 @@ def _owned(pipeline: Pipeline, connector: Source | Destination) -> Iterator[str]
         find = source_class if isinstance(connector, Source) else destination_class
         made = find(connector.plugin)(connector.settings)
     except ConfigError:
-        return  # That is a finding of its own.
+        return  # reported as a finding of its own
     made.pipeline, made.connector = pipeline.id, connector.id
     yield from dict.fromkeys(made.owned())
 

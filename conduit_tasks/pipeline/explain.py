@@ -1,4 +1,4 @@
-"""What a given file means (SEMANTICS X8): nodes, edges with their guarantees, limits and windows; as text, as a
+"""Explanation of a pipeline file (SEMANTICS X8): nodes, edges with their guarantees, limits and windows; as text, as a
 dictionary, and as a picture."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from conduit_tasks.pipeline.units import format_duration, format_size
 
 
 def explain(pipeline: Pipeline, *, connectors: bool = True) -> dict[str, Any]:
-    """Everything `conduit explain` says, as JSON types. Settings are left out: they may hold secrets.
+    """Returns everything that `conduit explain` prints, as JSON types. Settings are left out: they may hold secrets.
 
-    `connectors` False looks at no connector's class (for DAG parsing); how a destination writes is then unknown.
+    `connectors=False` loads no connector's class (for DAG parsing); it is then unknown how a destination writes.
     """
     classes = {d.id: _connector(d.plugin) if connectors else None for d in pipeline.destinations}
     return {
@@ -44,7 +44,7 @@ def explain(pipeline: Pipeline, *, connectors: bool = True) -> dict[str, Any]:
 
 
 def explain_text(pipeline: Pipeline, *, connectors: bool = True) -> str:
-    """The same for people."""
+    """Returns the content of `explain` as text for people."""
     about = explain(pipeline, connectors=connectors)
     lines = [
         f"pipeline {pipeline.id} ({pipeline.status}), schedule {about['schedule']}, DAG {about['dag']}",
@@ -84,7 +84,7 @@ def explain_text(pipeline: Pipeline, *, connectors: bool = True) -> str:
 
 
 def mermaid(pipeline: Pipeline) -> str:
-    """The pipeline as a mermaid flowchart: sources → processors → destinations, fan-in and fan-out implied."""
+    """Returns the pipeline as a mermaid flowchart: sources → processors → destinations, fan-in and fan-out implied."""
     lines = ["flowchart LR"]
     for n, source in enumerate(pipeline.sources):
         lines.append(f"  s{n}[{_label(source.id, source.plugin, source.processors)}]")
@@ -103,7 +103,7 @@ def mermaid(pipeline: Pipeline) -> str:
 
 
 def schedule_text(pipeline: Pipeline) -> str:
-    """`@daily, and woken by web (looked at every 2s, at most every 10s)`."""
+    """Returns `@daily, and woken by web (looked at every 2s, at most every 10s)`."""
     wake = pipeline.wake
     if wake is None:
         return pipeline.schedule
@@ -113,7 +113,7 @@ def schedule_text(pipeline: Pipeline) -> str:
 
 
 def limits_text(limits: Limits) -> str:
-    """`500,000 records, 256MiB`."""
+    """Returns `500,000 records, 256MiB`."""
     parts = [f"{limits.records:,} records"] if limits.records else []
     parts += [format_size(limits.bytes)] if limits.bytes else []
     parts += [f"{format_duration(limits.age)} of age"] if limits.age else []
@@ -181,7 +181,7 @@ def _notes(pipeline: Pipeline) -> list[str]:
 
 
 def _more_than_one(budget: Limits, batch: Limits) -> bool:
-    """Whether the budget leaves room for a second micro-batch: no bound that it sets is within one."""
+    """Returns whether the budget leaves room for a second micro-batch: none of its bounds is within one micro-batch."""
     within_records = budget.records is not None and batch.records is not None and budget.records <= batch.records
     within_bytes = budget.bytes is not None and batch.bytes is not None and budget.bytes <= batch.bytes
     return not (within_records or within_bytes)

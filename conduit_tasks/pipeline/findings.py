@@ -1,4 +1,5 @@
-"""What is wrong with a pipeline file, and where: findings with stable codes, and the report they are collected in."""
+"""Errors and warnings of a pipeline file and their places: findings with stable codes, and the report that collects
+them."""
 
 from __future__ import annotations
 
@@ -54,12 +55,12 @@ CODES = {
     "W205": "what the name of the pipe says is not so",
     "W206": "a condition, template, processor or filter does not fit the source's first records",
 }
-"""Code → what it stands for. Codes are stable: scripts and editors may rely on them. E = error, W = warning."""
+"""Code → meaning. Codes are stable: scripts and editors may rely on them. E = error, W = warning."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to mend. `line` and `column` count from 1; 0 where there is no place (the file cannot be read)."""
+    """One error or warning. `line` and `column` count from 1; 0 if there is no place (the file cannot be read)."""
 
     file: str
     line: int
@@ -79,10 +80,10 @@ class Finding:
 
 @dataclass
 class Report:
-    """Collects the findings of one document; knows where each path is written.
+    """Findings of one document, and the place of each path in it.
 
-    `secrets` maps what environment variables expanded to back to `${NAME}`: no value of the environment ever
-    gets into a message.
+    `secrets` maps the values of environment variables back to `${NAME}`: no value of the environment ever gets into a
+    message.
     """
 
     file: str
@@ -92,14 +93,14 @@ class Report:
     found: list[tuple[Path, Finding]] = field(default_factory=list)
 
     def add(self, code: str, path: Path, message: str, hint: str = "", *, mark: Mark | None = None) -> None:
-        """Adds a finding at `path`: its key (unknown keys, ids) or, where there is no such path, its nearest parent."""
+        """Adds a finding at `path`: its key (unknown keys, ids) or, if there is no such path, its nearest parent."""
         line, column = mark or self.locate(path)
         severity: Literal["error", "warning"] = "error" if code.startswith("E") else "warning"
         finding = Finding(self.file, line, column, code, severity, self._masked(message), self._masked(hint))
         self.found.append((path, finding))
 
     def locate(self, path: Path) -> Mark:
-        """Where a path is written: a key by its name, an item of a list by its beginning."""
+        """Returns the place of a path: of a key its name, of an item of a list its beginning."""
         while path:
             if path in self.keys:
                 return self.keys[path]
@@ -109,17 +110,17 @@ class Report:
         return self.values.get((), (1, 1))
 
     def broken(self, prefix: Path) -> bool:
-        """Whether an error lies at or below `prefix`, or above it (then everything below is in doubt)."""
+        """Returns whether an error lies at or below `prefix`, or above it (then everything below is in doubt)."""
         return any(
             finding.severity == "error" and path[: len(prefix)] == prefix[: len(path)] for path, finding in self.found
         )
 
     def wrong(self, prefix: Path) -> bool:
-        """Whether an error lies at or below `prefix`."""
+        """Returns whether an error lies at or below `prefix`."""
         return any(finding.severity == "error" and path[: len(prefix)] == prefix for path, finding in self.found)
 
     def findings(self, ids: Mapping[int, str]) -> list[Finding]:
-        """All findings in the order of the file, each with the id of its pipeline (by position in the document)."""
+        """Returns all findings in file order, each with the id of its pipeline (`ids`: by position in the document)."""
         named = []
         for path, f in self.found:
             index = path[1] if len(path) > 1 and path[0] == "pipelines" else None
@@ -134,7 +135,7 @@ class Report:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint naming the most similar of `known`, or all of them where none is similar."""
+    """Returns a hint that names the most similar word of `known`, or all of them if none is similar."""
     known = sorted(known)
     close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     if close:

@@ -1,5 +1,5 @@
-"""What each edge of a pipeline promises, and what it does not tolerate (SEMANTICS C9–C12, O1–O6r, T6, T7, B8, X1, X4):
-the sentences behind `conduit explain`, the DAG's documentation and the file's reference."""
+"""Guarantees of each edge of a pipeline and the faults it does not tolerate (SEMANTICS C9–C12, O1–O6r, T6, T7, B8, X1,
+X4): the sentences behind `conduit explain`, the DAG's documentation and the file's reference."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from conduit_tasks.pipeline.units import format_duration
 from conduit_tasks.pipes.registry import PIPES
 
 BEGUN_AHEAD = 500
-"""Records that at-most-once lets through ahead of the sends (`delivery.at_most_once.AHEAD`)."""
+"""Records by which the at-most-once mark may be ahead of the sends (`delivery.at_most_once.AHEAD`)."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """What holds on one edge. Every text is one line for people; `rules` are the numbers of SEMANTICS behind it."""
+    """Guarantees of one edge. Every text is one line for people; `rules` are the numbers of SEMANTICS behind it."""
 
     source: str
     target: str
@@ -45,12 +45,12 @@ _ACKED = {
     ),
     None: "in order, once, as the page of its connector says (T2, C11, C12); `conduit explain` looks it up",
 }
-"""By `ack-on`; None where neither the file says it nor the connector was looked at."""
+"""By `ack-on`; None if the file does not set it and the connector's class is not known."""
 
 
 def source_edge(source: Source, connector: type | None = None) -> Edge:
-    """From a source into the pipeline. `connector`: its class, which tells whether it is a queue; None = not looked
-    at."""
+    """Describes the edge from a source into the pipeline. `connector`: its class, which tells whether it is a queue;
+    None = unknown."""
     ack_on = source.ack_on or getattr(connector, "ack_on", None)
     acked = _ACKED[ack_on]
     not_tolerated = ["what was read but not yet sealed changes in the source or disappears from it"]
@@ -73,7 +73,8 @@ def source_edge(source: Source, connector: type | None = None) -> Edge:
 
 
 def destination_edge(pipeline: Pipeline, destination: Destination, connector: type | None = None) -> Edge:
-    """From the pipeline to a destination. `connector`: its class, which tells how it writes; None = not looked at."""
+    """Describes the edge from the pipeline to a destination. `connector`: its class, which tells how it writes;
+    None = unknown."""
     delivery = destination.delivery
     pipe = PIPES[delivery.pipe]
     drops = destination.dead_letters.plugin == "log"
@@ -99,7 +100,7 @@ def destination_edge(pipeline: Pipeline, destination: Destination, connector: ty
 
 
 def nack_window(queue: DeadLetterQueue) -> str:
-    """What a nack does (C5, C6), in words."""
+    """Describes the effect of a nack (C5, C6)."""
     where = {None: "the project's dead-letter store", "log": "the log only (dropped)"}.get(
         queue.plugin, f"the plugin {queue.plugin} and the project's dead-letter store"
     )
@@ -114,7 +115,7 @@ def nack_window(queue: DeadLetterQueue) -> str:
 
 
 def writes(connector: type | None) -> str:
-    """`record`, `batch`, or `unknown`."""
+    """Returns how a destination class writes: `record`, `batch`, or `unknown`."""
     if connector is None:
         return "unknown"
     from conduit_tasks.connectors.base import BatchDestination
@@ -132,7 +133,7 @@ def _order(destination: Destination) -> str:
 
 
 def _duplicates(destination: Destination, connector: Any) -> tuple[str, str]:
-    """Where duplicates can arise (C10), and what drops them."""
+    """Returns two texts: where duplicates can arise (C10), and what drops them."""
     delivery, how = destination.delivery, writes(connector)
     dedupe = "the receiver can drop repeated ids; id and idempotency header never change between attempts (T8)"
     keeps_index = how == "batch" and connector.keeps_index
@@ -156,7 +157,7 @@ def _duplicates(destination: Destination, connector: Any) -> tuple[str, str]:
 
 
 def _not_tolerated(destination: Destination, connector: Any) -> list[str]:
-    """What the chosen guarantee does not survive (B8)."""
+    """Returns the faults that the chosen guarantee does not survive (B8)."""
     guarantee, how = destination.delivery.guarantee, writes(connector)
     if guarantee == "at-most-once" and how != "batch":
         return [

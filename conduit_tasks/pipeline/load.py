@@ -48,7 +48,7 @@ class LoadResult:
     pipelines: list[Pipeline] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     declared: list[Declared] = field(default_factory=list)
-    """Every pipeline that has an id, broken ones too."""
+    """All pipelines that have an id, broken ones too."""
 
     @property
     def errors(self) -> list[Finding]:
@@ -63,11 +63,11 @@ def load_file(
     env: Mapping[str, str] | None = None,
     check_ids: bool = True,
 ) -> LoadResult:
-    """The pipelines of one file.
+    """Loads the pipelines of one file.
 
-    `plugins` also checks plugin names, their settings, filters and conditions, which loads the connectors: not
-    where DAGs are parsed. `records` also tries what is written on the first records of sources that this machine reads
-    by itself. Never raises for what is in the file, nor for a file that cannot be read (E001).
+    `plugins` also checks plugin names, their settings, filters and conditions, which imports the connectors: not for
+    parsing DAGs. `records` also tries conditions, templates and filters on the first records of sources that this
+    machine reads by itself. Never raises for the content of the file, nor for a file that cannot be read (E001).
     """
     result = LoadResult()
     variables = os.environ if env is None else env
@@ -96,10 +96,10 @@ def load_folder(
     wanted: Wanted | None = None,
     put: Mapping[FilePath, FilePath] | None = None,
 ) -> LoadResult:
-    """The pipelines of all `*.yaml` and `*.yml` directly in a folder, whatever their case, in name order. Never raises.
+    """Loads the pipelines of all `*.yaml` and `*.yml` (in any case) directly in a folder, in name order. Never raises.
 
-    `load`: what loads a file; its result stays as it is. `wanted`: only the files that can hold such an id. `put`:
-    places of the folder, and the files to be read as if they stood there.
+    `load`: function that loads one file; its result is not changed. `wanted`: reads only the files that can hold such
+    an id. `put`: path in the folder → file that is read in its place.
     """
     folder, result = FilePath(path), LoadResult()
     if not folder.is_dir():
@@ -120,16 +120,16 @@ def load_folder(
 
 
 def pipeline_files(folder: FilePath) -> list[FilePath]:
-    """The files of a folder that are read for pipelines; `*.test.yaml` are unit tests (`conduit pipelines test`)."""
+    """Returns the pipeline files of a folder; `*.test.yaml` are unit tests (`conduit pipelines test`) and left out."""
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     yaml = (f for f in found if f.suffix.lower() in (".yaml", ".yml") and f.is_file())
     return [f for f in yaml if not f.stem.lower().endswith(".test")]
 
 
 def get_pipeline(id: str) -> Pipeline:
-    """The pipeline of this id from the folder that the settings name.
+    """Returns the pipeline of this id from the folder that the settings name.
 
-    Raises ConfigError: with the first error of the pipeline, or with the ids that exist.
+    Raises ConfigError with the first error of the pipeline, or with the ids that exist.
     """
     from conduit_tasks.settings import settings
 
@@ -180,7 +180,7 @@ def _declare(ids: Iterable[Named], file: str, result: LoadResult) -> None:
 
 
 def _version(root: dict[str, Any], report: Report) -> str | None:
-    """The version to read by; None where it cannot be read at all."""
+    """Returns the version to read the file by; None if it cannot be read."""
     version = root.get("version")
     if version is None:
         report.add("W102", (), f"there is no version; read as {LATEST}", f'begin the file with version: "{LATEST}"')
@@ -246,14 +246,14 @@ def _check(parsed: model.PipelineKeys, report: Report, base: Path, plugins: bool
 
 
 def _pruned(value: Any) -> Any:
-    """Without the keys that have no value: `settings:` alone is the same as no settings."""
+    """Returns the value without keys that have no value: `settings:` alone is the same as no settings."""
     if isinstance(value, dict):
         return {k: v if k in _KEPT_EMPTY else _pruned(v) for k, v in value.items() if v is not None}
     return [_pruned(v) for v in value] if isinstance(value, list) else value
 
 
 def _report_detail(detail: ErrorDetails, report: Report, base: Path) -> None:
-    """One pydantic error as a finding."""
+    """Reports one pydantic error as a finding."""
     loc: Path = tuple(detail["loc"])
     path, kind = (*base, *loc), detail["type"]
     key = next((part for part in reversed(loc) if isinstance(part, str)), "pipeline")
@@ -289,7 +289,7 @@ _HINTS = {
 
 
 def _hint_for_key(key: str, section: str) -> str:
-    """The nearest key of the section, or the section in which the key is at home."""
+    """Returns a hint: the nearest key of the section, or the section that the key belongs to."""
     known = _known(_MODELS.get(section, model.PipelineKeys))
     hint = nearest(key, known)
     if hint.startswith("did you mean"):

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 Wanted = Callable[[str], bool]
-"""Whether an id is looked for."""
+"""Function that returns whether an id is wanted."""
 
 _ID = re.compile(r"""(?<![\w.-])["']?id["']?\s*:[ \t]*(\S[^\s,}]*)?""")
 _PLAIN = re.compile(r"""(["']?)([A-Za-z0-9_:.-]+)\1""")
 
 
 def can_hold(path: Path, wanted: Wanted) -> bool:
-    """Whether a file names a wanted id, or an id that only parsing tells (`${NAME}`, an anchor, an escape).
+    """Returns whether a file names a wanted id, or an id that is known only after parsing (`${NAME}`, an anchor, an
+    escape).
 
-    True also if it cannot be read: loading it says why. A key that YAML lets one write without the letters `id:` is
-    not seen.
+    True also if it cannot be read: loading it says why. A key that YAML allows to be written without the letters `id:`
+    is not found.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

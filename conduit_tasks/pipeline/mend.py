@@ -1,4 +1,4 @@
-"""Looks on behind a wrong key: what of a pipeline is left without it, so that all findings come at once."""
+"""Checks of a pipeline without its wrong keys, so that all findings come at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from conduit_tasks.pipeline.findings import Path, Report
 from conduit_tasks.pipeline.model import PipelineKeys
 
 _STAND_INS = {"type": "source", "plugin": "file", "on": "acked", "call": "a:b", "notifier": "a.B"}
-"""Values of keys that cannot be left out; what is found at their item is not reported."""
+"""Values for required keys; findings at the item that holds such a key are not reported."""
 _OF_ALL = ("E201", "E202", "E215")
-"""Findings about which connectors there are: in doubt where one of them is."""
+"""Findings about the set of connectors: in doubt if one of the connectors is in doubt."""
 
 
 def mended(keys: dict[str, Any], errors: Sequence[ErrorDetails]) -> tuple[PipelineKeys, list[Path]] | None:
-    """The pipeline without what is wrong, and the paths below which nothing can be said. None where nothing is left."""
+    """Returns the pipeline without its wrong keys, and the paths below which nothing is certain. None if it cannot be
+    read without them either."""
     rest, doubtful = deepcopy(keys), []
     for n, detail in enumerate(errors):
         *above, key = detail["loc"]
@@ -44,7 +45,7 @@ def mended(keys: dict[str, Any], errors: Sequence[ErrorDetails]) -> tuple[Pipeli
 
 
 def keep_sure(report: Report, since: int, base: Path, doubtful: Sequence[Path]) -> None:
-    """Drops what was found from the `since`th finding on, where it may come of what is wrong already."""
+    """Drops findings from index `since` on that may be consequences of the errors at the `doubtful` paths."""
     places = [(*base, *path) for path in doubtful]
     connectors = any(path[:1] == ("connectors",) and len(path) == 2 for path in doubtful)
     report.found[since:] = [

@@ -1,7 +1,7 @@
 """The pipeline file as pydantic models: Conduit's keys (version 2.2) and ours, as written.
 
-What a key means is its docstring; the JSON Schema for editors (`conduit schema`) is made of them. Durations are
-seconds, sizes bytes, once read. Unknown keys are errors, because a misspelt guarantee is no guarantee.
+The docstring of a key is its meaning; the JSON Schema for editors (`conduit schema`) is made from these docstrings.
+Once read, durations are seconds and sizes bytes. Unknown keys are errors, because a misspelt guarantee is no guarantee.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PIPES = (
     "continuous",
     "continuous-relaxed",
 )
-"""SEMANTICS O1–O6r."""
+"""Names of the delivery pipes (SEMANTICS O1–O6r)."""
 
 
 def _reads(parse: Callable[[Any], Any]) -> BeforeValidator:
@@ -51,8 +51,8 @@ def _reads(parse: Callable[[Any], Any]) -> BeforeValidator:
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """Settings as Conduit has them: dotted names and text. Maps nest names, lists of scalars join by comma, lists of
-    maps count (`a.0.b`). Raises ConfigError where two spellings give the same name, or it is no map at all."""
+    """Returns settings in Conduit's form: dotted names and text. Maps nest names, lists of scalars join by comma, lists
+    of maps count (`a.0.b`). Raises ConfigError if two spellings give the same name, or `value` is no map."""
     if not isinstance(value, dict):
         raise ConfigError("settings must be a map of names to values")
     out: dict[str, str] = {}
@@ -104,7 +104,7 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class Keys(BaseModel):
-    """Keys are spelt with dashes; unknown ones are refused."""
+    """Base of all models: keys are spelt with dashes; unknown keys are refused."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -120,73 +120,73 @@ class ProcessorKeys(Keys):
     id: Id
     """Unique within its section."""
     plugin: str
-    """What it does, with or without `builtin:`."""
+    """Name of the processor, with or without `builtin:`."""
     condition: str | None = None
     """Go template; the processor runs on records for which it gives `true`."""
     settings: Settings = Field(default_factory=dict)
     """The plugin's options."""
     workers: Count = 1
-    """As in Conduit; order is kept whatever the number."""
+    """Number of workers, as in Conduit; order is kept whatever the number."""
 
 
 class DeadLetterKeys(Keys):
-    """What takes nacks and how many are tolerated (SEMANTICS C5, C6)."""
+    """Destination of nacked records, and the number of nacks that is tolerated (SEMANTICS C5, C6)."""
 
     plugin: str | None = None
     """A destination's plugin; absent = our own store, `builtin:log` = drop with a warning."""
     settings: Settings = Field(default_factory=dict)
     """The plugin's options."""
     window_size: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """How many outcomes the window sees, 10,000 at most; 0 = no limit of nacks."""
+    """Number of last outcomes in the window, 10,000 at most; 0 = no limit of nacks."""
     window_nack_threshold: Count = 0
-    """How many of them may be nacks; one more stops the pipeline."""
+    """Number of nacks that the window may hold; one more stops the pipeline."""
     processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
-    """What dead letters pass on their way; one that fails leaves the letter as it was."""
+    """Processors of dead letters; one that fails leaves the letter as it was."""
 
 
 class TriggerKeys(Keys):
-    """Which records a destination wants (SEMANTICS T3)."""
+    """Selection of the records that a destination gets (SEMANTICS T3)."""
 
     filters: Annotated[list[dict[str, Any]], BeforeValidator(_as_list)] = Field(default_factory=list)
     """CloudEvents subscriptions filters: exact, prefix, suffix, all, any, not, sql; all of the list must match."""
 
 
 class DeliveryKeys(Keys):
-    """How records are delivered (SEMANTICS O, T9)."""
+    """Options of the delivery to a destination (SEMANTICS O, T9)."""
 
     pipe: Literal[PIPES] = "stream"  # type: ignore[valid-type]
     """The delivery discipline."""
     max_unconfirmed: Annotated[int, Field(gt=0, le=1_024)] = 1
     """Sends in flight, per destination, 1,024 at most; 64 with `pipe: resend-multi`."""
     order_by: Literal["partition", "key", "none"] = "partition"
-    """What keeps its order: all records of a source partition, those of one key (64 lanes), or nothing; `none` with
-    `pipe: resend-multi`."""
+    """Scope in which order is kept: all records of a source partition, the records of one key (64 lanes), or none;
+    `none` with `pipe: resend-multi`."""
     retry: Count = 0
-    """How often a failed send is repeated within one attempt of the task; 5 with `pipe: resend` and `resend-multi`."""
+    """Retries of a failed send within one attempt of the task; 5 with `pipe: resend` and `resend-multi`."""
     backoff_policy: Literal["constant", "linear", "exponential"] = "exponential"
-    """How the delays between repetitions grow."""
+    """Growth of the delays between retries."""
     backoff_delay: Duration = 0.2
-    """Before the first repetition."""
+    """Delay before the first retry."""
     timeout: Duration = 10.0
-    """Without a confirmation in this time a send has failed; of destinations that write in bulk one write: 30s at
-    least, and 10m where it is not said."""
+    """Timeout of one send: it has failed if it is not confirmed in this time. Destinations that write in bulk: timeout
+    of one write, at least 30s, and 10m if it is not set."""
     retry_after_max: Duration = 60.0
     """The longest `Retry-After` that is honoured."""
     on_unavailable: Literal["wait", "dead-letter"] = "wait"
-    """What a destination that is down does to its records: keep the cursor, or dead-letter them (T7)."""
+    """Treatment of records while the destination is down: the cursor waits, or they become dead letters (T7)."""
     refused: Literal["nack", "complete"] = "nack"
-    """What an answer that a retry cannot improve (400, 401 …) is: a nack, or delivered (T6 to the letter)."""
+    """Meaning of an answer that a retry cannot improve (400, 401 …): a nack, or delivered (T6 to the letter)."""
     rate_limit: Rate | None = None
     """Records per second."""
     guarantee: Literal["at-most-once", "at-least-once", "effectively-once"] = "at-least-once"
-    """How often a record may arrive (SEMANTICS B8)."""
+    """Number of times that a record may arrive (SEMANTICS B8)."""
     max_redeliveries: Positive = 3
-    """Attempts without any progress before the record at fault is looked for (C10)."""
+    """Attempts without progress before the micro-batch is searched for the record at fault (C10)."""
     park_keys: bool = False
-    """After a dead letter of a key, later records of that key are parked (X4)."""
+    """Whether later records of a key are parked after a dead letter of that key (X4)."""
 
     def effective(self) -> DeliveryKeys:
-        """With what the pipe's name says, where the file does not."""
+        """Returns a copy with the defaults of the pipe for options that the file does not set."""
         said = {n: value for n, value in pipes.PIPES[self.pipe].defaults.items() if n not in self.model_fields_set}
         if self.guarantee == "at-most-once":
             said.pop("retry", None)
@@ -199,32 +199,32 @@ class ConnectorKeys(Keys):
     id: Id
     """Unique within the pipeline."""
     type: Literal["source", "destination"]
-    """What it is."""
+    """Side of the pipeline."""
     plugin: str
-    """The system it speaks to, with or without `builtin:`."""
+    """Name of the connector, with or without `builtin:`."""
     name: str = ""
     """For people."""
     settings: Settings = Field(default_factory=dict)
     """The plugin's options; maps nest names (`a: {b: 1}` is `a.b`)."""
     processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
-    """They see the records of this connector only (SEMANTICS C2)."""
+    """Processors that see the records of this connector only (SEMANTICS C2)."""
     ack_on: Literal["delivered", "stored"] | None = None
-    """Sources: acked when everything is delivered, or when the micro-batch is sealed; absent = delivered, but for
+    """Sources: acked when everything is delivered, or when the micro-batch is sealed; absent = delivered, except for
     `gateway` and `postgres`."""
     durability: Literal["redis", "spool"] | None = None
     """Source `gateway`: where an event is stored before its producer is answered; absent = redis."""
     trigger: TriggerKeys | None = None
-    """Destinations only: which records it wants; absent = all."""
+    """Destinations only: filters of the records to deliver; absent = all."""
     delivery: DeliveryKeys | None = None
-    """Destinations only: how records are delivered."""
+    """Destinations only: options of the delivery."""
     dead_letter_queue: DeadLetterKeys | None = None
     """Destinations only; absent = the pipeline's."""
     deadline: Annotated[Duration, Field(gt=0)] | None = None
-    """Destinations only: how old its oldest unconfirmed record may be before the pipeline's `alerts` are called."""
+    """Destinations only: age of the oldest unconfirmed record from which on the pipeline's `alerts` are called."""
 
 
 class MicroBatchKeys(Keys):
-    """How much one run reads at most; shared out between sources in turn."""
+    """Limits of the records that one run reads; the sources share them in turn."""
 
     max_records: Positive = 500_000
     """Records of all sources together."""
@@ -233,67 +233,68 @@ class MicroBatchKeys(Keys):
 
 
 class LagBudgetKeys(Keys):
-    """How far reading may be ahead of the slowest destination; absent = one micro-batch (SEMANTICS C13, X1)."""
+    """Lag by which the slowest destination may be behind reading; absent = one micro-batch (SEMANTICS C13, X1)."""
 
     records: Positive | None = None
     """Records that are read and not confirmed."""
     bytes: Size | None = None
-    """Their size in the spool."""
+    """Size of these records in the spool."""
     age: Duration | None = None
-    """Since the oldest of them was sealed."""
+    """Time since the oldest of these records was sealed."""
 
 
 class SpoolKeys(Keys):
-    """Where micro-batches are stored."""
+    """Storage of micro-batches."""
 
     path: str | None = None
     """A folder or an address fsspec knows (`s3://…`); absent = the installation's."""
     retention: Duration | None = None
-    """How long a delivered micro-batch is kept, for replay."""
+    """Time for which a delivered micro-batch is kept, for replay."""
 
 
 class HandlerKeys(Keys):
-    """A function told of state changes before they are confirmed (SEMANTICS C7)."""
+    """A function that is called with state changes before they are confirmed (SEMANTICS C7)."""
 
     on: Literal["acked", "nacked"]
-    """Which changes."""
+    """State change that calls the function."""
     of: Literal["destination", "message"] = "destination"
-    """Of a record at each destination, or of the message as a whole: acked once all have it, nacked once one nacked."""
+    """State of a record at each destination, or of the message as a whole: acked once all destinations have it, nacked
+    once one nacked it."""
     call: str
     """`module:function`."""
 
 
 class AlertKeys(Keys):
-    """Who is told, once, that a destination is older than its `deadline`, and when that is over."""
+    """A notifier that is called once when a destination misses its `deadline`, and once when that is over."""
 
     notifier: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
     """A notifier of Airflow's: `package.module.Class`."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """What it is made with; templates see `conduit` (`conduit.message`, `.destination`, `.age`, …)."""
+    """Arguments of its constructor; templates see `conduit` (`conduit.message`, `.destination`, `.age`, …)."""
 
 
 class RecoveryKeys(Keys):
-    """What follows a failure that may mend by itself (a lost worker, a full disk, a source that cannot be read)."""
+    """Retries after a failure that may be temporary (a lost worker, a full disk, a source that cannot be read)."""
 
     min_delay: Duration = 1.0
-    """Before the first attempt that follows."""
+    """Delay before the first retry."""
     max_delay: Duration = 600.0
-    """The longest wait between two attempts."""
+    """The longest delay between two attempts."""
     backoff_factor: Annotated[float, Field(ge=1)] = 2.0
-    """What each wait is longer than the one before by."""
+    """Factor by which each delay exceeds the one before."""
     max_retries: Annotated[int, Field(ge=-1)] = 20
     """Failures without progress in between; one more and the pipeline is degraded. -1 = no limit."""
 
 
 class WakeKeys(Keys):
-    """Looks at sources between the times of the schedule, and starts a run where there is something new."""
+    """Looks at sources between the times of the schedule; a run starts if there is something new."""
 
     sources: list[Id] = Field(default_factory=list)
-    """Which are looked at; none = all that can be. A plain list of ids is the same."""
+    """Ids of the sources that are looked at; none = all that can be. A plain list of ids is the same."""
     look: Duration = 2.0
-    """From one look to the next."""
+    """Time between two looks."""
     pause: Duration = 10.0
-    """At least so long between two wake-ups; doubled, up to five minutes, while they achieve nothing."""
+    """Least time between two wake-ups; doubled, up to five minutes, while they achieve nothing."""
 
     @model_validator(mode="before")
     @classmethod
@@ -321,23 +322,24 @@ class PipelineKeys(Keys):
     )
     """At least one source and one destination (SEMANTICS C1)."""
     processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
-    """They see all records, after the sources' own."""
+    """Processors that see all records, after the sources' own."""
     dead_letter_queue: DeadLetterKeys = DeadLetterKeys()
-    """Of every destination without its own, and of what fails before the fan-out."""
+    """Dead-letter queue of every destination without its own, and of records that fail before the fan-out."""
     schedule: str = "30s"
     """Cron, an interval such as 30s, or @continuous."""
     data_intervals: bool = False
-    """Whether a scheduled run carries the interval from the time before to its own; otherwise only its own time."""
+    """Whether a scheduled run has the data interval from the scheduled time before to its own; otherwise only its own
+    time."""
     wake: WakeKeys | None = None
-    """Sources whose news start a run before its time."""
+    """Sources whose new data starts a run before its scheduled time."""
     micro_batch: MicroBatchKeys = MicroBatchKeys()
     lag_budget: LagBudgetKeys | None = None
     isolate: bool = False
-    """Whether a failing or slow destination leaves the others going (SEMANTICS X1)."""
+    """Whether the other destinations go on while one is failing or slow (SEMANTICS X1)."""
     event_time: str | None = None
-    """What a replay's interval selects by; absent = the source's own time."""
+    """Field by which a replay's interval selects records; absent = the source's own time."""
     drain_limit: Duration | None = None
-    """How long a run lasts at most before the next one goes on; absent = 1h, 10m under @continuous."""
+    """The longest time that a run lasts before the next one goes on; absent = 1h, 10m under @continuous."""
     replay_interval: str = "@daily"
     """The data interval of the replay DAG: cron, a preset such as @daily, or a duration."""
     spool: SpoolKeys = SpoolKeys()
@@ -351,12 +353,12 @@ class FileKeys(Keys):
     """A Conduit pipeline file, version 2.2, with the keys of Conduit Tasks."""
 
     version: Annotated[str, WithJsonSchema({"enum": ["2.0", "2.1", "2.2", 2.0, 2.1, 2.2]})] = "2.2"
-    """Of Conduit's format."""
+    """Version of Conduit's format."""
     pipelines: list[PipelineKeys]
     """The pipelines of this document."""
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the file, for editors (`# yaml-language-server: $schema=…`)."""
+    """Returns the JSON Schema of the file, for editors (`# yaml-language-server: $schema=…`)."""
     schema = FileKeys.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,4 +1,5 @@
-"""Airflow's names for ours (DESIGN "Airflow's names"): the broker keeps the original, Airflow sees a safe one."""
+"""Names of pipelines and nodes in Airflow (DESIGN "Airflow's names"): the broker keeps the original, Airflow gets a
+safe one."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ MAX_LENGTH = 250
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 AFTER = "conduit__after_"
-"""How the ids of runs begin that follow another one at once."""
+"""Prefix of the ids of runs that follow another run at once."""
 REPLAY_SUFFIX, REDRIVE_SUFFIX = ".replay", ".redrive"
 
 
 def safe_name(id: str, limit: int = MAX_LENGTH) -> str:
-    """`id` itself where Airflow takes it; otherwise other characters become `_` and a short hash of `id` is added,
-    so that two different ids never share a name."""
+    """Returns `id` itself if Airflow accepts it; otherwise other characters become `_` and a short hash of `id` is
+    added, so that two different ids never share a name."""
     safe = _UNSAFE.sub("_", id)
     if safe == id and len(id) <= limit:
         return id
@@ -26,28 +27,28 @@ def safe_name(id: str, limit: int = MAX_LENGTH) -> str:
 
 
 def dag_id(pipeline: str) -> str:
-    """The DAG of a pipeline; leaves room for the suffixes of its other DAGs."""
+    """Returns the id of a pipeline's DAG; leaves room for the suffixes of its other DAGs."""
     return safe_name(pipeline, MAX_LENGTH - max(len(REPLAY_SUFFIX), len(REDRIVE_SUFFIX)))
 
 
 def replay_dag_id(pipeline: str) -> str:
-    """The DAG that replays intervals of a pipeline."""
+    """Returns the id of the DAG that replays intervals of a pipeline."""
     return dag_id(pipeline) + REPLAY_SUFFIX
 
 
 def redrive_dag_id(pipeline: str) -> str:
-    """The DAG that sends dead letters of a pipeline again."""
+    """Returns the id of the DAG that sends dead letters of a pipeline again."""
     return dag_id(pipeline) + REDRIVE_SUFFIX
 
 
 def names_of(dag: str) -> Callable[[str], bool]:
-    """Whether one of a pipeline's DAGs has this name, asked by the pipeline's id."""
+    """Returns a function that tells, for a pipeline's id, whether one of its DAGs has the name `dag`."""
     mains = {dag, dag.removesuffix(REPLAY_SUFFIX), dag.removesuffix(REDRIVE_SUFFIX)}
     return lambda pipeline: dag_id(pipeline) in mains
 
 
 def task_id(node: str) -> str:
-    """The task of a node (`sources.<id>`, `destinations.<id>`, `acks.<source>`, `processors`, …): the group is kept,
-    the id behind it made safe."""
+    """Returns the task id of a node (`sources.<id>`, `destinations.<id>`, `acks.<source>`, `processors`, …): the group
+    is kept, the id after it made safe."""
     group, dot, id = node.partition(".")
     return f"{group}.{safe_name(id, MAX_LENGTH - len(group) - 1)}" if dot else safe_name(node)

@@ -1,4 +1,4 @@
-"""What makes the name of a pipe untrue without contradicting another option (W205): a table of rules."""
+"""Options that make the name of a pipe untrue without contradicting another option (W205): a table of rules."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from conduit_tasks.pipeline.findings import Path, Report
 from conduit_tasks.pipeline.model import DeliveryKeys
 
 ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
-"""Pipes that have one record on its way in all (SEMANTICS O1, O4)."""
+"""Pipes with at most one unconfirmed record in all (SEMANTICS O1, O4)."""
 SEVERAL = frozenset({"resend-multi"})
-"""Pipes that have several on their way (O2)."""
+"""Pipes with several unconfirmed records (O2)."""
 RESENDING = frozenset({"resend", "resend-multi"})
-"""Pipes whose promise is that what is not confirmed in time is sent again (O1, O2)."""
+"""Pipes that promise to send a record again if it is not confirmed in time (O1, O2)."""
 CONTINUOUS = frozenset({"sequential", "continuous", "continuous-relaxed"})
-"""Pipes with which nothing overtakes what was not confirmed; they need a route below that re-sends (O4, O6, O6r)."""
+"""Pipes in which no record overtakes an unconfirmed one; they need a route below that re-sends (O4, O6, O6r)."""
 AT_MOST_ONCE = "at-most-once"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`key`: the option at fault, where the finding is if it is written (else at the pipe's name). `when`: whether its
-    value makes the name untrue, of what holds; `written`: only where the option is written."""
+    """One rule of W205. `key`: the option at fault; the finding is placed at this option if it is written, else at the
+    pipe's name. `when`: returns whether the effective options make the name untrue. `written`: applies only if the
+    option is written."""
 
     pipes: frozenset[str]
     key: str
@@ -80,12 +81,13 @@ RULES = (
         "write order-by: key for 64 lanes, or none; or pipe: resend",
     ),
 )
-"""Of `stream`, `monotonic` and `monotonic-relaxed` no option makes the name untrue: the first says nothing of a record
-on its way, and with the others what is given up leaves a gap (O3, O5, O5r)."""
+"""No option makes the names `stream`, `monotonic` and `monotonic-relaxed` untrue: the first promises nothing about an
+unconfirmed record, and with the others a record that is given up leaves a gap (O3, O5, O5r)."""
 
 
 def check_name(delivery: DeliveryKeys, report: Report, path: Path) -> None:
-    """`delivery`: what holds, defaults of the pipe included; `path`: where it is written."""
+    """Reports options that make the pipe's name untrue. `delivery`: the effective options, with the pipe's defaults;
+    `path`: their place in the file."""
     for rule in RULES:
         place = (*path, rule.key)
         there = place in report.keys
@@ -94,7 +96,7 @@ def check_name(delivery: DeliveryKeys, report: Report, path: Path) -> None:
 
 
 def check_batch_wise(delivery: DeliveryKeys, plugin: str, report: Report, path: Path) -> None:
-    """The same of a destination that writes many records at a time."""
+    """Reports a pipe with one unconfirmed record if the destination writes many records at a time."""
     if delivery.pipe in ONE_UNCONFIRMED:
         report.add(
             "W205",

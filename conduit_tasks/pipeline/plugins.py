@@ -1,4 +1,4 @@
-"""What `plugin` says: Conduit's reference `[kind:]name[@version]`."""
+"""The value of `plugin`: Conduit's reference `[kind:]name[@version]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KINDS = ("builtin", "any", "standalone")
 
 
 class PluginReference(NamedTuple):
-    """`kind` is "" where none is written, `version` likewise."""
+    """Parts of a plugin reference; `kind` and `version` are "" if not written."""
 
     kind: str
     name: str
@@ -16,7 +16,7 @@ class PluginReference(NamedTuple):
 
 
 def parse_plugin(text: str) -> PluginReference:
-    """`builtin:file@v1.2` → ("builtin", "file", "v1.2")."""
+    """Splits `builtin:file@v1.2` into ("builtin", "file", "v1.2")."""
     kind, colon, rest = text.strip().partition(":")
     if not colon:
         kind, rest = "", text.strip()

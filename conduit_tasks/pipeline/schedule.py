@@ -1,4 +1,4 @@
-"""When a pipeline runs, from the file's `schedule` and `replay-interval`: cron, an interval, or `@continuous`."""
+"""Schedules of a pipeline, from the file's `schedule` and `replay-interval`: cron, an interval, or `@continuous`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """`seconds` is the length of one interval (of a cron: between its next two fires); `cron` has presets resolved."""
+    """A parsed schedule. `seconds`: length of one interval (of a cron: between its next two fires); `cron`: the cron
+    expression, presets resolved."""
 
     kind: Literal["interval", "cron", "continuous"]
     seconds: float
@@ -33,14 +34,14 @@ class Schedule:
 
 
 def is_continuous(pipeline: Pipeline) -> bool:
-    """Whether its runs last, one after the other."""
+    """Returns whether the pipeline is scheduled `@continuous`: its runs follow each other without a pause."""
     return parse_schedule(pipeline.schedule).kind == "continuous"
 
 
 def parse_schedule(text: str) -> Schedule:
     """Reads `*/5 * * * *`, `@hourly`, `30s` or `@continuous`. Raises ConfigError naming what is wrong.
 
-    `seconds` of `@continuous` is 60: what bounds a drain there (DESIGN "One run").
+    `seconds` of `@continuous` is 60: the bound of a drain there (DESIGN "One run").
     """
     text = text.strip()
     if text == "@continuous":

@@ -1,4 +1,4 @@
-"""The graph of one pipeline as plain dataclasses: what the DAG factory and the Spark applications work from.
+"""The graph of one pipeline as plain dataclasses, for the DAG factory and the Spark applications.
 
 Built from a validated file by `conduit_tasks.pipeline.load`; every default is already applied, every
 duration is in seconds, every size in bytes.
@@ -25,7 +25,7 @@ class Processor:
     condition: str | None = None
     workers: int = 1
     section: str = field(default="", compare=False)
-    """The node whose section it stands in: ids may be used again in another one."""
+    """Name of the section it belongs to: another section may use the same id."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Source:
     settings: Mapping[str, str] = field(default_factory=dict)
     processors: tuple[Processor, ...] = ()
     ack_on: Literal["delivered", "stored"] | None = None
-    """As the file says; None = as the connector's class does (`connectors.registry.ack_on`)."""
+    """Value of the file; None = default of the connector's class (`connectors.registry.ack_on`)."""
     durability: Literal["redis", "spool"] | None = None
     """The HTTP gateway: where an event is stored before its producer is answered; None = its default."""
 
@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True)
 class DeadLetterQueue:
-    """What takes nacks, and how many are tolerated (C5, C6).
+    """Destination of nacked records, and the number of nacks that is tolerated (C5, C6).
 
     `plugin` None is the project's own store; "log" is *drop*. `window_size` 0 = no limit;
     defaults 1 and 0 = stop at the first nack.
@@ -59,16 +59,16 @@ class DeadLetterQueue:
     window_size: int = 1
     window_nack_threshold: int = 0
     processors: tuple[Processor, ...] = ()
-    """What letters pass on their way."""
+    """Processors of dead letters."""
 
 
 LEAST_BULK_TIMEOUT = 30.0
-"""Seconds that any bulk write has, however short a `timeout` of sends the file says."""
+"""Least timeout of a bulk write in seconds, however short the `timeout` of the file is."""
 
 UNTOLD = 2_000
-"""Answered records of a record-wise destination that the broker may not have been told of; sending pauses there.
+"""Limit of answered records of a record-wise destination that the broker was not told of yet; sending pauses there.
 
-After a crash they are sent again, beside the unconfirmed ones (SEMANTICS C10).
+After a crash these records are sent again, like the unconfirmed ones (SEMANTICS C10).
 """
 
 
@@ -83,9 +83,9 @@ class Delivery:
     backoff_policy: Literal["constant", "linear", "exponential"] = "exponential"
     backoff_delay: float = 0.2
     timeout: float = 10.0
-    """Of one send."""
+    """Timeout of one send."""
     bulk_timeout: float = 600.0
-    """Of one bulk write: `timeout` where the file says it, but not less than `LEAST_BULK_TIMEOUT`."""
+    """Timeout of one bulk write: `timeout` if the file sets it, but not less than `LEAST_BULK_TIMEOUT`."""
     retry_after_max: float = 60.0
     on_unavailable: Literal["wait", "dead-letter"] = "wait"
     refused: Literal["nack", "complete"] = "nack"
@@ -93,7 +93,7 @@ class Delivery:
     """Records per second; None = no limit."""
     guarantee: Literal["at-most-once", "at-least-once", "effectively-once"] = "at-least-once"
     max_redeliveries: int = 3
-    """Attempts without any progress before the micro-batch is bisected for a record that kills its worker (C10)."""
+    """Attempts without progress before the micro-batch is bisected for a record that kills its worker (C10)."""
     park_keys: bool = False
 
 
@@ -110,7 +110,7 @@ class Destination:
     delivery: Delivery = Delivery()
     dead_letters: DeadLetterQueue = DeadLetterQueue()
     deadline: float | None = None
-    """Seconds its oldest unconfirmed record may be old before the pipeline's alerts are called."""
+    """Age in seconds of the oldest unconfirmed record from which on the pipeline's alerts are called."""
 
     @property
     def node(self) -> str:
@@ -128,8 +128,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What follows a failure that may mend by itself: the first delay, the longest, and by what each exceeds the one
-    before, in seconds; how many failures without progress are tolerated before the pipeline is degraded, -1 = any."""
+    """Retries after a failure that may be temporary: the first and the longest delay in seconds, the factor by which
+    each delay exceeds the one before, and the number of failures without progress that is tolerated before the pipeline
+    is degraded, -1 = any."""
 
     min_delay: float = 1.0
     max_delay: float = 600.0
@@ -139,8 +140,8 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Wake:
-    """Sources that are looked at between the times of the schedule (none = all that can be); seconds from one look to
-    the next, and at least between two wake-ups."""
+    """Sources that are looked at between the times of the schedule (none = all that can be); seconds between two looks,
+    and least seconds between two wake-ups."""
 
     sources: tuple[str, ...] = ()
     look: float = 2.0
@@ -168,19 +169,19 @@ class Pipeline:
     isolate: bool = False
     event_time: str | None = None
     drain_limit: float | None = None
-    """Seconds that a run lasts at most before the next one goes on; None = an hour, ten minutes under @continuous."""
+    """The most seconds that a run lasts before the next one goes on; None = an hour, ten minutes under @continuous."""
     replay_interval: str = "@daily"
     spool_path: str | None = None
     spool_retention: float = 86_400.0
     dead_letters: DeadLetterQueue = DeadLetterQueue()
     handlers: tuple[Mapping[str, str], ...] = ()
     alerts: tuple[Mapping[str, Any], ...] = ()
-    """`notifier` and its `arguments` each."""
+    """Maps with `notifier` and its `arguments`."""
     recovery: Recovery = Recovery()
     file: str = ""
-    """The file it came from, for messages."""
+    """The file it was read from, for messages."""
     line: int = 0
-    """Where it begins in `file`."""
+    """Line in `file` where it begins."""
 
     def source(self, id: str) -> Source:
         return next(s for s in self.sources if s.id == id)
@@ -194,7 +195,7 @@ class Pipeline:
         return ("processors",) if self.processors else tuple(s.node for s in self.sources)
 
     def digest(self) -> str:
-        """12 hex digits over everything that shapes delivery: the version named in micro-batches and the ledger."""
+        """Returns 12 hex digits over everything that shapes delivery: the version in micro-batches and the ledger."""
         return self._digest
 
     @cached_property

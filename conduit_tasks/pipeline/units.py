@@ -23,7 +23,7 @@ _GO = re.compile(rf"(?:{_PART}\s*)+")
 _NUMBER = r"(\d+(?:[.,]\d+)?)"
 _ISO = re.compile(rf"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?", re.IGNORECASE)
 LONGEST = 64
-"""Characters of a duration, a size, a rate: what is longer is none, or beyond what a number holds."""
+"""Most characters of a duration, a size, a rate: longer text is none, or exceeds the range of a number."""
 _BYTES = {"": 1}
 for _power, _unit in enumerate("kmgtp", 1):
     _BYTES |= {_unit: 1000**_power, f"{_unit}i": 1024**_power}
@@ -32,7 +32,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/\s*(s|m|h))?")
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration: units ns, us, ms, s, m, h, d (24 h), w, combined as in Go, or ISO 8601 without
+    """Returns the seconds of a duration: units ns, us, ms, s, m, h, d (24 h), w, combined as in Go, or ISO 8601 without
     years and months (their length varies). A bare number other than 0 is refused: its unit would be a guess.
 
     Raises ConfigError.
@@ -52,7 +52,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of a size: `kB MB GB TB` count in thousands, `KiB MiB GiB TiB` in 1,024s, a bare number is bytes.
+    """Returns the bytes of a size: `kB MB GB TB` count in thousands, `KiB MiB GiB TiB` in 1,024s, no unit is bytes.
 
     Raises ConfigError, also for a size that is not a whole number of bytes.
     """
@@ -66,7 +66,7 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_rate(text: str | float) -> float:
-    """Records per second of `100`, `100/s`, `6000/m` or `10/h`. Raises ConfigError; 0 is not a rate."""
+    """Returns the records per second of `100`, `100/s`, `6000/m` or `10/h`. Raises ConfigError; 0 is not a rate."""
     found = _RATE.fullmatch(str(text).strip())
     if not found or len(str(text)) > LONGEST or float(found[1]) == 0:
         raise ConfigError(f"'{text}' is not a rate; write records per second, for example 100, 100/s or 6000/m")
@@ -74,7 +74,7 @@ def parse_rate(text: str | float) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest of our own spellings: `6h`, `1h30m`, `200ms`."""
+    """Returns the shortest spelling of a duration: `6h`, `1h30m`, `200ms`."""
     if seconds == 0:
         return "0s"
     if seconds < 1:
@@ -87,7 +87,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(size: int) -> str:
-    """In the largest binary unit that divides it, else plain bytes: `256MiB`, `1000B`."""
+    """Returns a size in the largest binary unit that divides it, else in plain bytes: `256MiB`, `1000B`."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size and size % 1024**power == 0:
             return f"{size // 1024**power}{unit}"

@@ -1,5 +1,5 @@
-"""Cross checks of one pipeline: what the keys alone cannot say (SEMANTICS C1, C6, B8, O). Each finding has a stable
-code, a place and what to do."""
+"""Cross checks of one pipeline, beyond the checks of single keys (SEMANTICS C1, C6, B8, O). Each finding has a stable
+code, a place and a hint."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _DESTINATION_ONLY = {
     "deadline": "deadline",
 }
 DEAD_LETTERS = ("dead-letter-queue", "processors")
-"""Where the processors of dead letters are, below whose letters they are."""
+"""Path of the processors of dead letters, below the pipeline or connector they belong to."""
 _UPDATE = 'set version: "2.2"'
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def check_version(keys: dict[str, Any], report: Report, base: Path, version: str) -> None:
-    """Conduit's changelog: deprecated names are renamed in place with a warning, newer ones than the file's version
-    get a warning."""
+    """Applies Conduit's changelog: deprecated names are renamed in place with a warning, names newer than the file's
+    version get a warning."""
     for path, processor in _raw_processors(keys, base):
         if "type" in processor:
             if "plugin" not in processor:
@@ -48,7 +48,7 @@ def check_version(keys: dict[str, Any], report: Report, base: Path, version: str
 
 
 def check(keys: PipelineKeys, report: Report, base: Path) -> None:
-    """Everything that needs no plugin (for those see `validate_plugins`): light enough for parsing DAGs."""
+    """Makes all checks that need no plugin (`validate_plugins` makes the others): light enough for parsing DAGs."""
     _check_ends(keys, report, base)
     _check_unique([c.id for c in keys.connectors], "connector", report, (*base, "connectors"))
     for path, section in sections(keys, base):
@@ -74,7 +74,7 @@ def check(keys: PipelineKeys, report: Report, base: Path) -> None:
 
 
 def _check_ends(keys: PipelineKeys, report: Report, base: Path) -> None:
-    """SEMANTICS C1: at least one source and one destination; what is missing is named."""
+    """Reports a missing source or destination (SEMANTICS C1)."""
     types = Counter(str(c.type) for c in keys.connectors)
     for code, end, consequence in (
         ("E201", "source", "there is nothing to read"),
@@ -116,7 +116,7 @@ def _check_plugin_reference(text: str, report: Report, path: Path) -> None:
 
 
 def _check_durability(connector: ConnectorKeys, spool: str | None, report: Report, path: Path) -> None:
-    """SEMANTICS T2: only the gateway answers a producer."""
+    """Reports a `durability` that cannot hold (SEMANTICS T2): only the gateway answers a producer."""
     if connector.type != "source" or connector.durability is None:
         return
     plugin = parse_plugin(connector.plugin).name
@@ -236,7 +236,7 @@ def check_with(check: Any, value: Any, code: str, report: Report, path: Path) ->
 
 
 def sections(keys: PipelineKeys, base: Path) -> Iterator[tuple[Path, list[ProcessorKeys]]]:
-    """The processor sections: each connector's and the pipeline's (SEMANTICS C2), and their dead letters'."""
+    """Yields the processor sections of each connector, of the pipeline (SEMANTICS C2), and of their dead letters."""
     for n, connector in enumerate(keys.connectors):
         yield (*base, "connectors", n, "processors"), connector.processors
         if connector.dead_letter_queue:

@@ -11,16 +11,17 @@ from conduit_tasks.pipeline.topology import INDEX_PIPES, LEAST_BULK_TIMEOUT, Del
 from conduit_tasks.pipeline.units import parse_duration
 
 STRICT_PIPES = INDEX_PIPES | {"sequential"}
-"""Pipes whose promise is an order (SEMANTICS O4–O6r)."""
+"""Pipes that promise an order (SEMANTICS O4–O6r)."""
 KEY_LANES = 64
-"""As `order-by: key` has them (`delivery.lanes`, which loads more than parsing DAGs may)."""
+"""Lanes of `order-by: key`, a copy of the number in `delivery.lanes`, which imports more than parsing DAGs may."""
 _DERIVING = frozenset({"split", "clone"})
-"""Processors that make several records of one."""
+"""Processors that make several records from one."""
 _RETRYING = ("backoff-policy", "backoff-delay", "retry-after-max")
 
 
 def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Report, base: Path) -> None:
-    """`base`: the connector's place; `queue`: the pipeline's dead letters, where it has none of its own."""
+    """Reports wrong delivery options. `base`: the connector's place; `queue`: the pipeline's dead-letter queue, used if
+    the connector has none."""
     if connector.delivery is None:
         return
     delivery, path = connector.delivery.effective(), (*base, "delivery")
@@ -54,13 +55,14 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Repo
 
 
 def _check_kafka(connector: ConnectorKeys, timeout: float | None, report: Report, base: Path) -> None:
-    """A write waits for the reports of its messages: those must have failed before the write is given up."""
+    """Reports a `deliveryTimeout` that is not below the timeout of a write: a write waits for the delivery reports of
+    its messages, so these must fail before the write is given up."""
     if parse_plugin(connector.plugin).name != "kafka" or "deliveryTimeout" not in connector.settings:
         return
     try:
         reports = parse_duration(connector.settings["deliveryTimeout"])
     except ConfigError:
-        return  # the plugin's own check says it
+        return  # reported by the plugin's own check
     limit = Delivery.bulk_timeout if timeout is None else max(timeout, LEAST_BULK_TIMEOUT)
     if reports >= limit:
         report.add(

@@ -1,5 +1,5 @@
-"""Checks of what only the plugins know: their names, settings, sides and guarantees, filters, conditions. Loads the
-modules of the plugins in the file, so not for parsing DAGs."""
+"""Checks that need the plugins: their names, settings, sides and guarantees, filters, conditions. Imports the modules
+of the plugins in the file, so not for parsing DAGs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from conduit_tasks.pipeline.validate_settings import check_settings
 
 
 class _Kind(NamedTuple):
-    """How plugins of one kind are found, and what names there are (asked only where one is unknown)."""
+    """Look-up of plugins of one kind, and their known names (needed only if a name is unknown)."""
 
     find: Callable[[str], Any]
     known: Callable[[], Mapping[str, Any]]
 
 
 def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
-    """Plugins, their settings, filters and conditions: loads the modules that know them."""
+    """Checks plugins, their settings, filters and conditions; imports the modules that know them."""
     from conduit_tasks.connectors import registry
     from conduit_tasks.delivery.dead_letter_plugin import unfit
     from conduit_tasks.filters import compile_filters
@@ -60,7 +60,7 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
 
 
 def _check_called(keys: PipelineKeys, report: Report, base: Path) -> None:
-    """What of the user's own code is called by name."""
+    """Reports handlers and notifiers that the file names and that cannot be loaded."""
     from conduit_tasks.include import load_function
 
     called = [((*base, "handlers", n, "call"), handler.call) for n, handler in enumerate(keys.handlers)]
@@ -72,7 +72,7 @@ def _check_called(keys: PipelineKeys, report: Report, base: Path) -> None:
 
 
 def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Report, path: Path) -> None:
-    """Whether those that are to be looked at can be; `sources`: the classes that were found."""
+    """Reports sources of `wake` that cannot be looked at; `sources`: the classes that were found, by id."""
     if keys.wake is None or not sources:
         return
     hint = "among those that can are file, gateway and kafka; the schedule takes care of the rest"
@@ -114,7 +114,7 @@ def _check_processor(processor: ProcessorKeys, report: Report, path: Path, *, re
 
 
 def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], report: Report, path: Path) -> Any:
-    """The connector's class, or None where there is none. Its settings are checked by its constructor, which opens
+    """Returns the connector's class, or None if there is none. Checks its settings with its constructor, which opens
     nothing."""
     cls = _find(kind, plugin, report, path)
     if cls:
@@ -140,7 +140,8 @@ def _find(kind: _Kind, plugin: str, report: Report, path: Path) -> Any:
 
 
 def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: Path) -> None:
-    """SEMANTICS B8: what each guarantee needs of the destination; and whether it has a use for numbers (O5–O6r)."""
+    """Reports a guarantee that the destination cannot give (SEMANTICS B8), and a pipe with numbers that it does not use
+    (O5–O6r)."""
     from conduit_tasks.connectors.base import BatchDestination
 
     delivery = connector.delivery

@@ -1,8 +1,8 @@
 """Tries conditions, templates and trigger filters on the first records of sources that this machine can read by itself.
 
-Warns of what fails on every one of them, and of a field or an attribute that none of them has while another has nearly
-its name: a misspelling is found before the first run. Nothing is asked over the network or changed anywhere: only
-processors that just compute are run, and behind another one nothing can be said.
+Warns of a condition, template, processor or filter that fails on every record, and of a field or attribute that no
+record has while another has a similar name: a misspelling is found before the first run. Uses no network and changes
+nothing: only processors that just compute are run, and checks end at any other processor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from conduit_tasks.record.record import Record
 log = logging.getLogger(__name__)
 
 RECORDS, BYTES, SECONDS = 100, 1 << 20, 3.0
-"""What is looked at of one source, at most."""
+"""Limits of the records, bytes and seconds spent on one source."""
 CODE = "W206"
 _COMPUTING = frozenset(
     {
@@ -33,14 +33,14 @@ _COMPUTING = frozenset(
         *("unwrap.debezium", "unwrap.kafkaconnect", "unwrap.opencdc"),
     }
 )
-"""Processors whose result depends on the record alone, and that touch nothing else."""
+"""Processors whose result depends on the record alone and that have no side effects."""
 _FIELD = re.compile(r"(?<![\w)\]])\.(Key|Metadata|Payload\.(?:Before|After))\.(\w+)")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"?|`[^`]*+`?', re.DOTALL)
 
 
 def try_records(pipeline: Pipeline, ids: Sequence[str], report: Report, base: Path) -> None:
-    """Reports what does not fit. `ids`: of the connectors, as they are written. Never raises: what cannot be read, or
-    fails elsewhere, is not looked at."""
+    """Reports conditions, templates, processors and filters that do not fit the records. `ids`: ids of the connectors
+    in file order. Raises no ConduitError: the check of this pipeline then ends, and the error is logged."""
     try:
         _Trial(pipeline, {id: (*base, "connectors", n) for n, id in enumerate(ids)}, report, base).all()
     except ConduitError as error:
@@ -65,7 +65,7 @@ class _Trial:
                 records = self._section(rest, records, path) if records is not None else None
             known.append(records)
         if not all(known):
-            return  # a source of which nothing is known may have what the others lack
+            return  # a source without known records may have the fields that the others lack
         records = self._section(self.pipeline.processors, list(chain.from_iterable(r or () for r in known)), self.base)
         if not records:
             return
@@ -92,7 +92,8 @@ class _Trial:
     def _section(
         self, processors: Sequence[Processor], records: list[Record], path: Path, *, settings: bool = False
     ) -> list[Record] | None:
-        """The records behind these processors; None: unknown. `settings`: they stand for templates there."""
+        """Returns the records after these processors; None: unknown. `settings`: the processors stand for templates in
+        the settings."""
         for n, processor in enumerate(processors):
             place = (*path, "settings", processor.id.partition(":")[2]) if settings else (*path, "processors", n)
             if not records:
@@ -109,7 +110,7 @@ class _Trial:
         return records
 
     def _holding(self, processor: Processor, records: list[Record], place: Path) -> list[Record] | None:
-        """Those for which the condition holds; None where it can be evaluated for none."""
+        """Returns the records for which the condition holds; None if it can be evaluated for none."""
         if not processor.condition:
             return records
         from conduit_tasks.processors import template
@@ -144,7 +145,7 @@ class _Trial:
                 self._unknown(value, records, written if written in self.report.keys else place)
 
     def _unknown(self, text: str, records: list[Record], place: Path) -> None:
-        """Fields in a template that no record has, where one has nearly that name."""
+        """Warns of fields in a template that no record has, if a record has a field of a similar name."""
         for part, field in sorted(_fields(text)):
             known = set(chain.from_iterable(_names(record, part) for record in records))
             if field not in known and (near := difflib.get_close_matches(field, known, n=1, cutoff=0.7)):
@@ -162,7 +163,7 @@ class _Trial:
 
     @staticmethod
     def _each(records: Iterable[Record], call: Callable[[Record], Any]) -> tuple[list[Any], str | None]:
-        """What it makes of each (nothing, where it fails), and the first error where it fails on all."""
+        """Returns the result of `call` for each record (None if it fails), and the first error if it fails on all."""
         out: list[Any] = []
         errors: list[str] = []
         for record in records:
@@ -170,14 +171,15 @@ class _Trial:
                 out.append(call(record))
             except ConfigError:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it raises nacks the record
+            except Exception as error:  # noqa: BLE001 - any error nacks the record
                 errors.append(str(error))
                 out.append(None)
         return out, errors[0] if errors and len(errors) == len(out) else None
 
 
 def first_records(pipeline: Pipeline, source: Source) -> list[Record] | None:
-    """The first records of a source, as its processors see them; None where it is not read here, or not in time."""
+    """Reads the first records of a source, as its processors see them; None if it is not local, fails, or is not read
+    in time."""
     from conduit_tasks.connectors.registry import source_class
 
     if not source_class(source.plugin).local:
@@ -189,10 +191,10 @@ def first_records(pipeline: Pipeline, source: Source) -> list[Record] | None:
         try:
             found.extend(_read(pipeline, source))
             done.set()
-        except Exception as error:  # noqa: BLE001 - a run says what is wrong with it
+        except Exception as error:  # noqa: BLE001 - a run reports the error
             log.debug("%s is not looked at: %s", source.node, error)
 
-    # What hangs (a pipe that nobody writes to) is left behind.
+    # A read that hangs (a pipe that nobody writes to) is left behind.
     thread = threading.Thread(target=read, name=f"first records of {source.id}", daemon=True)
     thread.start()
     thread.join(SECONDS)
@@ -216,12 +218,12 @@ def _read(pipeline: Pipeline, source: Source) -> list[Record]:
                     return out
     finally:
         connector.close()
-    # What cannot be decoded is nacked before any processor sees it.
+    # A record that cannot be decoded is nacked before any processor sees it.
     return [record for record in out if "conduit.error" not in record.metadata]
 
 
 def _templated(pipeline: Pipeline, source: Source) -> tuple[Sequence[Processor], Sequence[Processor]]:
-    """The source's templates for CloudEvents attributes, as processors, and its own processors."""
+    """Returns the source's templates for CloudEvents attributes, as processors, and its own processors."""
     from conduit_tasks.micro_batch.read import source_origins
 
     every = source_origins(pipeline, source, ())[1]
@@ -230,7 +232,7 @@ def _templated(pipeline: Pipeline, source: Source) -> tuple[Sequence[Processor],
 
 
 def _fields(text: str) -> set[tuple[str, str]]:
-    """(part of the record, field of it) that a template names."""
+    """Returns each (part of the record, field in it) that a template names."""
     actions = "".join(_TEXT.sub('""', action) for action in _actions(text))
     return {(found[1], found[2]) for found in _FIELD.finditer(actions)}
 

@@ -1,4 +1,4 @@
-"""Checks of one plugin's settings, which its constructor makes: all that is wrong, not only what comes first."""
+"""Checks of one plugin's settings by its specification and its constructor: all errors, not only the first."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def check_settings(
     spec: Spec | None,
     what: str = "",
 ) -> None:
-    """Reports all that `spec` says of the settings, then what `make`, the constructor, says of the rest: one after the
-    other, each time without what was wrong, and with a right value where it is required. What may come of that is not
-    reported. `what`: whose they are, in front of a message of the specification."""
+    """Reports the errors of the settings that `spec` finds, then the errors that `make`, the constructor, raises one
+    after the other: each call gets the settings without the wrong ones, or with a valid value for a required one.
+    Errors that may follow from such a removal or stand-in are not reported. `what`: prefix of messages of `spec`."""
     from conduit_tasks.connectors.options import problems
 
     if report.wrong((*path, "settings")):
@@ -58,13 +58,13 @@ def check_settings(
 
 
 def _named(message: str, settings: Iterable[str]) -> list[str]:
-    """Which of the settings a message names: in quotes, as most do, or else as words."""
+    """Returns the settings that a message names: in quotes, as most messages do, or else as words."""
     quoted = [name for name in settings if f"'{name}'" in message or f"`{name}`" in message]
     return quoted or [n for n in settings if re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", message)]
 
 
 def _place(names: Iterable[str], report: Report, path: Path) -> Path:
-    """Where a setting is written: nested, dotted, or both."""
+    """Returns the path at which one of these settings is written: nested, dotted, or both."""
     base = (*path, "settings")
     below = {".".join(map(str, p[len(base) :])): p for p in report.keys if p[: len(base)] == base}
     return next((below[name] for name in names if name in below), base)

@@ -1,6 +1,6 @@
-"""A version of a pipeline: its topology as the broker keeps it, without any secret, and what differs between two.
+"""A version of a pipeline: its topology as the broker keeps it, without any secret, and differences of two versions.
 
-Values of settings may be secrets, so of each only a fingerprint of 24 bits is kept: enough to see that it changed.
+Values of settings may be secrets, so only a fingerprint of 24 bits of each is kept: enough to see that it changed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _KEPT_APART = ("id", "sources", "destinations", "processors", "dead_letters")
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that differs. `node`: `pipeline`, `sources.<id>` or `destinations.<id>`; `topic`: "" for a whole node,
-    else the key of the file, such as `settings` or `trigger`; `names`: the keys below it, where there are some."""
+    """One difference. `node`: `pipeline`, `sources.<id>` or `destinations.<id>`; `topic`: "" for a whole node, else the
+    key of the file, such as `settings` or `trigger`; `names`: the keys below it, if any."""
 
     kind: str
     """`added`, `removed` or `changed`."""
@@ -33,7 +33,7 @@ class Difference:
 
 
 def version_of(pipeline: Pipeline) -> dict[str, Any]:
-    """What is kept of a pipeline's file; JSON types."""
+    """Returns the version of a pipeline that the broker keeps, as JSON types."""
     found = asdict(pipeline)
     for each, source in zip(found["sources"], pipeline.sources):
         each["ack_on"] = _ack_on(source)
@@ -44,7 +44,7 @@ def version_of(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _ack_on(source: Source) -> str | None:
-    """As it takes effect, so that another default of a connector is a difference, too."""
+    """Returns the effective `ack-on`, so that a changed default of a connector is a difference, too."""
     from conduit_tasks.connectors.registry import ack_on
 
     try:
@@ -72,7 +72,7 @@ def _fingerprints(settings: Mapping[str, str], place: str) -> dict[str, str]:
 
 
 def differences(old: Version, new: Version) -> list[Difference]:
-    """What a pipeline of version `new` has, lacks and does otherwise; the pipeline's own keys first, in file order."""
+    """Returns what version `new` adds, removes and changes; the pipeline's own keys first, in file order."""
     out = [Difference("changed", "pipeline", topic, names) for topic, names in _of_pipeline(old, new)]
     for section, compared in (("sources", _of_source), ("destinations", _of_destination)):
         before = {each["id"]: each for each in old[section]}
@@ -90,7 +90,7 @@ def differences(old: Version, new: Version) -> list[Difference]:
 
 
 def alike(old: Version, new: Version) -> list[tuple[str, str]]:
-    """Nodes that may have been renamed: (removed, added) with the same plugin and settings."""
+    """Returns nodes that may have been renamed: (removed, added) with the same plugin and settings."""
     out = []
     for section in ("sources", "destinations"):
         before, after = ([each["id"] for each in of[section]] for of in (old, new))

@@ -1,10 +1,10 @@
-"""YAML with locations: every value as it is written, every path with its line and column, `${NAME}` expanded.
+"""YAML with locations: every value as written, every path with its line and column, `${NAME}` expanded.
 
-`${NAME:-text}` gives the text where the variable is unset or empty, as in a shell; `$$` is a dollar.
+`${NAME:-text}` gives the text if the variable is unset or empty, as in a shell; `$$` is a dollar.
 
 Scalars stay text: settings are strings anyway (`1.50` must not become `1.5`), and the model turns the rest into
 numbers. Works on the node tree, because only nodes still know duplicate keys, tags and marks. libyaml composes it
-twenty times faster than ruamel, which is asked where libyaml refuses: it knows YAML 1.2, and says better what is wrong.
+twenty times faster than ruamel, which is used if libyaml refuses: it knows YAML 1.2, and has better messages.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _BARE = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*))")
 _BEGINNING = re.compile(r"^[ \t?:-]+", re.MULTILINE)
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 MAX_NODES = 100_000
-"""More nodes than this, aliases counted each time they are used, is an attack or a mistake."""
+"""Limit of nodes, aliases counted each time they are used: more is an attack or a mistake."""
 
 
 @dataclass
 class Document:
-    """One YAML document. `value`: dict, list, str (every scalar), None (null). `named`: of a broken one, the ids of
-    pipelines that are named before the break, or behind it where that is no matter of YAML (nested too deep)."""
+    """One YAML document. `value`: dict, list, str (every scalar), None (null). `named`: of a broken document, the ids
+    of pipelines before the error, and after it if the YAML itself is valid (nested too deep)."""
 
     value: Any
     report: Report
@@ -95,7 +95,7 @@ class _Reader:
         return {**merged, **out}
 
     def merge(self, node: Node, path: Path) -> dict[str, Any]:
-        """The keys of `<<: *alias` (or of a list of them, the first wins)."""
+        """Returns the keys of `<<: *alias` (or of a list of aliases, the first wins)."""
         if node.id == "sequence":
             parts = [self.merge(item, path) for item in node.value]
             return {key: value for part in reversed(parts) for key, value in part.items()}
@@ -114,8 +114,8 @@ class _Reader:
         return _VARIABLE.sub(lambda found: self.expand(found, node, path), str(node.value))
 
     def left(self, dollar: str | None, bare: str, node: Node, path: Path) -> str:
-        """What `$$` and `$NAME` become. Conduit expands `$NAME` as well; here it stays, because templates and SQL are
-        full of `$`."""
+        """Returns the replacement of `$$` or `$NAME`. Conduit expands `$NAME` as well; here it stays, because templates
+        and SQL are full of `$`."""
         if dollar:
             return "$"
         if bare in self.env:
@@ -133,7 +133,7 @@ class _Reader:
         if dollar or bare:
             return self.left(dollar, bare, node, path)
         if not closed:
-            # Up to the end of the text: looked for anew from every `${`, it would take the square of the length.
+            # Handles the rest of the text at once: a new search from every `${` would take quadratic time.
             return "${" + _BARE.sub(lambda inner: self.left(inner[1], inner[2], node, path), name)
         variable = _NAME.fullmatch(name)
         if not variable:
@@ -169,8 +169,8 @@ class _TooLarge(Exception):
 
 
 def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
-    """The documents of a file; what is wrong is in their reports. After broken YAML nothing more can be read, but the
-    documents before it are there, and the last one's report has the error (E002) at its root."""
+    """Returns the documents of a file, with errors in their reports. Nothing can be read after broken YAML: the
+    documents before it are returned, and the report of the last one has the error (E002) at its root."""
     documents: list[Document] = []
     try:
         for node in _nodes(text):
@@ -188,7 +188,7 @@ def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
 
 
 def named(text: str, env: Mapping[str, str], whole: int = 0) -> list[Named]:
-    """The ids of pipelines that a broken file names, behind the `whole` documents at its beginning that were read."""
+    """Returns the ids of pipelines that a broken file names, after its first `whole` documents, which could be read."""
     reader, out = _Reader(Report(""), env), []
     for id, line in ids_before_break(text, whole):
         mark = yaml.Mark("", 0, line - 1, 0, None, None)
@@ -206,9 +206,11 @@ def _nodes(text: str) -> Iterator[Node]:
 
 
 def _check_depth(text: str) -> None:
-    """Raises _TooLarge where composing would go deeper than `DEPTH`: each level is one of the interpreter's stack.
+    """Raises _TooLarge if the text is longer than `LONGEST`, or if composing would go deeper than `DEPTH`: each level
+    takes a level of the interpreter's stack.
 
-    Each level takes a bracket, or a character of a line's beginning, so that most files need no look at their events.
+    Each level needs a bracket or a character at the beginning of a line: if a file has few of these, its events are not
+    parsed.
     """
     if len(text) > LONGEST:
         raise _TooLarge((1, 1), f"a file has at most {LONGEST:,} characters, this one {len(text):,}")
@@ -226,11 +228,11 @@ def _check_depth(text: str) -> None:
 
 def _slowly(text: str) -> Iterator[Node]:
     library = YAML(typ="safe", pure=True)
-    library.doc_infos.append(DocInfo())  # where directives are noted
+    library.doc_infos.append(DocInfo())  # the library writes directives into it
     constructor, parser = library.get_constructor_parser(io.StringIO(text))
     try:
         with warnings.catch_warnings():
-            # Of anchors given twice, which YAML allows.
+            # Warnings of anchors given twice, which YAML allows.
             warnings.simplefilter("ignore")
             while constructor.composer.check_node():
                 yield constructor.composer.get_node()

@@ -1,4 +1,5 @@
-"""Delivery disciplines as pure state machines (SEMANTICS O1–O6r): who numbers, who repeats, who waits, who drops."""
+"""Delivery disciplines as pure state machines (SEMANTICS O1–O6r): they differ in numbering, repetition, waiting and
+loss."""
 
 from conduit_tasks.pipes.base import AT_ONCE, Confirmation, Message, Pipe, Reaction, Receiver, Sender, State
 from conduit_tasks.pipes.registry import PIPES

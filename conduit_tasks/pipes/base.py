@@ -1,15 +1,15 @@
-"""What all pipes share: messages, confirmations, and the shape of their two machines (SEMANTICS "O").
+"""Parts that all pipes share: messages, confirmations, and the shape of their two machines (SEMANTICS "O").
 
-Machines are pure: they do no I/O and read no clock, so the same ones run over HTTP, a queue or a function call, and
-their state lives wherever `snapshot()` is put. Two rules make the state worth its name:
+Machines are pure: they do no I/O and read no clock, so the same ones run over HTTP, a queue or a function call, and the
+caller stores the state that `snapshot()` returns. Two rules keep that state valid:
 
-- a sender is stored **after `offer` and before** what `poll` gives is sent: a number that was on the route is never
-  given to another message;
-- a receiver is stored **after** what it says to deliver was delivered, **and before** the confirmations go back. Where
-  the destination stores the state in one transaction with the data, nothing is delivered twice (effectively-once).
+- a sender is stored **after `offer` and before** the messages of `poll` are sent: a number that was on the route is
+  never given to another message;
+- a receiver is stored **after** the messages of its reaction were delivered, **and before** the confirmations go back.
+  If the destination stores the state in one transaction with the data, nothing is delivered twice (effectively-once).
 
-A machine serves one *epoch*: a sender that lost its state, a replay and a redrive each begin a new one, with a
-receiver of its own. Messages and confirmations of other epochs are ignored.
+A machine serves one *epoch*: a sender that lost its state, a replay and a redrive each begin a new one, with a receiver
+of its own. Messages and confirmations of other epochs are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ LANE, EPOCH, INDEX, AFTER = "conduit.lane", "conduit.epoch", "conduit.index", "c
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`number` counts from 1 within the epoch and never changes when the message is sent again (SEMANTICS T8).
+    """Message with a `number` that counts from 1 within the epoch and never changes when it is sent again (SEMANTICS
+    T8).
 
     A `gap` announces that this number will not come: its message was dead-lettered. A message may announce gaps before
     it too: the numbers between `after` and its own will not come, or not again; None: there are none.
@@ -47,13 +48,13 @@ class Message:
 
     @property
     def follows(self) -> int:
-        """The number that this one is next to."""
+        """Number that this message follows directly."""
         return self.number - 1 if self.after is None else self.after
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The receiver's word on one number."""
+    """Confirmation of one number by the receiver."""
 
     number: int
     epoch: int = 0
@@ -61,9 +62,10 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """What to do with a message that arrived: deliver these, in this order, store the state, send the confirmations.
+    """Reaction to a message that arrived: deliver these messages in this order, store the state, send the
+    confirmations.
 
-    Both empty: the message is dropped, and whether it comes again is the sender's business.
+    If both are empty, the message is dropped, and the sender decides whether it comes again.
     """
 
     deliver: tuple[Message, ...] = ()
@@ -71,37 +73,39 @@ class Reaction:
 
 
 class Sender(ABC):
-    """Numbers messages and says what to send when. Times are seconds of any one clock of the caller."""
+    """Machine that numbers messages and says what to send and when. Times are seconds of any one clock of the
+    caller."""
 
     @abstractmethod
     def offer(self, payload: Any) -> int | None:
-        """Takes a message and gives its number; None where the buffer is full: offer it again later."""
+        """Takes a message and returns its number; None if the buffer is full: offer it again later."""
 
     @abstractmethod
     def poll(self, now: float) -> list[Message]:
-        """What to send now, in this order: new messages, and again those whose confirmation is overdue."""
+        """Returns what to send now, in this order: new messages, and again those whose confirmation is overdue."""
 
     @abstractmethod
     def confirm(self, confirmation: Confirmation) -> None:
-        """A confirmation arrived. Late, repeated and foreign ones change nothing."""
+        """Takes a confirmation that arrived. Late, repeated and foreign ones change nothing."""
 
     @abstractmethod
     def abandon(self, number: int) -> None:
-        """The message was dead-lettered: it is not sent again. Pipes whose receiver counts announce a gap."""
+        """Gives up a message that was dead-lettered: it is not sent again. Pipes whose receiver counts announce a
+        gap."""
 
     @property
     @abstractmethod
     def wake_at(self) -> float | None:
-        """When `poll` has something to send, None = not before something is offered or confirmed."""
+        """Time at which `poll` has something to send, None = not before something is offered or confirmed."""
 
     @property
     @abstractmethod
     def open(self) -> int:
-        """Messages taken whose sending is not over."""
+        """Number of messages taken whose sending is not finished."""
 
     @abstractmethod
     def snapshot(self) -> State:
-        """The state, to be stored."""
+        """Returns the state, to be stored."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
@@ -109,15 +113,15 @@ class Sender(ABC):
 
 
 class Receiver(ABC):
-    """Says for each message that arrives what to deliver and what to confirm."""
+    """Machine that says for each message that arrives what to deliver and what to confirm."""
 
     @abstractmethod
     def receive(self, message: Message) -> Reaction:
-        """See Reaction."""
+        """Returns the reaction to a message; see Reaction."""
 
     @abstractmethod
     def snapshot(self) -> State:
-        """The state, to be stored."""
+        """Returns the state, to be stored."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
@@ -125,10 +129,10 @@ class Receiver(ABC):
 
 
 Order = Literal["none", "first", "monotonic", "continuous"]
-"""What holds of the numbers in the order of delivery: nothing; the first deliveries have no gap and go up, repeated
-ones may come late; numbers go up, with gaps; numbers go up without a gap."""
+"""Property of the numbers in the order of delivery: none; the first deliveries have no gap and go up, repeated ones may
+come late; numbers go up, with gaps; numbers go up without a gap."""
 Duplicates = Literal["any", "current", "none"]
-"""Which messages may be delivered again: any, only the last delivered one, none."""
+"""Messages that may be delivered again: any, only the last delivered one, none."""
 
 
 @dataclass(frozen=True)
@@ -147,4 +151,4 @@ class Pipe:
     sender: Callable[..., Sender]
     receiver: Callable[..., Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Delivery options that the name says, where the file does not."""
+    """Delivery options that the pipe sets if the file does not."""

@@ -1,8 +1,8 @@
 """Continuous index (SEMANTICS O6, O6r): a number that is not the next one waits in the queue.
 
-Queued messages are confirmed when they are queued, so the queue is part of the state that must be stored before. The
-queue is bounded: when it is full, a message that is not the next is not taken and not confirmed, and comes again.
-Because the next one is always taken, that cannot block for ever.
+Queued messages are confirmed when they are queued, so the queue is part of the state that must be stored before the
+confirmation. The queue is bounded: if it is full, a message that is not the next is not taken and not confirmed, and
+comes again. Because the next one is always taken, that cannot block for ever.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from conduit_tasks.pipes.resend_multi import ResendMultiSender
 
 
 class ContinuousSender(ResendMultiSender):
-    """Consecutive numbers over a re-sending window (O2): that is the inner route that re-sends.
+    """Sender of consecutive numbers over a re-sending window (O2), which is the inner route that re-sends.
 
-    `timeout` None leaves re-sending to a route that delivers at least once. A number that is abandoned is announced
-    as a gap, and the announcement is sent again until it is confirmed.
+    `timeout` None leaves re-sending to a route that delivers at least once. A number that is abandoned is announced as
+    a gap, and the announcement is sent again until it is confirmed.
     """
 
     announces_gaps = True
 
 
 class ContinuousReceiver(Receiver):
-    """Delivers every number once, in order.
+    """Receiver that delivers every number once, in order.
 
-    `first`: the number to begin with, None = whichever comes first; `queue`: messages that may wait for a lower one.
+    `first`: the number to begin with, None = whichever comes first; `queue`: limit of messages that wait for a lower
+    one.
     """
 
     relaxed = False
@@ -40,14 +41,14 @@ class ContinuousReceiver(Receiver):
         self.epoch, self.capacity = epoch, queue
         self.current = None if first is None else first - 1
         self._passed = False
-        """Whether the current number was delivered, not only announced or begun with."""
+        """Whether the current number was delivered, not only announced as a gap or set as the beginning."""
         self._queue: dict[int, Message] = {}
         self._order: list[int] = []
         """A heap of the queued numbers."""
 
     @property
     def queued(self) -> int:
-        """Messages that wait for a lower number."""
+        """Number of messages that wait for a lower number."""
         return len(self._queue)
 
     def receive(self, message: Message) -> Reaction:
@@ -69,13 +70,13 @@ class ContinuousReceiver(Receiver):
             return False
         if not known:
             heappush(self._order, message.number)
-        # A gap takes the place of the message that it stands for, if that is still here.
+        # A gap replaces the message that it stands for, if that is still queued.
         if message.gap or not known:
             self._queue[message.number] = message
         return True
 
     def _following(self, message: Message) -> Iterator[Message]:
-        """The message and what it sets free; `current` moves with each."""
+        """Yields the message and the queued ones that follow it; `current` moves with each."""
         following: Message | None = message
         while following is not None:
             self.current, self._passed = following.number, not following.gap
@@ -100,6 +101,7 @@ class ContinuousReceiver(Receiver):
 
 
 class ContinuousRelaxedReceiver(ContinuousReceiver):
-    """The current number may pass again, so that a receiver that is not sure of its last delivery can repeat it."""
+    """Receiver that lets the current number pass again, so that it can repeat its last delivery if it is not sure of
+    it."""
 
     relaxed = True

@@ -1,6 +1,7 @@
 """Monotonic index (SEMANTICS O5, O5r): consecutive numbers, and the receiver passes on only higher ones.
 
-What the route lost, and what arrives after a higher number, is gone: the price of no duplicates without any waiting.
+Messages that the route lost, or that arrive after a higher number, are gone: the price of no duplicates without
+waiting.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from conduit_tasks.pipes.base import AT_ONCE, Confirmation, Message, Reaction, R
 
 
 class MonotonicSender(Sender):
-    """Numbers messages and sends each once; it waits for no confirmation.
+    """Sender that numbers messages and sends each once, without waiting for a confirmation.
 
-    `capacity`: messages that wait for the next `poll` before `offer` refuses one.
+    `capacity`: limit of messages that wait for the next `poll`; `offer` refuses more.
     """
 
     def __init__(self, *, capacity: int = 1024, epoch: int = 0) -> None:
@@ -41,7 +42,7 @@ class MonotonicSender(Sender):
         return messages
 
     def confirm(self, confirmation: Confirmation) -> None:
-        """Nothing waits for it."""
+        """Does nothing: no message waits for a confirmation."""
 
     def abandon(self, number: int) -> None:
         self._waiting = deque(m for m in self._waiting if m.number != number)
@@ -63,10 +64,10 @@ class MonotonicSender(Sender):
 
 
 class MonotonicReceiver(Receiver):
-    """Passes a number that is higher than the current one.
+    """Receiver that passes a number only if it is higher than the current one.
 
-    `first`: the number to begin with, None = whichever comes first (producers that count from where they like).
-    Dropped messages are confirmed too: no repetition would make them pass.
+    `first`: the number to begin with, None = whichever comes first (producers may count from any number). Dropped
+    messages are confirmed too: no repetition would make them pass.
     """
 
     relaxed = False
@@ -76,7 +77,7 @@ class MonotonicReceiver(Receiver):
         self.epoch = epoch
         self.current = None if first is None else first - 1
         self._passed = False
-        """Whether the current number was delivered, not only announced or begun with."""
+        """Whether the current number was delivered, not only announced as a gap or set as the beginning."""
 
     def receive(self, message: Message) -> Reaction:
         if message.epoch != self.epoch:
@@ -90,8 +91,9 @@ class MonotonicReceiver(Receiver):
         return Reaction((), confirm)
 
     def receive_all(self, numbers: Sequence[int]) -> int:
-        """As `receive` of one message after the other, without gaps; how many of these ascending numbers it drops:
-        all others, which follow them, pass. Of a relaxed receiver the current one is dropped too."""
+        """Receives messages with these ascending numbers one after the other, as `receive` does, without gaps. Returns
+        the number of messages that it drops: these are the first ones, and all others pass. A relaxed receiver drops
+        the current one too."""
         dropped = 0 if self.current is None else bisect_right(numbers, self.current)
         if dropped < len(numbers):
             self.current, self._passed = int(numbers[-1]), True
@@ -105,6 +107,7 @@ class MonotonicReceiver(Receiver):
 
 
 class MonotonicRelaxedReceiver(MonotonicReceiver):
-    """The current number may pass again, so that a receiver that is not sure of its last delivery can repeat it."""
+    """Receiver that lets the current number pass again, so that it can repeat its last delivery if it is not sure of
+    it."""
 
     relaxed = True

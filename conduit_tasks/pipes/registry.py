@@ -11,9 +11,9 @@ from conduit_tasks.pipes.sequential import SequentialReceiver, SequentialSender
 from conduit_tasks.pipes.stream import StreamReceiver, StreamSender
 
 RETRY = 5
-"""How often a pipe that re-sends sends again within a run."""
+"""Number of times that a pipe that re-sends sends again within a run."""
 UNCONFIRMED = 64
-"""How many messages a pipe that has several on their way has there."""
+"""Number of messages on their way at once in a pipe that allows several."""
 _RESENDING = "a path back for confirmations"
 _INDEX_STATE = "the receiver's index stored with what it delivered, where a restart is to go unnoticed"
 

@@ -10,10 +10,10 @@ from conduit_tasks.pipes.base import AT_ONCE, Confirmation, Message, Reaction, R
 
 
 class ResendSender(Sender):
-    """Keeps each message until it is confirmed.
+    """Sender that keeps each message until it is confirmed.
 
-    `timeout`: seconds after which an unconfirmed message is sent again; None = never, the route sees to that.
-    `capacity`: messages that wait, sent or not, before `offer` refuses one.
+    `timeout`: seconds after which an unconfirmed message is sent again; None = never, because the route does that.
+    `capacity`: limit of messages that wait, sent or not; `offer` refuses more.
     """
 
     window = 1
@@ -30,7 +30,7 @@ class ResendSender(Sender):
         self._waiting: deque[Message] = deque()
         self._unconfirmed: dict[int, Message] = {}
         self._due: dict[int, float] = {}
-        """When each unconfirmed message is to be sent again, in the order of these times."""
+        """Time at which each unconfirmed message is to be sent again, in the order of these times."""
 
     def offer(self, payload: Any) -> int | None:
         if self.open >= self.capacity:
@@ -69,7 +69,7 @@ class ResendSender(Sender):
             gap = Message(number, gap=True, epoch=self.epoch)
             if number in self._unconfirmed:
                 self._unconfirmed[number] = gap
-                # In the front, so that what waits behind the gap does not wait a timeout longer.
+                # At the front, so that messages that wait behind the gap do not wait a timeout longer.
                 self._due = {number: AT_ONCE} | {n: due for n, due in self._due.items() if n != number}
             else:
                 self._waiting = deque(gap if m.number == number else m for m in self._waiting)
@@ -88,7 +88,7 @@ class ResendSender(Sender):
         return len(self._waiting) + len(self._unconfirmed)
 
     def snapshot(self) -> State:
-        """When messages were sent is left out: a sender that begins again sends what is unconfirmed at once."""
+        """Returns the state without the times of sending: a restored sender sends unconfirmed messages at once."""
         messages = sorted([*self._unconfirmed.values(), *self._waiting], key=lambda m: m.number)
         return {
             "epoch": self.epoch,
@@ -103,7 +103,7 @@ class ResendSender(Sender):
 
 
 class ResendReceiver(Receiver):
-    """Delivers and confirms whatever comes; has no state that could be lost."""
+    """Receiver that delivers and confirms every message; it has no state that could be lost."""
 
     def receive(self, message: Message) -> Reaction:
         confirm = (Confirmation(message.number, message.epoch),)
@@ -113,4 +113,4 @@ class ResendReceiver(Receiver):
         return {}
 
     def restore(self, state: State) -> None:
-        """There is nothing to go on from."""
+        """Does nothing: there is no state."""

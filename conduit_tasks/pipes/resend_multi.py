@@ -7,7 +7,7 @@ from conduit_tasks.pipes.resend import ResendReceiver, ResendSender
 
 
 class ResendMultiSender(ResendSender):
-    """As ResendSender with up to `max_unconfirmed` messages on their way; they may arrive in any order."""
+    """ResendSender with up to `max_unconfirmed` messages on their way; they may arrive in any order."""
 
     def __init__(
         self, *, max_unconfirmed: int = 64, timeout: float | None = 10.0, capacity: int = 1024, epoch: int = 0
@@ -19,4 +19,4 @@ class ResendMultiSender(ResendSender):
 
 
 class ResendMultiReceiver(ResendReceiver):
-    """Delivers and confirms whatever comes."""
+    """Receiver that delivers and confirms every message."""

@@ -10,11 +10,11 @@ from conduit_tasks.pipes.resend import ResendReceiver, ResendSender
 
 
 class SequentialSender(ResendSender):
-    """One message on its way; `timeout` None = the route re-sends."""
+    """Sender with one message on its way; `timeout` None = the route re-sends."""
 
     def __init__(self, *, timeout: float | None = None, capacity: int = 1024, epoch: int = 0) -> None:
         super().__init__(timeout=timeout, capacity=capacity, epoch=epoch)
 
 
 class SequentialReceiver(ResendReceiver):
-    """Delivers and confirms whatever comes: the order is the sender's doing."""
+    """Receiver that delivers and confirms every message: the sender keeps the order."""

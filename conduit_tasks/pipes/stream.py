@@ -1,8 +1,8 @@
 """Stream (SEMANTICS O3): messages are stored under an index, confirmed from the storage, and fetched from there.
 
-Four machines: the sender, which re-sends to the storage until that confirms; the storage; the receiver, which asks the
-storage for what comes after its index; the index store, where the receiver may commit how far it is. Between the
-spool and a destination these are the source's task, the spool, the destination's task and its cursor.
+Four machines: the sender, which re-sends until the storage confirms; the storage; the receiver, which asks the storage
+for the messages after its index; the index store, to which the receiver may commit its index. Between the spool and a
+destination these are the source's task, the spool, the destination's task and its cursor.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from conduit_tasks.pipes.resend_multi import ResendMultiSender
 
 
 class StreamSender(ResendMultiSender):
-    """Sends to the storage until that has confirmed; what it still holds is lost with it."""
+    """Sender that re-sends until the storage has confirmed; messages that it still holds are lost with it."""
 
 
 class StreamStorage(Receiver):
-    """Keeps messages under consecutive indexes from 1, in the order of their arrival.
+    """Storage of messages under consecutive indexes from 1, in the order of their arrival.
 
-    To be stored before it confirms. A message that was sent to it again has two indexes.
+    Its state is to be stored before it confirms. A message that was sent to it again has two indexes.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class StreamStorage(Receiver):
         return Reaction((), (Confirmation(message.number, message.epoch),))
 
     def read(self, index: int, limit: int) -> list[Message]:
-        """Up to `limit` messages from `index` on, numbered by their index; fewer or none at the end."""
+        """Returns up to `limit` messages from `index` on, numbered by their index; fewer or none at the end."""
         start = max(index - self._first, 0)
         return [Message(self._first + start + n, p) for n, p in enumerate(self._entries[start : start + limit])]
 
     def trim(self, index: int) -> None:
-        """Forgets what lies below `index`."""
+        """Removes the messages below `index`."""
         count = max(min(index, self.end) - self._first, 0)
         del self._entries[:count]
         self._first += count
@@ -60,17 +60,17 @@ class StreamStorage(Receiver):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """The receiver's question to the storage."""
+    """Request of the receiver to the storage."""
 
     index: int
     limit: int
 
 
 class StreamReceiver:
-    """Asks for what comes next and delivers it; whatever of its questions and answers is lost, it asks again.
+    """Receiver that asks for the next messages and delivers them; if a request or an answer is lost, it asks again.
 
-    `first`: the index to begin with: the committed one + 1, or 1 where nothing is committed, which delivers all
-    again. `timeout`: seconds to wait for an answer; `limit`: messages per answer.
+    `first`: the index to begin with: the committed one + 1, or 1 if nothing is committed, which delivers all again.
+    `timeout`: seconds to wait for an answer; `limit`: messages per answer.
     """
 
     def __init__(self, *, first: int = 1, timeout: float = 10.0, limit: int = 256) -> None:
@@ -82,7 +82,7 @@ class StreamReceiver:
         self._due = AT_ONCE
 
     def poll(self, now: float) -> Fetch | None:
-        """The question to send now, if it is time for one."""
+        """Returns the request to send now, if it is time for one."""
         if self._due > now:
             return None
         self._due = now + self.timeout
@@ -90,11 +90,13 @@ class StreamReceiver:
 
     @property
     def wake_at(self) -> float:
-        """When to poll; an empty answer leaves it at the timeout, so that an idle storage is not asked in a circle."""
+        """Time of the next poll; an empty answer leaves it at the timeout, so that an idle storage is not asked without
+        a pause."""
         return self._due
 
     def fetched(self, messages: Sequence[Message]) -> Reaction:
-        """An answer arrived, be it to an old question. `confirm` holds the index to commit, at most one."""
+        """Takes an answer, even one to an old request. `confirm` of its reaction holds the index to commit, at most
+        one."""
         fresh = []
         for message in messages:
             if message.number == self.next:
@@ -114,7 +116,7 @@ class StreamReceiver:
 
 
 class IndexStore:
-    """How far a receiver has committed; late and repeated commits do not move it back."""
+    """Store of the index that a receiver has committed; late and repeated commits do not move it back."""
 
     def __init__(self) -> None:
         self.index = 0

@@ -1,8 +1,8 @@
 """`avro.decode`, `avro.encode`: structured data to Avro and back, in Confluent's wire format.
 
-A zero byte, the schema's id in four bytes (big-endian), the data. Schemas come from a registry
-(`processors.schema_registry`) and are kept for as long as the chain is. A registry that cannot be reached stops the
-task, and nacks nothing. Data that would be larger or deeper than a record may be is not decoded (`avro_bound`).
+The format is a zero byte, the schema's id in four bytes (big-endian), the data. Schemas come from a registry
+(`processors.schema_registry`) and are kept as long as the chain lives. A registry that cannot be reached stops the
+task and nacks nothing. Data that would be larger or deeper than a record may be is not decoded (`avro_bound`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Avro(RecordProcessor):
         self._pid = 0
 
     def _registry(self) -> SchemaRegistry:
-        """Opened at the first record; a forked child opens its own."""
+        """Returns the registry, opened at the first record; a forked child opens its own."""
         if self._opened is None or self._pid != os.getpid():
             self._opened, self._pid = open_registry(self.settings), os.getpid()
         return self._opened
@@ -55,9 +55,9 @@ class _Avro(RecordProcessor):
 
 
 class DecodeAvro(_Avro):
-    """Raw data becomes structured. Bytes become base64 text, times RFC 3339, decimals text, as JSON has none.
+    """Raw data becomes structured data. Bytes become base64 text, times RFC 3339, decimals text, as JSON has none.
 
-    What would be larger or nested deeper than a record may be fails undecoded, however few bytes it has.
+    Data that would be larger or nested deeper than a record may be fails undecoded, however few bytes it has.
     """
 
     spec = Spec("avro.decode", "Decodes a field from Avro into structured data.", (_FIELD, *OPTIONS))
@@ -163,7 +163,7 @@ class EncodeAvro(_Avro):
         return value
 
     def _schema(self, data: dict[str, Any]) -> tuple[bytes, Any]:
-        """The wire format's head, and the schema."""
+        """Returns the wire format's head, and the schema."""
         if self._fixed:
             if self._found is None:
                 id, text = self._registry().by_version(self._subject, self._version)
@@ -192,7 +192,7 @@ def _parsed(text: str) -> Any:
 
 
 def _json_value(value: Any) -> Any:  # noqa: PLR0911 - one line per type
-    """What Avro gave, as JSON can hold it."""
+    """Converts a decoded Avro value into one that JSON can hold."""
     match value:
         case None | bool() | int() | float() | str():
             return value

@@ -1,9 +1,9 @@
-"""What Avro data may come to: a record's bytes can say more than they hold.
+"""Bounds on the size and depth of decoded Avro data: few bytes can decode to a huge value.
 
-An array of nulls has a billion items in ten bytes, a type that refers to itself is as deep as the data says. What would
-be larger than a record, or nested deeper than its JSON may be, is refused before it is decoded. Most schemas give no
-such data: how many bytes of JSON a byte of theirs can become is worked out once, and only where that could be too much
-is the data looked through.
+An array of nulls has a billion items in ten bytes; a type that refers to itself is as deep as the data says. Data that
+would be larger than a record, or nested deeper than its JSON may be, is refused before it is decoded. Most schemas
+allow no such data: the bytes of JSON that a byte of Avro can become are worked out once per schema, and the data is
+looked through only if they could be too many.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RECORDS = ("record", "error")
 _UNIONS = ("union", "error_union")
 _WORD = (1 << 64) - 1
 _NUMBER = 10
-"""Bytes of a number, at most."""
+"""Limit of the bytes of a number."""
 _DECIMAL = 16
 """Bytes that a decimal may have, unless its precision needs more. The time to read one grows with their square."""
 _SHORT = 4096
@@ -28,12 +28,12 @@ _SHORT = 4096
 
 
 class Beyond(ValueError):
-    """The data is refused; says why."""
+    """Refusal of the data; the message says why."""
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Of a type: the least bytes in Avro; the most in JSON, without those of items of its arrays and maps; levels of
+    """Bounds of a type: the least bytes in Avro; the most in JSON, without items of its arrays and maps; levels of
     objects and lists; whether it never has any byte."""
 
     least: int
@@ -43,8 +43,8 @@ class _Kind:
 
 
 class Bound:
-    """Of a schema that fastavro parsed. Counted is what the JSON has at least; of items without a byte, what they
-    take in memory."""
+    """Bounds of a schema that fastavro parsed. Sizes count the least bytes of the JSON; for items without a byte, the
+    memory that they take."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -58,7 +58,7 @@ class Bound:
         self._size = 0
 
     def check(self, data: bytes, start: int) -> None:
-        """Raises Beyond where what begins at `start` is larger or deeper than a record may be, or ends too early."""
+        """Raises Beyond if the data from `start` on is larger or deeper than a record may be, or ends too early."""
         held = len(data) - start
         small = self._top.most + held * self._ratio <= RECORD_BYTES
         if self._sure and small and (held <= _SHORT or not self._decimals):
@@ -70,7 +70,7 @@ class Bound:
             raise Beyond("it ends too early") from None
 
     def _kind(self, schema: Any) -> _Kind:  # noqa: PLR0911 - one per form of a schema
-        """Works a type out. One that holds itself makes every record of the schema to be looked through."""
+        """Returns a type's bounds. If a type contains itself, every record of the schema is looked through."""
         if isinstance(schema, str):
             if schema in _SCALARS:
                 least, most = _SCALARS[schema]
@@ -131,7 +131,7 @@ class Bound:
             raise Beyond(f"decoded, it is larger than the {RECORD_BYTES >> 20} MiB that a record may have")
 
     def _walk(self, schema: Any, data: bytes, at: int, depth: int) -> int:  # noqa: PLR0911 - one line per type
-        """Where the value ends that begins at `at`; counts what it comes to."""
+        """Returns the offset behind the value that begins at `at`; adds its size to the count."""
         if depth > DEPTH:
             raise Beyond(f"decoded, it is nested deeper than {DEPTH} levels")
         if isinstance(schema, list):
@@ -223,7 +223,7 @@ class Bound:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Returns the number at `at`, and the offset behind it."""
     value = data[at]
     if value < 128:
         return (value >> 1) ^ -(value & 1), at + 1

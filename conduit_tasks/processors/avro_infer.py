@@ -1,7 +1,7 @@
 """The Avro schema of structured data, for `schema.strategy: autoRegister`.
 
 The data is a record; maps in it are maps, because any text may be a key there. Whole numbers are long, others double.
-What is null could be anything and becomes nullable text, so two records of one structure need not have one schema.
+A null could be of any type and becomes nullable text, so two records of the same structure may get different schemas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NULLABLE = ["null", "string"]
 
 
 def infer(data: dict[str, Any]) -> Any:
-    """The schema. Raises RecordError where a name at the top is none in Avro."""
+    """Returns the schema. Raises RecordError if a name at the top is not a valid Avro name."""
     for name in data:
         if not _NAME.fullmatch(name):
             raise RecordError(f"avro.encode: {name!r} is no name in Avro (letters, digits, underscores); rename it")
@@ -49,7 +49,7 @@ def _type(value: Any) -> Any:  # noqa: PLR0911 - one line per type
 
 
 def _common(values: list[Any]) -> Any:
-    """One type for all: theirs, or a union of theirs; nullable text where there is none."""
+    """Returns one type for all values: theirs, or a union of theirs; nullable text if there are no values."""
     found: dict[bytes, Any] = {}
     for value in values:
         kind = _type(value)
@@ -62,7 +62,7 @@ def _common(values: list[Any]) -> Any:
 
 
 def _merged(kinds: list[Any]) -> list[Any]:
-    """A union may hold one array and one map only: what they hold is put together."""
+    """Merges types for a union, which may hold one array and one map only: their item types are put together."""
     plain: list[Any] = [kind for kind in kinds if isinstance(kind, str)]
     for name, inner in (("array", "items"), ("map", "values")):
         same = [kind for kind in kinds if isinstance(kind, dict) and kind["type"] == name]

@@ -1,4 +1,4 @@
-"""What a processor is.
+"""The interfaces of processors: `RecordProcessor` and `FrameProcessor`.
 
 Record-wise processors of a section run as one chain in one pass (`conduit_tasks.processors.chain`); frame
 processors (`sql`, a `python` function over DataFrames) see the whole micro-batch as a Spark DataFrame.
@@ -15,36 +15,37 @@ from conduit_tasks.record.record import Record
 
 
 class RecordProcessor(Listener):
-    """Sees one record at a time. Built once per chain and executor; settings are checked in the constructor."""
+    """A processor of one record at a time. Built once per chain and executor; the constructor checks the settings."""
 
     spec: ClassVar[Spec]
     reads: Parts | None = None
-    """What `process` looks at or changes, where that is known; None: anything. Nothing else is made of a row then."""
+    """Parts that `process` looks at or changes, if known; None: anything. If known, only these are built from a row."""
     changes: Parts = NOTHING
-    """What of it `process` may change; counts where `reads` is known. Derived records may differ in these only."""
+    """Parts that `process` may change; used only if `reads` is known. Derived records may differ in these only."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
 
     def process(self, record: Record) -> Record | list[Record] | None:
-        """The record (may be changed in place), several derived ones, or None: filtered, which acks it (C4).
+        """Returns the record (may be changed in place), several derived ones, or None: filtered, which acks it (C4).
 
-        Raises RecordError: the record is nacked alone, with the message.
+        Raises RecordError to nack this record alone, with the message.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Leaves nothing open."""
+        """Closes what the processor opened."""
 
 
 class FrameProcessor(Listener):
-    """Sees the whole micro-batch. `apply` gets and returns a DataFrame that keeps `_id` (see processors/sql.py)."""
+    """A processor of the whole micro-batch. `apply` gets and returns a DataFrame that keeps `_id` (see
+    processors/sql.py)."""
 
     spec: ClassVar[Spec]
     id: str = ""
-    """In the pipeline file."""
+    """The processor's id in the pipeline file."""
     condition: str | None = None
-    """Go template; rows of records that it does not hold for pass by, untouched."""
+    """Go template; rows of records for which it is false pass by unchanged."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)

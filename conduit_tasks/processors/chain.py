@@ -16,15 +16,15 @@ from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts
 from conduit_tasks.record.record import Record
 
 NACKED = "processor"
-"""Error class of what a processor nacked."""
+"""Error class of records that a processor nacked."""
 LONGEST = 2_000
-"""Characters of an error: one that quotes a value may quote a record's whole payload."""
+"""Limit of the characters of an error: one that quotes a value may quote a record's whole payload."""
 
 
 class Result:
-    """What became of one record: `records` that go on (none: filtered, which acks it), or an `error`: nacked.
+    """Outcome of one record: `records` that go on (none: filtered, which acks it), or an `error`: nacked.
 
-    `processor` is the id of the one that failed.
+    `processor` is the id of the processor that failed.
     """
 
     __slots__ = ("records",)
@@ -37,14 +37,14 @@ class Result:
 
     @staticmethod
     def failure(error: str, error_class: str = NACKED, processor: str | None = None) -> Result:
-        """A nack. Of an error that is longer than `LONGEST` the beginning and the end are kept: it says why there."""
+        """Returns a nack. An error longer than `LONGEST` is cut to its beginning and end, which say why."""
         if len(error) > LONGEST:
             error = f"{error[: LONGEST // 2]} … {error[-(LONGEST // 2) :]}"
         return _Failure(error, error_class, processor)
 
     @property
     def filtered(self) -> bool:
-        """Whether no record goes on although nothing failed."""
+        """Returns whether no record goes on although nothing failed."""
         return self.error is None and not self.records
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class Result:
 
 
 class _Failure(Result):
-    """A result with an error; apart, so that the frequent one stays small."""
+    """A result with an error; a class of its own, so that the frequent results stay small."""
 
     __slots__ = ("error", "error_class", "processor")
 
@@ -68,9 +68,9 @@ _Step = tuple[Condition | None, Callable[[Record], Any], str]
 
 
 class Chain:
-    """Built once per executor and section; raises ConfigError that names the processor and its option.
+    """The processors of a section, built once per executor; raises ConfigError that names the processor and its option.
 
-    `run` changes the records it is given: who needs one as it came in (a nacked one, C14) keeps its row.
+    `run` changes the records it is given: a caller that needs one as it came in (a nacked one, C14) keeps its row.
     """
 
     def __init__(self, processors: Sequence[Processor]) -> None:
@@ -99,13 +99,13 @@ class Chain:
         self.changes: Parts = changes
         """The parts that it may change."""
         self.columnar = not self._many and all(built.reads is not None for built in self._processors)
-        """Whether every processor says what it looks at, and so can run over columns (`processors.columns`)."""
+        """Whether every processor declares what it looks at, and so can run over columns (`processors.columns`)."""
 
     def run(self, records: Sequence[Record]) -> list[Result]:
-        """One result per record, in order.
+        """Returns one result per record, in order.
 
         A record that stays one keeps its ordinal; derived ones get 0, 1, … in the order in which the whole chain
-        made them. Whatever a processor raises nacks its record alone, save errors of ours that concern more than
+        made them. An exception of a processor nacks its record alone, except errors of ours that concern more than
         one record. Derived records are nacked together: they share the position.
         """
         if self._many:
@@ -125,8 +125,8 @@ class Chain:
         return results
 
     def through(self, record: Record) -> Any:
-        """One record through all steps: the record, a list of derived ones (never empty), None: filtered, or the
-        `Result` of a failure. See `run`."""
+        """Takes one record through all steps. Returns the record, a list of derived ones (never empty), None if it is
+        filtered, or the `Result` of a failure. See `run`."""
         current: Any = record
         step_id = ""
         try:
@@ -148,11 +148,11 @@ class Chain:
         return current
 
     def unwritable(self, why: str) -> Result:
-        """The failure of a record that the chain made something of that nothing can write."""
+        """Returns the failure of a record whose changed value cannot be written."""
         return Result.failure(why, Unwritable.error_class, self._steps[-1][2] if self._steps else None)
 
     def writable(self, result: Result) -> Result:
-        """The same, or a failure where one of its records cannot be written."""
+        """Returns the result, or a failure if one of its records cannot be written."""
         for record in result.records:
             for part in self.changes:
                 why = value_fault(part, getattr(record, part))
@@ -166,7 +166,7 @@ class Chain:
             each.close()
 
     def _derived(self, records: Any, start: int) -> list[Record]:
-        """Several records through the steps from `start`, level by level; numbered at the end."""
+        """Takes several records through the steps from `start`, level by level; numbers them at the end."""
         if not isinstance(records, list):
             raise RecordError(f"a record, a list of records or None was expected, not {type(records).__name__}")
         for condition, process, step_id in self._steps[start:]:
@@ -191,7 +191,7 @@ class Chain:
 
 
 class _Failed(Exception):
-    """A derived record failed at `step`."""
+    """Failure of a derived record at `step`."""
 
     def __init__(self, message: str, step: str, error_class: str = NACKED) -> None:
         super().__init__(message)
@@ -199,12 +199,12 @@ class _Failed(Exception):
 
 
 def has_frames(section: Sequence[Processor]) -> bool:
-    """Whether any processor of the section sees the micro-batch as a DataFrame."""
+    """Returns whether any processor of the section sees the micro-batch as a DataFrame."""
     return any(map(registry.is_frame, section))
 
 
 def segments(section: Sequence[Processor]) -> list[tuple[Processor, ...] | FrameProcessor]:
-    """The section cut into runs of record-wise processors (for a `Chain`) and frame processors, in order."""
+    """Splits the section into groups of record-wise processors (for a `Chain`) and frame processors, in order."""
     out: list[tuple[Processor, ...] | FrameProcessor] = []
     for frame, run in groupby(section, key=registry.is_frame):
         if frame:

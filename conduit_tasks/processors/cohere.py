@@ -18,7 +18,7 @@ from conduit_tasks.record.record import Record, data_bytes
 
 MODEL_METADATA = "cohere.embed.model"
 DOCUMENTS = 1_000
-"""The most that the API ranks in one request."""
+"""Limit of the documents that the API ranks in one request."""
 _KEY = Option("apiKey", "Cohere's API key; default: COHERE_API_KEY of the environment", secret=True)
 _URL = Option("url", "where the API is", default="https://api.cohere.com")
 _COMMON = (_KEY, CONNECTION, _URL, *BACKOFF, *COMMON)
@@ -66,8 +66,8 @@ class Command(_Cohere):
 
 
 class Embed(_Cohere):
-    """The embedding of `inputField` replaces the payload after: JSON, compressed with zstd; raw data becomes those
-    bytes, structured data `{"embedding": their base64}`. Several records go in one request."""
+    """The embedding of `inputField` replaces the payload after. It is JSON compressed with zstd: raw data becomes these
+    bytes, structured data `{"embedding": their base64}`. One request holds several records."""
 
     spec = Spec(
         "cohere.embed",
@@ -94,7 +94,7 @@ class Embed(_Cohere):
         return [made for group in await self.each(groups, self._group) for made in group]
 
     async def _group(self, records: Sequence[Record]) -> list[Made]:
-        """All in one request; where that fails, one by one, so that a record is nacked for its own sake only."""
+        """Embeds all in one request; if that fails, one by one, so that a record is nacked for its own failure only."""
         try:
             embeddings = await self._embeddings([as_text(self._field.get(record)) for record in records])
         except RecordError as error:
@@ -129,8 +129,8 @@ class Embed(_Cohere):
 
 
 class Rerank(_Cohere):
-    """The records that come together are ranked by how well they answer `query`; each keeps its place in the stream,
-    and gets its document, index among them and relevance score as JSON."""
+    """Ranks records that arrive together by how well they answer `query`; each keeps its place in the stream, and gets
+    its document, its index among them and its relevance score as JSON."""
 
     spec = Spec(
         "cohere.rerank",

@@ -25,10 +25,10 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Passed:
-    """What a chain made of a batch: `batch` has a row per record that goes on, in order, `rows` the number of the row
-    of the input that it came of (repeated where records were derived), `errors` the failures by row of the input.
+    """Output of a chain for a batch: `batch` has a row per record that goes on, in order, `rows` the number of the
+    input row that each came from (repeated for derived records), `errors` the failures by input row.
 
-    `ord` is as it came in: what tells derived records apart is for the caller to say, by `renumbered`.
+    `ord` is as it came in: the caller numbers derived records, by `renumbered`.
     """
 
     batch: pa.RecordBatch
@@ -36,15 +36,15 @@ class Passed:
     errors: dict[int, Result]
 
     def without(self, rows: npt.NDArray[np.bool_]) -> Passed:
-        """The same without what came of these rows of the input (a flag each)."""
+        """Returns the same without the records that came from these input rows (a flag per row)."""
         kept = ~rows[self.rows]
         return Passed(self.batch.filter(pa.array(kept)), self.rows[kept], self.errors)
 
 
 def run(chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin]) -> Passed:
-    """The chain over the rows of a batch with the columns of SPOOL_SCHEMA; others are carried along.
+    """Runs the chain over the rows of a batch with the columns of SPOOL_SCHEMA; other columns are carried along.
 
-    `origins`: per slice number. Results are those of `Chain.run` over the records of the rows.
+    `origins`: by slice number. Results are those of `Chain.run` over the records of the rows.
     """
     kept: list[int] = []
     errors: dict[int, Result] = {}
@@ -79,12 +79,12 @@ def run(chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin]) -> Passe
 
 
 def renumbered(batch: pa.RecordBatch, ordinals: npt.NDArray[np.integer[Any]]) -> pa.RecordBatch:
-    """The batch with these values of `ord`."""
+    """Returns the batch with these values of `ord`."""
     return _with(batch, "ord", pa.array(ordinals, pa.int32()))
 
 
 def places(groups: npt.NDArray[np.integer[Any]]) -> Rows:
-    """For each of these numbers, of which equal ones follow each other, its place among its equals, from 0."""
+    """Returns each number's place among its equals, from 0; equal numbers must follow each other."""
     at = np.arange(len(groups), dtype=np.int64)
     if not len(groups):
         return at
@@ -103,10 +103,11 @@ def _block(
     start: int,
     into: tuple[list[int], dict[int, Result], list[tuple[str, list[Any]]]],
 ) -> None:
-    """Some rows from number `start` on: what goes on is added to `into`: its rows, the failures, the changed parts."""
+    """Runs the chain over rows from number `start` on. Adds to `into`: the rows of records that go on, the failures,
+    the values of changed parts."""
     kept, errors, changed = into
     keep, through = kept.append, chain.through
-    # One object for all rows: what a step keeps of it, it copies.
+    # One object for all rows: a step copies what it keeps of it.
     record = Record(b"")
     single = changed[0] if len(changed) == 1 and changed[0][0] == "after" else None
     add = single[1].append if single else None
@@ -133,7 +134,7 @@ def _block(
 def _filled(
     record: Record, chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin], start: int
 ) -> Iterator[int]:
-    """Each row's number, with what the chain looks at of the row in `record`."""
+    """Yields each row's number, with the row's parts that the chain looks at set in `record`."""
     parts = [part for part in PARTS if part in chain.reads]
     numbers = range(start, start + batch.num_rows)
     if parts == ["after"]:
@@ -141,7 +142,7 @@ def _filled(
             yield row
         return
     columns = [part_values(batch, part) for part in parts]
-    # What a record has of its slice's metadata is looked up through its origin.
+    # The metadata of its slice is looked up through the record's origin.
     slices = batch.column("slice").to_pylist() if "metadata" in parts else None
     for i, values in enumerate(zip(*columns)) if columns else ((i, ()) for i in range(batch.num_rows)):
         for part, value in zip(parts, values):

@@ -1,8 +1,8 @@
 """`field.convert`: one field under .Key or .Payload becomes text, a number, a boolean or a time.
 
-A time is RFC 3339 text in UTC; from a whole number it is unix nanoseconds, and back. Booleans become 1 and 0. What
-is absent or null stays so; `null-values` (ours) names texts that become null. Anything that does not convert raises
-RecordError.
+A time is RFC 3339 text in UTC; as a whole number, in both directions, it is unix nanoseconds. Booleans become 1 and 0.
+Absent and null values stay as they are; `null-values` (ours) names texts that become null. A value that does not
+convert raises RecordError.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 def to_text(value: Any) -> str:
-    """Text as Go prints it; a number without an exponent."""
+    """Returns the text as Go prints it; a number without an exponent."""
     if isinstance(value, dict | list):
         raise ValueError("it is a map or an array")
     return plain_float(value) if value.__class__ is float and math.isfinite(value) else nested(value)
 
 
 def to_int(value: Any) -> int:
-    """A 64-bit whole number: of text in base ten, of a number without a fraction, of a time its nanoseconds."""
+    """Returns a 64-bit whole number: from text in base ten, a number without a fraction, or a time (nanoseconds)."""
     match value:
         case str() if value.isdecimal() and value.isascii() and len(value) < 19:
             return int(value)
@@ -59,7 +59,7 @@ def to_int(value: Any) -> int:
 
 
 def to_float(value: Any) -> float:
-    """A finite number."""
+    """Returns a finite number."""
     if isinstance(value, int | float) or (isinstance(value, str) and _FLOAT.fullmatch(value)):
         number = float(value)
         if math.isfinite(number):
@@ -68,7 +68,7 @@ def to_float(value: Any) -> float:
 
 
 def to_bool(value: Any) -> bool:
-    """A boolean, or what Go's ParseBool takes for one."""
+    """Returns a boolean, from a boolean or a value that Go's ParseBool takes for one."""
     text = to_text(value)
     if text in TRUE:
         return True
@@ -78,7 +78,7 @@ def to_bool(value: Any) -> bool:
 
 
 def to_time(value: Any) -> str:
-    """RFC 3339 in UTC: of unix nanoseconds, or of text that is a time or a number of nanoseconds."""
+    """Returns RFC 3339 in UTC, from unix nanoseconds or from text that is a time or a number of nanoseconds."""
     if isinstance(value, bool):
         raise ValueError("a boolean is no time")
     if isinstance(value, int | float) or (isinstance(value, str) and _WHOLE.fullmatch(value)):

@@ -1,15 +1,14 @@
-"""`dedupe` (ours): of records with the same key only the first goes on, within a time to live; the others are filtered.
+"""`dedupe` (ours): filters records whose key was seen before, within a time to live; the first of them goes on.
 
 Redis remembers, per key, the *id* of the record that came first, and one command serves a whole block of records. A
 record that comes again after a crash finds its own id there and goes on: it is never taken for its own duplicate
 (C10). The time to live begins with the first record and is not prolonged.
 
-Which of two records with one key is first is decided by who asks first; where they come from one partition, that is
-their order. A first record that is nacked later on still counts: its duplicates are gone, and its dead letter stands
-for them.
+Of two records with the same key, the first is the one that asks Redis first; within one partition, that is their
+order. A first record that is nacked later still counts: its duplicates are gone, and its dead letter stands for them.
 
-What is remembered outlives the pipeline by the time to live: one that is begun anew under an id of before, and reads
-its sources from their beginning, filters what it filtered then. Give `memory` another name in such a case.
+Keys outlive the pipeline by the time to live: a pipeline that is started again under the same id, and reads its sources
+from their beginning, filters the same records again. Give `memory` another name in such a case.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _memory: dict[str, str] | None = None
 @contextmanager
 def in_memory() -> Iterator[None]:
     """Remembers in this process alone while the block runs: a unit test must not claim keys of a running pipeline."""
-    global _memory  # noqa: PLW0603 - what runs in the block builds its processors itself
+    global _memory  # noqa: PLW0603 - code in the block builds its processors itself
     _memory = {}
     try:
         yield
@@ -93,7 +92,7 @@ class Dedupe(ManyProcessor):
             self._redis = None
 
     def _claim(self, record: Record, value: Any) -> str:
-        """The Redis key of a value. All of a pipeline share its hash tag, so that one script may touch them."""
+        """Returns the Redis key of a value. All keys of a pipeline share its hash tag, so one script may touch them."""
         raw = value if isinstance(value, bytes) else jsons.dumps(value, sort_keys=True)
         kind = b"r" if isinstance(value, bytes) else b"s"
         digest = hashlib.blake2b(kind + raw, digest_size=16).hexdigest()

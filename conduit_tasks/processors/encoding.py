@@ -17,7 +17,7 @@ from conduit_tasks.record.record import Record
 
 
 class _FieldProcessor(RecordProcessor):
-    """Changes the value of `field`; what is absent or null stays so."""
+    """Changes the value of `field`; absent and null values stay as they are."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
@@ -44,7 +44,7 @@ class _FieldProcessor(RecordProcessor):
 
 
 class DecodeJson(_FieldProcessor):
-    """Raw data or text becomes what its JSON says; empty becomes null; structured data stays."""
+    """Raw data or text becomes the value of its JSON; empty becomes null; structured data stays."""
 
     spec = Spec(
         "json.decode",
@@ -66,7 +66,7 @@ class DecodeJson(_FieldProcessor):
 
 
 class EncodeJson(_FieldProcessor):
-    """The value becomes its JSON: raw data where it is a whole, text inside structured data."""
+    """The value becomes its JSON: raw data if `field` is the whole key or payload, text inside structured data."""
 
     spec = Spec(
         "json.encode",
@@ -81,7 +81,7 @@ class EncodeJson(_FieldProcessor):
 
 
 class DecodeBase64(_FieldProcessor):
-    """Base64 text becomes what it encodes."""
+    """Base64 text becomes the data that it encodes."""
 
     spec = Spec(
         "base64.decode",

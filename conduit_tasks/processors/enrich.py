@@ -1,6 +1,6 @@
-"""`enrich` (ours): a broadcast join: columns of a small table or file are put into each record that has its key.
+"""`enrich` (ours): a broadcast join: puts columns of a small table or file into each record with the row's key.
 
-The table is read once per executor, at the first record, and held in memory; a file is read anew when it changed. Keys
+The table is read once per executor, at the first record, and held in memory; a changed file is read again. Keys
 are compared as text, so 12 and "12" are the same; the last row of a key wins. Values are what JSON can hold: dates and
 decimals become text; everything in a CSV file is text, and an empty cell null.
 """
@@ -109,7 +109,8 @@ def _key(value: Any) -> str:
 
 @lru_cache(maxsize=8)
 def _file(path: str, state: tuple[int, int], key: str, columns: tuple[str, ...], most: int) -> Table:
-    """The table of a file; chains are built per slice, and all of an executor share it until its `state` changes."""
+    """Returns the table of a file. Chains are built per slice; those of an executor share the table until the file's
+    `state` changes."""
     return _table(_rows(path), key, columns, most)
 
 
@@ -162,7 +163,7 @@ def _query(url: str, query: str) -> Iterable[Mapping[str, Any]]:
         finally:
             engine.dispose()
     except sqlalchemy.exc.SQLAlchemyError as error:
-        # Its text may show the address with its password.
+        # The error's text may show the address with its password.
         raise SourceError(f"enrich: option 'query' failed: {type(error).__name__}; try it by hand") from None
 
 

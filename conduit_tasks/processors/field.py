@@ -1,4 +1,4 @@
-"""`field.set`, `field.rename`, `field.exclude`: Conduit's processors that move fields about, by its parameters."""
+"""`field.set`, `field.rename`, `field.exclude`: Conduit's processors of fields, with its parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conduit_tasks.record.record import Record
 
 
 def reference(plugin: str, option: str, text: str) -> FieldRef:
-    """The field reference given as `option`. Raises ConfigError that names the option."""
+    """Returns the field reference given as `option`. Raises ConfigError that names the option."""
     try:
         return parse(text.strip())
     except ConfigError as error:
@@ -21,7 +21,7 @@ def reference(plugin: str, option: str, text: str) -> FieldRef:
 
 
 def data_reference(plugin: str, option: str, text: str) -> FieldRef:
-    """As `reference`, for a field under .Key or .Payload, which are the ones that can hold structured data."""
+    """Returns the same as `reference`, for a field under .Key or .Payload: only these can hold structured data."""
     field = reference(plugin, option, text)
     if field.root not in ("Key", "Payload.Before", "Payload.After"):
         raise ConfigError(f"{plugin}: option {option!r}: {text} must lie under .Key, .Payload.Before or .Payload.After")
@@ -130,7 +130,7 @@ class ExcludeFields(RecordProcessor):
 
 
 def comma_separated(text: str) -> list[str]:
-    """Parts of a comma-separated option; commas within quoted names (`["a,b"]`) do not separate."""
+    """Returns the parts of a comma-separated option; commas within quoted names (`["a,b"]`) do not separate."""
     parts, quoted, start = [], False, 0
     for at, character in enumerate(text):
         if character == '"' and text[at - 1 : at] != "\\":

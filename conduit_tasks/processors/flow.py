@@ -1,4 +1,4 @@
-"""`filter` and `error`: what becomes of a record, usually under a `condition`."""
+"""`filter` and `error`: filter or nack records, usually under a `condition`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conduit_tasks.record.record import Record
 
 
 class Filter(RecordProcessor):
-    """Every record it sees is filtered, which acks it (SEMANTICS C4)."""
+    """Filters every record it sees, which acks it (SEMANTICS C4)."""
 
     spec = Spec("filter", "Filters every record that meets its condition, which acks it.")
     reads = NOTHING
@@ -23,7 +23,7 @@ class Filter(RecordProcessor):
 
 
 class Error(RecordProcessor):
-    """Every record it sees is nacked with the text of `message`."""
+    """Nacks every record it sees, with the text of `message`."""
 
     spec = Spec(
         "error",

@@ -1,4 +1,4 @@
-"""HTTP for processors: requests that are repeated by a policy, several records under way at a time.
+"""HTTP for processors: requests with a retry policy, several records under way at a time.
 
 The client runs in a thread of its own, because a chain may be called from anywhere, also from inside an event loop.
 Link-local and cloud metadata addresses are refused, also behind a name or a redirect, unless the settings allow them.
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST = 32 * 1024 * 1024
-"""Bytes of an answer; a longer one is the record's error."""
+"""Limit of the bytes of an answer; a longer one fails the record."""
 
 ENDING = 10.0
-"""Seconds for connections to end in."""
+"""Seconds that connections have to end."""
 REDIRECTS = 10
-"""As many are followed one after the other."""
+"""Limit of redirects that are followed one after the other."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HARMLESS = frozenset({"accept", "content-type"})
-"""Headers that another origin gets, too."""
+"""Headers that are also sent to another origin."""
 
 COMMON = (
     Option("timeout", "of one request", default="30s"),
@@ -52,7 +52,7 @@ BACKOFF = (
 
 @dataclass(frozen=True)
 class Retry:
-    """How a request is repeated. `first` and `longest` in seconds."""
+    """Retry policy of a request. `first` and `longest`: waiting times in seconds."""
 
     count: int
     factor: float
@@ -61,7 +61,7 @@ class Retry:
 
 
 def backoff(settings: Mapping[str, str]) -> Retry:
-    """The policy of the options `BACKOFF`."""
+    """Returns the policy of the options `BACKOFF`."""
     return Retry(
         int(options.number(settings, "backoffRetry.count")),
         options.number(settings, "backoffRetry.factor", least=1e-9),
@@ -71,7 +71,7 @@ def backoff(settings: Mapping[str, str]) -> Retry:
 
 
 class Again(Exception):
-    """A request failed in a way that a repetition may mend."""
+    """Failure of a request that a retry may fix."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Asking:
 
 
 class HttpProcessor(ManyProcessor):
-    """A processor that makes requests; `handle` sees one record, as many at a time as `workers` says."""
+    """A processor that makes requests; `handle` gets one record, and at most `workers` of its calls are under way."""
 
     retry: Retry
 
@@ -102,15 +102,16 @@ class HttpProcessor(ManyProcessor):
         self._loop: _Loop | None = None
 
     async def handle(self, record: Record) -> Record:
-        """The record with what was answered. Raises RecordError."""
+        """Returns the record with the answer. Raises RecordError."""
         raise NotImplementedError
 
     async def handle_many(self, records: Sequence[Record]) -> list[Made]:
-        """All of them, `workers` at a time, in order."""
+        """Handles all of them, `workers` at a time; the results are in order."""
         return await self.each(records, self.handle)
 
     async def each(self, items: Sequence[T], handle: Callable[[T], Awaitable[Any]]) -> list[Any]:
-        """What `handle` gives or raises for each item, in order. Raises errors of ours that concern more than one."""
+        """Returns the result or RecordError of `handle` for each item, in order. Raises errors of ours that concern
+        more than one item."""
         room = asyncio.Semaphore(self.workers)
 
         async def one(item: T) -> Any:
@@ -141,7 +142,7 @@ class HttpProcessor(ManyProcessor):
         headers: Mapping[str, str] | None = None,
         again: Callable[[int], bool],
     ) -> Answer:
-        """The answer, after repetitions where there was none or `again(status)` says so. Raises RecordError."""
+        """Returns the answer, after retries if there was none or if `again(status)`. Raises RecordError."""
         from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
         policy = AsyncRetrying(
@@ -184,7 +185,7 @@ class HttpProcessor(ManyProcessor):
         return answer
 
     async def _sent(self, asking: _Asking) -> tuple[Answer, str | None]:
-        """The answer, and where it leads if it is a redirect."""
+        """Returns the answer, and its location if it is a redirect."""
         assert self._loop is not None
         if self._guarded:
             check_host(asking.url.host or "", self.spec.name)
@@ -232,22 +233,22 @@ async def _session(timeout: float, guarded: bool) -> aiohttp.ClientSession:  # n
     connector = aiohttp.TCPConnector(
         resolver=ThreadedResolver(), limit=0, socket_factory=_guarded_socket if guarded else None
     )
-    # No cookies: one record's answer does not become another's request.
+    # No cookies: one record's answer must not change another's request.
     return aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(total=timeout or None), cookie_jar=aiohttp.DummyCookieJar()
     )
 
 
 def _guarded_socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket for exactly this address, written out or resolved; raises OSError where it is a forbidden one."""
+    """Returns a socket for exactly this address, written out or resolved; raises OSError if it is forbidden."""
     family, kind, protocol, _, where = address
     check_address(str(where[0]), str(where[0]))
     return socket.socket(family, kind, protocol)
 
 
 def _redirected(asking: _Asking, status: int, location: str) -> _Asking:
-    """The request that a redirect leads to (RFC 9110, 15.4). Another origin gets none of the headers that were made for
-    the first one: any of them may be a secret. Raises ValueError where it leads nowhere."""
+    """Returns the request that a redirect leads to (RFC 9110, 15.4). Another origin gets only `_HARMLESS` headers: any
+    other may be a secret. Raises ValueError if the location is not http or https, or has no host."""
     from yarl import URL
 
     url = asking.url.join(URL(location))

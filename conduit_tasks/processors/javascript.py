@@ -1,12 +1,12 @@
-"""`custom.javascript`: a function of the user's in JavaScript, run by QuickJS inside the worker.
+"""`custom.javascript`: a JavaScript function of the user, run by QuickJS inside the worker.
 
-The script has a function `process(rec)` that gives back the record, another one, several in an array (ours), or null:
-filtered. `rec` has `Position`, `Operation`, `Metadata`, `Key`, `Payload.Before` and `Payload.After`; raw data is
-an array of bytes, structured data an object. It finds `logger` (zerolog's way: `logger.Info().Msg("…")`), `Record()`,
-`RawData(text)` and `StructuredData()`. Whole numbers beyond 2⁵³ are BigInt, so that none loses a digit.
+The script has a function `process(rec)` that returns the record, another one, several in an array (ours), or null,
+which filters it. `rec` has `Position`, `Operation`, `Metadata`, `Key`, `Payload.Before` and `Payload.After`; raw data
+is an array of bytes, structured data an object. The script can use `logger` (as zerolog: `logger.Info().Msg("…")`),
+`Record()`, `RawData(text)` and `StructuredData()`. Whole numbers beyond 2⁵³ are BigInt, so that none loses a digit.
 
-A script sees no file, no network and no module, and is bounded in time, memory and stack; one that exceeds a bound
-nacks its record, and the next one finds the script's global variables new. The position stays the source's.
+A script sees no file, no network and no module, and is bounded in time, memory and stack. If it exceeds a bound, its
+record is nacked, and the script's global variables are new for the next one. The position stays the source's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger("conduit.javascript")
 STACK = 512 * 1024
 """Bytes of JavaScript's stack, well within that of a thread."""
 _LARGE = re.compile(rb"[0-9]{16}")
-"""What may be a number that JavaScript's do not hold exactly."""
+"""Pattern of digits that may be a number which JavaScript does not hold exactly."""
 _LEVELS = {"Trace": 10, "Debug": 10, "Info": 20, "Warn": 30, "Error": 40}
 _OPERATION, _METADATA = parse(".Operation"), parse(".Metadata")
 
@@ -41,7 +41,7 @@ Run = Callable[[str, bool], str]
 
 
 class JavaScript(RecordProcessor):
-    """See the module. An engine belongs to one thread, so each that comes gets its own."""
+    """See the module. An engine belongs to one thread, so each thread gets its own."""
 
     spec = Spec(
         "custom.javascript",
@@ -82,7 +82,7 @@ class JavaScript(RecordProcessor):
             answer = run(given.decode(), _LARGE.search(given) is not None)
         except (quickjs.JSException, quickjs.StackOverflow) as error:
             if str(error).startswith(("InternalError", "RangeError")):
-                # A bound was hit in the middle of something: what the script held is of no use any more.
+                # A bound was hit in the middle of something: the script's state cannot be used any more.
                 self._local.run = None
             raise RecordError(_said(error)) from None
         made, logs = jsons.exact(answer)
@@ -148,6 +148,6 @@ def _take_over(record: Record, values: dict[str, Any]) -> None:
 
 
 def _said(error: Exception) -> str:
-    """What was thrown, and the first place."""
+    """Returns the message of the error, and its first place in the script."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])

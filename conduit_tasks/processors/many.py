@@ -1,5 +1,5 @@
-"""Processors that see several records at a time: one look into Redis, or one request after another still under way,
-serves a whole block. The order of records never changes, whatever `workers` says.
+"""Processors of several records at a time: one Redis command serves a whole block, or several requests are under way at
+once. The order of records never changes, whatever `workers` says.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from conduit_tasks.processors.chain import Result
 
 Made = Record | list[Record] | None | RecordError
-"""What became of one record: what `RecordProcessor.process` gives, or the error that it would raise."""
+"""Outcome of one record: the return value of `RecordProcessor.process`, or the error that it would raise."""
 
 
 class ManyProcessor(RecordProcessor):
-    """A record processor that a chain hands whole blocks of records."""
+    """A record processor that gets whole blocks of records from a chain."""
 
     id: str = ""
-    """The processor's in the pipeline file."""
+    """The processor's id in the pipeline file."""
     section: str = ""
-    """The node whose section it stands in there."""
+    """The node whose section holds the processor in the pipeline file."""
     workers: int = 1
-    """How many records may be under way at a time."""
+    """Number of records that may be under way at a time."""
 
     def process_many(self, records: Sequence[Record]) -> list[Made]:
-        """One for each record, in order. Raises errors of ours that concern more than one record."""
+        """Returns one outcome per record, in order. Raises errors of ours that concern more than one record."""
         raise NotImplementedError
 
     def process(self, record: Record) -> Record | list[Record] | None:
@@ -40,7 +40,7 @@ class ManyProcessor(RecordProcessor):
 
 
 def by_level(steps: Sequence[tuple[Any, RecordProcessor, str]], records: Sequence[Record]) -> list[Result]:
-    """All records through one step (condition, processor, id) after the other; results as those of `Chain.run`."""
+    """Takes all records through one step (condition, processor, id) after the other; results as in `Chain.run`."""
     from conduit_tasks.processors.chain import Result
 
     current: list[list[Record]] = [[record] for record in records]
@@ -96,7 +96,8 @@ def _made(processor: RecordProcessor, records: Sequence[Record]) -> list[Made]:
 
 
 def _merged(row: list[Record | None], answers: Any) -> list[Record]:
-    """The records of one position after a step: those passed over, and what became of the others, in place."""
+    """Returns the records of one position after a step, in order: those that the step skipped, and those that it made
+    of the others. Raises the error of a record that failed."""
     out: list[Record] = []
     for each in row:
         made = next(answers) if each is None else each
@@ -112,7 +113,7 @@ def _merged(row: list[Record | None], answers: Any) -> list[Record]:
 
 
 def _numbered(row: list[Record], origin: Record) -> list[Record]:
-    """Derived records get 0, 1, …; one that stayed the one it was keeps its ordinal."""
+    """Numbers derived records 0, 1, …; a record that stayed the same one keeps its ordinal."""
     if not (len(row) == 1 and row[0] is origin):
         for ordinal, record in enumerate(row):
             record.ordinal = ordinal

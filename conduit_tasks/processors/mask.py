@@ -1,7 +1,7 @@
-"""`mask` (ours): fields are hashed or redacted, so that what follows can still be joined, but not read.
+"""`mask` (ours): hashes or redacts fields, so that they cannot be read; hashed fields can still be joined.
 
 `hash` is HMAC-SHA-256 under a salt that only the environment holds: equal values stay equal, and nobody without the
-salt can try values out. `redact` puts a fixed text. What is absent or null stays so.
+salt can try values out. `redact` puts a fixed text. Absent and null values stay as they are.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Mask(RecordProcessor):
 
 
 def _bytes(value: Any) -> bytes:
-    """Text as it is, so that the same text hashes alike wherever it stands; other values as JSON with sorted keys."""
+    """Returns the bytes to hash: text as it is, so that equal text always has the same hash; other values as JSON with
+    sorted keys."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

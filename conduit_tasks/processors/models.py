@@ -1,4 +1,4 @@
-"""What the processors that ask a language model share: the key, the text that is sent, the answer."""
+"""Common base of processors that ask a language model: the key, the text that is sent, the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONNECTION = Option("connection", "Airflow connection (in the environment: AIRFL
 
 
 class ModelProcessor(HttpProcessor):
-    """Asks a provider's API in JSON."""
+    """A processor that asks a provider's API in JSON."""
 
     key_option: str
     """The option that may hold the key."""
@@ -32,7 +32,7 @@ class ModelProcessor(HttpProcessor):
         self._url = url
 
     async def ask(self, path: str, question: Any, *, again: Callable[[int], bool]) -> Any:
-        """The answer's JSON. Raises RecordError; `again` as in `request`."""
+        """Returns the answer's JSON. Raises RecordError; `again` as in `request`."""
         headers = {"Content-Type": "application/json", **self._authorization()}
         answer = await self.request("POST", self._url + path, body=jsons.dumps(question), headers=headers, again=again)
         if answer.status >= 400:
@@ -46,7 +46,7 @@ class ModelProcessor(HttpProcessor):
         return {"Authorization": f"Bearer {self._key()}"}
 
     def _key(self) -> str:
-        """The key: the option's, the connection's, or the environment's. Raises ConfigError where there is none."""
+        """Returns the key of the option, the connection or the environment. Raises ConfigError if there is none."""
         key = self.settings.get(self.key_option, "").strip()
         connection = self.settings.get("connection", "").strip()
         if not key and connection:
@@ -65,21 +65,21 @@ class ModelProcessor(HttpProcessor):
         return key
 
     def unexpected(self, answer: Any) -> RecordError:
-        """The answer has not the documented form."""
+        """Returns the error of an answer that does not have the documented form."""
         return RecordError(
             f"{self.spec.name}: the answer is not as documented: {jsons.dumps(answer)[:200].decode(errors='replace')}"
         )
 
 
 def as_text(value: Any) -> str:
-    """A field's value as a model gets it: raw data and text as they are, the rest as JSON."""
+    """Returns a field's value as a model gets it: raw data and text as they are, the rest as JSON."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return jsons.dumps(value).decode() if isinstance(value, dict | list) else nested(value)
 
 
 def _password(connection: str) -> str:
-    """The password of a connection as Airflow writes it into the environment: JSON or a URI."""
+    """Returns the password of a connection in Airflow's form for the environment: JSON or a URI."""
     if connection.lstrip().startswith("{"):
         try:
             return str(jsons.loads(connection).get("password") or "")

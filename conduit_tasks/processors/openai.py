@@ -1,4 +1,4 @@
-"""`openai.embeddings`, `openai.textgen`: OpenAI's API, or one that speaks it, by Conduit's parameters."""
+"""`openai.embeddings`, `openai.textgen`: OpenAI's API, or a compatible one, with Conduit's parameters."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ _OPTIONAL: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "store": (_switch, "whether OpenAI keeps the conversation"),
     "reasoning_effort": (str, "how much a model reasons"),
 }
-"""Option of the API → its kind and meaning; sent where it is set."""
+"""Option of the API → its kind and meaning; sent if it is set."""
 _NAMES = {"logprobs": "log_probs", "top_logprobs": "top_log_probs"}
-"""Conduit's names where they differ from the API's."""
+"""The API's names → Conduit's, if they differ."""
 
 
 class TextGen(_OpenAI):
@@ -168,7 +168,7 @@ class TextGen(_OpenAI):
 
 
 def _given(plugin: str, settings: Mapping[str, str], kinds: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """The settings that are there, by their kinds. Raises ConfigError that names the option."""
+    """Returns the settings that are given, converted to their kinds. Raises ConfigError that names the option."""
     out: dict[str, Any] = {}
     for name, kind in kinds.items():
         text = settings.get(name, "").strip()

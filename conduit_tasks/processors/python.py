@@ -1,10 +1,10 @@
-"""`python`: a function of the user's, named `module:function`, over records or over the whole micro-batch.
+"""`python`: a function of the user, named `module:function`, over records or over the whole micro-batch.
 
-Record-wise (`mode: record`, the default) it is `f(record) -> record | list of records | None`; None filters. What it
-raises nacks the record. The record may be changed in place; position and origin stay what they were.
+Record-wise (`mode: record`, the default) it is `f(record) -> record | list of records | None`; None filters. An
+exception nacks the record. The record may be changed in place; position and origin stay as they were.
 
 With `mode: frame` it is `f(spark, df) -> df` over the columns of `processors.sql`'s view `records`; the result must
-keep `_id` (missing = filtered, repeated = derived), and what it has of the other columns is taken over.
+keep `_id` (missing = filtered, repeated = derived), and its other columns of the view are taken over.
 
 The folder that holds `include` is on the path.
 """
@@ -39,7 +39,7 @@ class PythonRecord(RecordProcessor):
 
     @classmethod
     def variant(cls, settings: Mapping[str, str]) -> type[RecordProcessor] | type[FrameProcessor]:
-        """The class that these settings ask for."""
+        """Returns the class for these settings."""
         return PythonFrame if settings.get("mode", "").strip() == "frame" else cls
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -47,7 +47,7 @@ class PythonRecord(RecordProcessor):
         self._function = load_function(self.settings["call"], CALL)
 
     def handlers(self) -> Mapping[str, Any]:
-        """An attribute `handlers` of the function."""
+        """Returns the attribute `handlers` of the function, if it has one."""
         return getattr(self._function, "handlers", {})
 
     def process(self, record: Record) -> Record | list[Record] | None:
@@ -77,7 +77,7 @@ class PythonFrame(FrameProcessor):
         self._function = load_function(self.settings["call"], CALL)
 
     def handlers(self) -> Mapping[str, Any]:
-        """An attribute `handlers` of the function."""
+        """Returns the attribute `handlers` of the function, if it has one."""
         return getattr(self._function, "handlers", {})
 
     def apply(self, spark: Any, frame: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Processors by name: this project's, and those that others add through the entry point `conduit.processors`."""
+"""Processors by name: this project's, and others added through the entry point `conduit.processors`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _added() -> dict[str, EntryPoint]:
 
 
 def known() -> dict[str, str]:
-    """Every processor's name with its summary, sorted. One that cannot be loaded says so in its place."""
+    """Returns every processor's name with its summary, sorted. If it cannot be loaded, the summary is the error."""
     summaries = {}
     for name in sorted({*BUILTIN, *_added()}):
         try:
@@ -72,9 +72,9 @@ def known() -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def processor_class(plugin: str) -> AnyProcessor:
-    """The class of a plugin (`builtin:` in front and `@version` behind are allowed, as in Conduit).
+    """Returns the class of a plugin (`builtin:` in front and `@version` behind are allowed, as in Conduit).
 
-    Raises UnknownPlugin that names the nearest, ConfigError where somebody else's cannot be loaded.
+    Raises UnknownPlugin that names the nearest names, ConfigError if an added plugin cannot be loaded.
     """
     name = parse_plugin(plugin).name
     if name in BUILTIN:
@@ -95,19 +95,19 @@ def processor_class(plugin: str) -> AnyProcessor:
 
 
 def variant(plugin: str, settings: Mapping[str, str]) -> AnyProcessor:
-    """The class that a plugin is with these settings: `python` has one per mode."""
+    """Returns the class of a plugin for these settings: `python` has one per mode."""
     cls = processor_class(plugin)
     choose = getattr(cls, "variant", None)
     return choose(settings) if choose else cls
 
 
 def is_frame(processor: Processor) -> bool:
-    """Whether it sees the whole micro-batch as a DataFrame."""
+    """Returns whether the processor sees the whole micro-batch as a DataFrame."""
     return issubclass(variant(processor.plugin, processor.settings), FrameProcessor)
 
 
 def build(processor: Processor) -> RecordProcessor | FrameProcessor:
-    """The processor with its settings. Raises ConfigError that names it and the option."""
+    """Returns the processor with its settings. Raises ConfigError that names it and the option."""
     try:
         cls = variant(processor.plugin, processor.settings)
         built = cls(processor.settings)

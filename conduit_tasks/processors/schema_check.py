@@ -1,5 +1,5 @@
-"""`schema.check` (ours): records that drifted from their schema are quarantined: nacked with the error class `schema`,
-so that the dead letters hold them whole, apart from other failures.
+"""`schema.check` (ours): quarantines records that drifted from their schema: they are nacked with the error class
+`schema`, so that the dead letters hold them whole, apart from other failures.
 
 `type: json` is JSON Schema (draft by its `$schema`, 2020-12 without one; formats are asserted); it may refer only into
 itself: nothing is fetched. `type: avro` is an Avro schema; a field that it does not have, or that is absent without a
@@ -24,7 +24,7 @@ LENGTH = 300
 """Characters of a finding that a message keeps."""
 
 Check = Callable[[Any], str | None]
-"""What is wrong with a value; None: nothing."""
+"""A function that returns the fault of a value; None: no fault."""
 
 
 class SchemaCheck(RecordProcessor):
@@ -119,7 +119,7 @@ def _avro_check(schema: Any) -> Check:
 
 
 def _unknown_fields(value: Any, schema: Any) -> list[str]:
-    """Names of fields at the top that the schema does not have; Avro itself leaves them out without a word."""
+    """Returns names of top-level fields that the schema does not have; Avro itself drops them silently."""
     if not isinstance(value, dict) or not isinstance(schema, dict) or schema.get("type") != "record":
         return []
     known = {field["name"] for field in schema["fields"]}

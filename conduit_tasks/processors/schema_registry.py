@@ -1,7 +1,7 @@
-"""Where Avro schemas are kept: the registry built in, or one that speaks Confluent's API.
+"""Registries of Avro schemas: the built-in one, or one that speaks Confluent's API.
 
-The one built in lives in the installation's Redis and is shared by its pipelines. A schema has an id, the same in every
-subject, which comes from its text, and a version in each subject that it was registered for.
+The built-in one lives in the installation's Redis and is shared by its pipelines. A schema has an id, which comes from
+its text and is the same in every subject, and a version in each subject that it was registered for.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ T = TypeVar("T")
 _TAG = "{conduit-schemas}:"
 CONTENT = "application/vnd.schemaregistry.v1+json"
 _IDS = (1 << 31) - 1
-"""Ids are positive and have four bytes in Confluent's wire format, which others read with a sign."""
+"""Largest id: ids are positive and have four bytes in Confluent's wire format, which others read with a sign."""
 _PATIENCE = 10.0
 """Seconds for one request."""
 
 
 class SchemaRegistry(Protocol):
-    """Raises Unavailable where it cannot be reached."""
+    """A registry of schemas. Its methods raise Unavailable if it cannot be reached."""
 
     def by_id(self, id: int) -> str:
-        """The schema's JSON. Raises RecordError where there is none: the record names it."""
+        """Returns the schema's JSON. Raises RecordError if there is none: the record names it."""
 
     def by_version(self, subject: str, version: int) -> tuple[int, str]:
-        """Id and JSON. Raises ConfigError where there is none: the settings name it."""
+        """Returns id and JSON. Raises ConfigError if there is none: the settings name it."""
 
     def register(self, subject: str, schema: str) -> int:
-        """The schema's id; the same for the same schema."""
+        """Registers the schema and returns its id, which is the same for the same schema."""
 
     def close(self) -> None:
-        """Leaves nothing open."""
+        """Closes the connection."""
 
 
 def check_options(plugin: str, settings: Mapping[str, str]) -> None:
-    """Raises ConfigError where the options do not fit together."""
+    """Raises ConfigError if the options do not fit together."""
     for pair in (("auth.basic.username", "auth.basic.password"), ("tls.client.cert", "tls.client.key")):
         missing = [name for name in pair if not settings.get(name)]
         if len(missing) == 1:
@@ -67,12 +67,12 @@ def check_options(plugin: str, settings: Mapping[str, str]) -> None:
 
 
 def open_registry(settings: Mapping[str, str]) -> SchemaRegistry:
-    """The registry that these options name."""
+    """Opens the registry that these options name."""
     return ConfluentRegistry(settings) if settings.get("url") else RedisRegistry()
 
 
 class RedisRegistry:
-    """The one built in."""
+    """The built-in registry."""
 
     def __init__(self) -> None:
         from conduit_tasks.broker.connection import connect
@@ -98,7 +98,7 @@ class RedisRegistry:
         return self.register_version(subject, schema)[0]
 
     def register_version(self, subject: str, schema: str) -> tuple[int, int]:
-        """Id and version in the subject."""
+        """Registers the schema and returns its id and its version in the subject."""
         from conduit_tasks.broker import scripts
 
         keys = {"ids": _TAG + "ids", "schemas": _TAG + "schemas", "versions": _versions(subject)}
@@ -110,7 +110,7 @@ class RedisRegistry:
         return int(id), int(version)
 
     def listed(self) -> list[tuple[str, int, int]]:
-        """(subject, version, id) of all that is registered, sorted."""
+        """Returns (subject, version, id) of all registered schemas, sorted."""
         from conduit_tasks.broker.connection import reaching
 
         prefix = _versions("")
@@ -174,7 +174,7 @@ class ConfluentRegistry:
         name = quote(subject, safe="")
         if subject not in self._subjects:
             if self._ask("GET", f"/subjects/{name}/versions") is None:
-                # Inferred schemas need not be compatible with each other, so a subject of theirs checks nothing.
+                # Inferred schemas need not be compatible with each other, so their subject checks nothing.
                 self._ask("PUT", f"/config/{name}", {"compatibility": "NONE"})
             self._subjects.add(subject)
         answer = self._ask("POST", f"/subjects/{name}/versions", {"schema": schema, "schemaType": "AVRO"})
@@ -186,7 +186,7 @@ class ConfluentRegistry:
         self._client.close()
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer's JSON, None where it is 404."""
+        """Returns the answer's JSON; None if it is 404."""
         import httpx
 
         from conduit_tasks.connectors.http_guard import ask

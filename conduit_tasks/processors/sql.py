@@ -10,10 +10,10 @@ Its result must keep `_id`: a record whose id is missing is filtered (and so ack
 
     SELECT * EXCEPT (metadata), map_concat(metadata, map('long', 'yes')) AS metadata FROM records WHERE …
 
-filters and marks. A statement that no longer says which record a row is — an aggregate, sort, limit, DISTINCT, window,
-set operation, or a join with anything but a static table — is refused before it runs, and so is anything but a query.
-A record on which the statement fails (a cast) is looked for and nacked alone, which costs a Spark job per halving;
-where many fail, use `try_cast` and the like. With a `condition`, rows of other records pass by untouched.
+filters and marks. A statement that loses track of which record a row is (an aggregate, sort, limit, DISTINCT, window,
+set operation, or a join with anything but a static table) is refused before it runs, and so is anything but a query.
+A record on which the statement fails (a cast) is found by halving and nacked alone, which costs a Spark job per
+halving; if many fail, use `try_cast` and the like. With a `condition`, rows of other records pass by unchanged.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Sql(FrameProcessor):
         self._schema = (self.settings.get("schema") or "").strip() or None
 
     def apply(self, spark: Any, frame: Any) -> Any:
-        """Raises ConfigError where the statement is refused; see `view.take_over` for the result."""
+        """Runs the statement; see `view.take_over` for the result. Raises ConfigError if the statement is refused."""
         from pyspark.errors import AnalysisException
 
         from conduit_tasks.processors import sql_plan, view
 
         try:
             records = view.of(frame, self._schema)
-            # It stays: a Connect server reads the statement again whenever its result is asked for.
+            # The view stays: a Connect server analyses the statement again whenever its result is asked for.
             records.createOrReplaceTempView(VIEW)
-            # A command would be run by spark.sql at once; it does not come so far.
+            # `examine` refuses commands: spark.sql would run one at once.
             facts = sql_plan.examine(spark, self._query)
             result = spark.sql(self._query)
             return view.take_over("sql", records, result, same=facts.same, repeats=facts.repeats)

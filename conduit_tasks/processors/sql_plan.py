@@ -1,8 +1,8 @@
-"""What a statement does to the identity of records, read off Spark's account of the analysed plan (EXPLAIN EXTENDED).
+"""Effects of a statement on the identity of records, by Spark's text of the analysed plan (EXPLAIN EXTENDED).
 
-That account is the same from a context of one's own and from a Connect server, and nothing is run for it. Its form: a
-node per line, three columns further in for each step down; what a node's subqueries are stands six columns further in.
-What is not understood is refused.
+That text is the same from a local context and from a Connect server, and nothing is run for it. Its form: a node per
+line, indented by three columns per level; a node's subqueries are indented by six columns. A plan that is not
+understood is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from conduit_tasks.errors import ConfigError
 
 _PASS = frozenset(("Project", "Filter", "SubqueryAlias", "ResolvedHint", "View"))
-"""Nodes that hand on rows one by one."""
+"""Nodes that pass rows on one by one."""
 
 _REASONS = {
     "Aggregate": "it aggregates (GROUP BY, DISTINCT, count and the like)",
@@ -46,21 +46,22 @@ _ANALYSED, _OPTIMIZED = "== Analyzed Logical Plan ==\n", "\n== Optimized Logical
 
 @dataclass(frozen=True)
 class Facts:
-    """`same`: result columns that are the view's own, untouched. `repeats`: a record may come several times."""
+    """Facts about a statement. `same`: result columns that are the view's own, unchanged. `repeats`: whether a record
+    may come several times."""
 
     same: set[str]
     repeats: bool
 
 
 def examine(spark: Any, query: str) -> Facts:
-    """What the statement does, without running it; the view `records` is there. Raises ConfigError where it is no query
-    or the records' identity is lost, AnalysisException where Spark does not take it."""
+    """Returns facts about the statement without running it; the view `records` must exist. Raises ConfigError if it is
+    no query or the records' identity is lost, AnalysisException if Spark does not accept it."""
     plan = _analysed(spark, query)
     walk = _Walk(plan)
     if not walk.view or not walk.reads_records(plan):
         raise ConfigError("sql: the statement does not read the view records")
     walk.down(plan)
-    # The outermost node is our own SELECT *, which hands on the statement's columns under their own numbers.
+    # The outermost node is our own SELECT *, which passes the statement's columns on under their own numbers.
     found = {name: walk.origin(int(number)) for name, number in _COLUMN.findall(plan.text)}
     same = {name for name, origin in found.items() if walk.view.get(name) == origin}
     if "position" in found and "position" not in same:
@@ -77,7 +78,7 @@ def _analysed(spark: Any, query: str) -> _Node:
 
     spark.conf.set("spark.sql.debug.maxToStringFields", 100_000)
     try:
-        # On lines of its own: it may end with a comment.
+        # The query is on lines of its own: it may end with a comment.
         said = _explained(spark, f"SELECT * FROM (\n{query}\n)")  # noqa: S608  the user's own
     except ParseException:
         parsed = _explained(spark, query).partition("\n")[2]
@@ -143,13 +144,13 @@ class _Walk:
     def __init__(self, plan: _Node) -> None:
         views = [node for node in plan.all() if _is_view(node)]
         self.view = {name: int(number) for node in views for name, number in _COLUMN.findall(node.text)}
-        """The view's columns and their numbers. Where it is read twice the statement is refused further on."""
+        """The view's columns and their numbers. If it is read twice, the statement is refused further on."""
         self.named = {_number(node): node for node in plan.all() if node.name == "CTERelationDef"}
         self.aliases: dict[int, int] = {}
         self.repeats = False
 
     def reads_records(self, node: _Node) -> bool:
-        """Whether the view is below this node, in its subqueries included."""
+        """Returns whether the view is below this node, subqueries included."""
         if _is_view(node):
             return True
         return any(self.reads_records(each) for each in self._below(node))
@@ -162,7 +163,7 @@ class _Walk:
         return list(node.below())
 
     def down(self, node: _Node) -> None:
-        """Checks the nodes between the result and the view, collecting what renames columns on the way."""
+        """Checks the nodes between the result and the view, and collects the aliases of columns on the way."""
         if _is_view(node):
             return
         name = node.name
@@ -182,7 +183,7 @@ class _Walk:
                 self.down(child)
 
     def origin(self, number: int) -> int:
-        """The number of the column that this one is another name of."""
+        """Returns the number of the column for which this one is an alias."""
         while number in self.aliases:
             number = self.aliases[number]
         return number
@@ -206,7 +207,7 @@ def _is_view(node: _Node) -> bool:
 
 
 def _number(node: _Node) -> int:
-    """Of a named part of a statement (WITH), or of a place that reads it."""
+    """Returns the number of a named part of a statement (WITH), or the number to which a reference points."""
     return int(re.split(r"[\s,]+", node.text)[1])
 
 

@@ -2,8 +2,8 @@
 
 The subset: actions with trim markers, comments, pipelines, variables, `if`, `range`, `with`, `break`, `continue`,
 Go's functions and sprig's (see `gotemplate.functions`). Dot is the record: `.Position .Operation .Metadata .Key
-.Payload.Before .Payload.After`. A key that a map does not have is nothing: it prints `<no value>`, equals only `nil`
-and has no fields. Raw data prints as text and has no fields. Nothing of Python can be reached from a template.
+.Payload.Before .Payload.After`. A missing key of a map prints `<no value>`, equals only `nil` and has no fields. Raw
+data prints as text and has no fields. Nothing of Python can be reached from a template.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from conduit_tasks.record.record import Record
 
 TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
-"""What counts as a boolean: Go's `strconv.ParseBool`, which Conduit applies to a condition's output."""
+"""Texts that count as booleans: by Go's `strconv.ParseBool`, which Conduit applies to a condition's output."""
 
 LONGEST = 1 << 20
-"""Characters of a template."""
+"""Limit of the characters of a template."""
 
 _FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
 
@@ -36,12 +36,12 @@ class Template:
         self._program = parse(text)
         self._single = self._program.single.f if self._program.single else None
         self.constant = None if "{{" in text else text
-        """The text itself where there is nothing to evaluate in it."""
+        """The text itself if there is nothing to evaluate in it."""
         self.reads: Parts = self._program.reads
         """The parts of a record that it can look at."""
 
     def render(self, record: Record) -> str:
-        """The text for this record. Raises RecordError."""
+        """Returns the text for this record. Raises RecordError."""
         try:
             if self._single is not None:
                 return show(self._single(record, [record]))
@@ -56,7 +56,7 @@ class Template:
             raise RecordError(f"template {self.text!r}: {type(error).__name__}: {error}") from None
 
     def condition(self, record: Record) -> bool:
-        """Whether it prints a true boolean. Raises RecordError where it prints anything else than a boolean."""
+        """Returns whether it prints a true boolean. Raises RecordError if it prints anything but a boolean."""
         single = self._single
         if single is not None:
             try:
@@ -79,7 +79,7 @@ class Template:
 
 @lru_cache(maxsize=1024)
 def compile(text: str) -> Template:
-    """The compiled template. Raises ConfigError that names line and column of a mistake."""
+    """Returns the compiled template. Raises ConfigError that names line and column of a mistake."""
     if len(text) > LONGEST:
         raise ConfigError(f"a template may have {LONGEST:,} characters, not {len(text):,}")
     try:

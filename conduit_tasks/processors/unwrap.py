@@ -1,6 +1,6 @@
-"""`unwrap.opencdc`, `unwrap.debezium`, `unwrap.kafkaconnect`: the record that another system wrapped into a field.
+"""`unwrap.opencdc`, `unwrap.debezium`, `unwrap.kafkaconnect`: unwrap a record of another system from a field.
 
-The wrapped record takes the place of the wrapping one, which keeps its position.
+The wrapped record replaces the data of the record around it, which keeps its position.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class UnwrapOpencdc(_Unwrap):
 
 
 class UnwrapDebezium(_Unwrap):
-    """A Debezium event: its operation, before and after; `source` and the rest become metadata, which win."""
+    """A Debezium event: its operation, before and after; `source` and the rest become metadata, which replace metadata
+    of the same name."""
 
     spec = Spec("unwrap.debezium", "Unwraps a Debezium event from a field.", _FIELD)
 
@@ -131,7 +132,7 @@ class UnwrapKafkaConnect(_Unwrap):
 
 
 def _flatten(key: str, value: Any, into: dict[str, str]) -> None:
-    """Nested maps as `a.b` names; nulls are left out."""
+    """Adds nested maps to `into` under `a.b` names; nulls are left out."""
     if isinstance(value, dict):
         for name, inner in value.items():
             _flatten(f"{key}.{name}" if key else name, inner, into)
@@ -140,7 +141,7 @@ def _flatten(key: str, value: Any, into: dict[str, str]) -> None:
 
 
 def _unwrapped_key(key: Data) -> Data:
-    """The key's `payload` where it has one, otherwise the key: it need not be wrapped."""
+    """Returns the key's `payload` if it has one, otherwise the key: it need not be wrapped."""
     wrapped: Any = key
     if isinstance(key, bytes):
         try:

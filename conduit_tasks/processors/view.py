@@ -2,19 +2,19 @@
 
 Columns:
 
-| column | type | what |
+| column | type | meaning |
 |---|---|---|
 | `_id` | string | `slice:n:ord`, the record's number in the micro-batch; a result must keep it |
 | `position` | binary | the source's own; read only |
 | `operation` | string | create, update, delete, snapshot |
 | `metadata` | map<string,string> | the record's own (what the whole slice shares is not in it) |
-| `key` | string | JSON text where it is structured, raw data decoded as UTF-8 otherwise |
+| `key` | string | JSON text if it is structured, raw data decoded as UTF-8 otherwise |
 | `payload` | string | the payload after, likewise |
 | `after` | struct | only with a schema: the payload parsed by it |
 | `_row` | struct | the record as it is spooled; a result that keeps it (`SELECT *`) spares a join |
 
-What a result has of `operation`, `metadata`, `key`, `payload` and `after` is taken over where it differs; columns that
-it does not have stay as they were. Text stays structured only where it is a JSON object; a struct or map becomes
+The columns `operation`, `metadata`, `key`, `payload` and `after` of a result are taken over if they differ; columns
+that it does not have stay as they were. Text stays structured only if it is a JSON object; a struct or map becomes
 structured data. `payload` and `after` are the same data, so only one of them may be changed.
 """
 
@@ -34,7 +34,7 @@ COLUMNS = ("_id", "position", *CHANGEABLE, "_row")
 
 
 def of(frame: DataFrame, schema: str | None) -> DataFrame:
-    """The view over a frame of SPOOL_SCHEMA columns; `schema` is the DDL of `after`."""
+    """Returns the view over a frame of SPOOL_SCHEMA columns; `schema` is the DDL of `after`."""
     from pyspark.sql import functions as f
 
     names = f.array(*(f.lit(name) for name in OPERATIONS))
@@ -52,11 +52,11 @@ def of(frame: DataFrame, schema: str | None) -> DataFrame:
 
 
 def take_over(what: str, records: DataFrame, result: DataFrame, *, same: set[str], repeats: bool) -> DataFrame:
-    """A SPOOL_SCHEMA frame of `result`, sorted by (slice, n, ord).
+    """Returns `result` as a SPOOL_SCHEMA frame, sorted by (slice, n, ord).
 
     `same`: columns of the result that are the view's, unchanged. `repeats`: whether an `_id` may come several times;
     then all records of that (slice, n) are renumbered by `ord` from 0, in the order in which they came.
-    Raises ConfigError where a column is missing, unknown or of the wrong type; an `_id` that is not the view's fails
+    Raises ConfigError if a column is missing, unknown or of the wrong type; an `_id` that is not the view's fails
     the job.
     """
     from pyspark.sql import functions as f
@@ -103,7 +103,7 @@ def _check_columns(what: str, columns: list[str]) -> None:
 
 
 def _joined(result: DataFrame, records: DataFrame) -> DataFrame:
-    """The result with `_row` found again by `_id`."""
+    """Returns the result with `_row` looked up by `_id`."""
     from pyspark.sql import functions as f
 
     kept = result.drop("_row").withColumnRenamed("_id", "_wanted")
@@ -136,7 +136,7 @@ def _must_be(what: str, name: str, types: dict[str, Any], kind: str) -> None:
 
 
 def _data(what: str, row: Column, changed: set[str], types: dict[str, Any]) -> list[Column]:
-    """The columns key, before, after and shape."""
+    """Returns the columns key, before, after and shape."""
     shape = row["shape"].cast("int")
     key, key_bit = row["key"], shape.bitwiseAND(KEY_STRUCTURED)
     after, after_bit = row["after"], shape.bitwiseAND(AFTER_STRUCTURED)
@@ -153,7 +153,7 @@ def _data(what: str, row: Column, changed: set[str], types: dict[str, Any]) -> l
 
 
 def _written(what: str, name: str, kind: Any, *, old: Column, old_bit: Column, bit: int) -> tuple[Column, Column]:
-    """What the result's column makes of a data field: its bytes, and its bit of `shape`."""
+    """Returns a data field by the result's column: its bytes, and its bit of `shape`."""
     from pyspark.sql import functions as f
 
     column = f.col(name)
@@ -168,14 +168,14 @@ def _written(what: str, name: str, kind: Any, *, old: Column, old_bit: Column, b
     untouched = new.eqNullSafe(old)
     if kind.typeName() != "string":
         return new, f.when(untouched, old_bit).otherwise(f.lit(0))
-    # Readers parse what the bit calls structured, so nothing but a JSON object may get it.
+    # Readers parse data with the bit for structured data, so only a JSON object may get it.
     an_object = column.startswith("{") & f.try_parse_json(column).isNotNull()
     structured = ((old_bit != 0) | old.isNull()) & f.coalesce(an_object, f.lit(False))
     return new, f.when(untouched, old_bit).when(structured, f.lit(bit)).otherwise(f.lit(0))
 
 
 def _renumbered(rows: DataFrame) -> DataFrame:
-    """`ord` from 0 over all records of a (slice, n) in which an id came more than once."""
+    """Renumbers `ord` from 0 over all records of a (slice, n) in which an id came more than once."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,9 +1,9 @@
-"""Some records' way through a pipeline's processors and triggers, in this process: what its unit tests look at.
+"""A pipeline's processors and triggers, applied to some records in this process, for the pipeline's unit tests.
 
-It is the way of a run without its reading and delivering: source processors, pipeline processors, each destination's
-trigger, destination processors; derived records are numbered alike, and a record is nacked whole. What sees DataFrames
-(`sql`, `python` with `mode: frame`) runs in a local Spark. `dedupe` remembers in memory, so that a test leaves no trace
-in Redis.
+The steps are those of a run without reading and delivery: source processors, pipeline processors, each destination's
+trigger, destination processors. Derived records are numbered as in a run, and a record is nacked as a whole. Processors
+over DataFrames (`sql`, `python` with `mode: frame`) run in a local Spark. `dedupe` remembers in memory, so that a test
+leaves no trace in Redis.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from conduit_tasks.record.record import Origin, Record
 
 @dataclass(frozen=True)
 class Nack:
-    """One record that failed: where, by which processor, why, and the dead letter's class."""
+    """One record that failed: the node, the processor, the message, and the dead letter's error class."""
 
     node: str
     processor: str
@@ -34,7 +34,7 @@ class Nack:
 
 @dataclass
 class Walked:
-    """`arrived`: destination → the records that it would send, in order."""
+    """Result of a walk. `arrived`: destination → the records that it would send, in order."""
 
     arrived: dict[str, list[Record]]
     nacks: list[Nack] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Walked:
 
 @dataclass(frozen=True)
 class _Row:
-    """A record with what all that was derived of it shares: its source's number, and its own there."""
+    """A record with two numbers that everything derived from it shares: its source's, and its own there (`n`)."""
 
     source: int
     n: int
@@ -54,9 +54,9 @@ class _Row:
 
 
 def walk(pipeline: Pipeline, inputs: Sequence[tuple[str, Record]]) -> Walked:
-    """The records of (source id, record) through the pipeline. Their origins are set here.
+    """Takes `inputs`, pairs of (source id, record), through the pipeline. Sets the records' origins.
 
-    Raises ConfigError where a processor cannot be built, KeyError where there is no such source.
+    Raises ConfigError if a processor cannot be built, KeyError if there is no such source.
     """
     from conduit_tasks.micro_batch.read import source_origins
 
@@ -106,7 +106,7 @@ def _frame(step: FrameProcessor, rows: list[_Row], node: str, nacks: list[Nack])
 
     if not rows:
         return []
-    # Processors before it may have left records of several sources in another order than by number.
+    # Earlier processors may have put records of several sources into another order than by number.
     origins = {row.source: row.record.origin for row in rows}
     everyone = [origins.get(number, Origin("", "", "")) for number in range(max(origins) + 1)]
     try:

@@ -1,4 +1,4 @@
-"""What sees DataFrames in a unit test of a pipeline: the step of a run, over a few records, in a small Spark."""
+"""Processors over DataFrames in a unit test of a pipeline: the step of a run, over a few records, in a small Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.record.record import Origin, Record
 
 Numbered = tuple[int, int, Record]
-"""(slice, n, record)."""
+"""A record with its numbers: (slice, n, record)."""
 
 CONF = {
     "spark.ui.enabled": "false",
@@ -28,16 +28,16 @@ FEW = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""A test has a handful of records: by default each sort would be cut into 200 parts, and compiling each of the queries
-that look for a record at fault takes longer than running them."""
+"""Settings for the few records of a test: by default each sort would be cut into 200 parts, and compiling each of the
+queries that look for a record at fault takes longer than running them."""
 
 
 def apply(
     processor: FrameProcessor, rows: Sequence[Numbered], origins: Sequence[Origin]
 ) -> tuple[list[Numbered], dict[tuple[int, int], str]]:
-    """What the processor makes of the records, in order, and the (slice, n) that it fails on with their errors.
+    """Returns the records that the processor makes, in order, and the (slice, n) that it fails on with their errors.
 
-    Raises ConfigError where the statement is refused, or Spark cannot be started.
+    Raises ConfigError if the statement is refused, or Spark cannot be started.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -48,7 +48,7 @@ def apply(
     batch = spool_batch([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
     spark = _session()
     with tempfile.TemporaryDirectory(prefix="conduit-frame-") as folder:
-        # As in a run: what one step wrote is what the next one reads.
+        # As in a run: a step reads the files that the step before it wrote.
         pq.write_table(pa.Table.from_batches([batch]), Path(folder) / "in.parquet")
         frame = spark.read.parquet(f"{folder}/in.parquet").select(*SPOOL_SCHEMA.names)
         culprits = FrameStep(processor, spark, frame, origins).write(f"{folder}/out")
@@ -61,7 +61,8 @@ def apply(
 
 
 def _session() -> Any:
-    """A session of its own over the context of this process, which is made where there is none; it ends with it."""
+    """Returns a new session over this process's Spark context, which is started if there is none and ends with the
+    process."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -73,7 +74,7 @@ def _session() -> Any:
         for name, value in {**CONF, "spark.driver.extraJavaOptions": options}.items():
             builder = builder.config(name, value)
         try:
-            # What fails is told as a nack; Spark's own accounts of it would bury the result.
+            # Failures are reported as nacks; Spark's own messages would bury the result.
             logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
             builder.getOrCreate().sparkContext.setLogLevel("OFF")
         except Exception as error:

@@ -1,6 +1,6 @@
 """`webhook.http`: one HTTP request per record; the answer goes into the record.
 
-URL and body are Go templates. Without an answer, or with one of 500 and above, the request is repeated as
+URL and body are Go templates. If there is no answer, or a status of 500 and above, the request is repeated as
 `backoffRetry.*` says, then the record is nacked; every other status is an answer.
 """
 

@@ -1,6 +1,6 @@
-"""Batches of records cut and joined by bytes: nothing that holds records grows with their size (SEMANTICS C13).
+"""Batches of records cut and joined by bytes, so that memory does not grow with the size of records (SEMANTICS C13).
 
-An Arrow array of bytes reaches 2 GiB. What is beyond becomes another chunk, and is lost where only the first one is
+An Arrow array of bytes holds at most 2 GiB. More bytes become another chunk, and are lost if only the first one is
 taken: batches are joined here and nowhere else.
 """
 
@@ -16,16 +16,16 @@ from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.record.jsons import DEPTH, text_fault
 
 RECORD_BYTES = 64 << 20
-"""Of one record: its position, metadata, key and payloads as they are stored."""
+"""Most bytes of one record: its position, metadata, key and payloads as they are stored."""
 
 FIXED_BYTES = 64
-"""What a row takes beside its texts."""
+"""Bytes of a row beside its texts."""
 
 Sizes = npt.NDArray[np.int64]
 
 
 def row_bytes(batch: pa.RecordBatch) -> Sizes:
-    """The bytes of each row, about: those of its texts, and a little for the rest."""
+    """Returns the approximate bytes of each row: its texts, and `FIXED_BYTES` for the rest."""
     sizes = np.full(batch.num_rows, FIXED_BYTES, np.int64)
     for column in batch.columns:
         if column.null_count < len(column):
@@ -54,7 +54,8 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def cut(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
-    """The rows in parts of at most `limit` bytes, at least one row each; one that fits is handed on as it is."""
+    """Yields the rows in parts of at most `limit` bytes, at least one row each; a batch that fits is yielded as it
+    is."""
     if batch.num_rows < 2 or batch.nbytes <= limit:
         yield batch
         return
@@ -62,7 +63,7 @@ def cut(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
 
 
 def cut_by(batch: pa.RecordBatch, sizes: Sizes, limit: int) -> Iterator[pa.RecordBatch]:
-    """The same by sizes of the rows that are known."""
+    """Yields the same parts as `cut`, by known sizes of the rows."""
     reached = np.cumsum(sizes)
     if batch.num_rows and reached[-1] <= limit:
         yield batch
@@ -76,7 +77,7 @@ def cut_by(batch: pa.RecordBatch, sizes: Sizes, limit: int) -> Iterator[pa.Recor
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of all rows, in order. Raises InvariantBroken where it would not hold all of them."""
+    """Joins batches into one with all rows, in order. Raises InvariantBroken if one batch cannot hold them all."""
     if len(batches) == 1:
         return batches[0]
     try:
@@ -92,8 +93,8 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int, limit: int) -> Iterator[list[pa.RecordBatch]]:
-    """Consecutive batches that are to be one, of about `rows` rows or `limit` bytes together: what is done per batch
-    costs the same for three rows as for thousands. One that is no smaller than that is alone."""
+    """Yields lists of consecutive batches to be joined, each of about `rows` rows or `limit` bytes together: the cost
+    per batch is the same for three rows as for thousands. A larger batch is alone in its list."""
     held: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:
@@ -108,7 +109,7 @@ def gathered(batches: Iterable[pa.RecordBatch], rows: int, limit: int) -> Iterat
 
 
 def large_rows(batch: pa.RecordBatch) -> dict[int, str]:
-    """Rows that are larger than a record may be, and what to say of them."""
+    """Returns the rows that are larger than a record may be, each with an error message."""
     if batch.nbytes <= RECORD_BYTES:
         return {}
     sizes = row_bytes(batch)
@@ -119,8 +120,8 @@ def large_rows(batch: pa.RecordBatch) -> dict[int, str]:
 
 
 def deep_rows(texts: pa.Array) -> dict[int, str]:
-    """Rows whose JSON text is nested deeper than can be written, and what to say of them. Each level takes two bytes:
-    shorter texts are not looked at."""
+    """Returns the rows whose JSON text is nested deeper than can be written, each with an error message. Each level
+    takes two bytes: shorter texts are not examined."""
     long = np.flatnonzero(np.diff(_offsets(texts)) > 2 * DEPTH)
     if not len(long):
         return {}

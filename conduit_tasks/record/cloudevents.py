@@ -1,4 +1,4 @@
-"""Every record as a CloudEvent (CloudEvents 1.0): what trigger filters read and HTTP destinations send.
+"""Every record as a CloudEvent (CloudEvents 1.0), for trigger filters and HTTP destinations.
 
 An attribute comes from the first of these that has it:
 
@@ -6,7 +6,7 @@ An attribute comes from the first of these that has it:
 2. for the attributes of the specification: id = the record's, source = `<pipeline>/<connector>`,
    type = `<connector>.<operation>`, subject = the key as text, time = `opencdc.createdAt` or
    `opencdc.readAt` (unix nanoseconds) in RFC 3339, specversion = 1.0, datacontenttype =
-   `application/json` where the payload is structured;
+   `application/json` if the payload is structured;
 3. for any other name: the metadata of that name (extensions).
 
 `data` is the payload after, raw or structured.
@@ -23,12 +23,12 @@ from conduit_tasks.record.record import Data, Record, data_bytes
 
 PREFIX = "cloudevents."
 CONTEXT = ("id", "source", "type", "subject", "time", "specversion", "datacontenttype")
-"""Attributes with a meaning of their own; metadata of the same name without the prefix is not read for them."""
+"""Attributes of the specification; metadata of the same name without the prefix is not read for them."""
 TIMES = ("opencdc.createdAt", "opencdc.readAt")
 
 
 def view(record: Record, attributes: Iterable[str] | None = None) -> dict[str, Any]:
-    """The attributes that the record has: all of them and `data`, or only those named."""
+    """Returns the attributes that the record has: all and `data`, or only the named ones."""
     meta = record.meta()
     if attributes is not None:
         found = {name: _attribute(record, meta, name) for name in attributes}
@@ -71,22 +71,23 @@ def _attribute(  # noqa: PLR0911 - one line per attribute of the specification
 
 
 def source(pipeline: str, connector: str) -> str:
-    """The attribute `source` of what a connector reads."""
+    """Returns the attribute `source` of records that a connector reads."""
     return f"{pipeline}/{connector}"
 
 
 def event_type(connector: str, operation: str) -> str:
-    """The attribute `type` of what a connector reads."""
+    """Returns the attribute `type` of records that a connector reads."""
     return f"{connector}.{operation}"
 
 
 def text(data: Data) -> str | None:
-    """Key as text: raw bytes as UTF-8 (what is not becomes U+FFFD), structured as JSON."""
+    """Returns a key as text: raw bytes as UTF-8 (invalid bytes become U+FFFD), structured data as JSON."""
     return None if data is None else data_bytes(data).decode(errors="replace")
 
 
 def time(meta: dict[str, str]) -> str | None:
-    """The record's own or read time in RFC 3339, from metadata; None where neither is a number of nanoseconds."""
+    """Returns the record's own or read time in RFC 3339, from metadata; None if neither is a number of nanoseconds that
+    gives a date."""
     for name in TIMES:
         value = meta.get(name)
         if value is not None:
@@ -96,7 +97,8 @@ def time(meta: dict[str, str]) -> str | None:
 
 
 def rfc3339(nanoseconds: int) -> str:
-    """Unix nanoseconds as RFC 3339 in UTC; the fraction only where there is one, without trailing zeros."""
+    """Returns Unix nanoseconds as RFC 3339 in UTC; a fraction only if it is not zero, without trailing zeros. Raises
+    ValueError if the time is not in the years 1 to 9999."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     try:
         whole = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
@@ -106,7 +108,8 @@ def rfc3339(nanoseconds: int) -> str:
 
 
 def unix_nanoseconds(value: str) -> int:
-    """RFC 3339 (a blank for the T, no zone = UTC, and a date alone are taken too) as unix nanoseconds.
+    """Returns the unix nanoseconds of an RFC 3339 text (a blank for the T, no zone = UTC, and a date alone are accepted
+    too).
 
     Raises ValueError.
     """

@@ -1,8 +1,8 @@
 """Records as CloudEvents over HTTP, in its binary and structured modes (CloudEvents HTTP binding 1.0.2, JSON format).
 
 Attributes are those of `cloudevents.view`. A name that CloudEvents does not allow (it takes small letters and digits)
-is left out: of metadata, what is to travel as an extension is named so. Control characters, which no attribute may
-hold, become U+FFFD. `data` is the payload after, of a deleted record the one before.
+is left out: metadata that shall travel as an extension needs an allowed name. Control characters, which no attribute
+may hold, become U+FFFD. `data` is the payload after, of a deleted record the payload before.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RAW = "application/octet-stream"
 _NAME = re.compile(r"[a-z0-9]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SAFE = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"%')
-"""What a header's value holds as it is (HTTP binding, 3.1.3.2)."""
+"""Characters of a header's value that are not percent-encoded (HTTP binding, 3.1.3.2)."""
 
 
 def binary(record: Record) -> tuple[str, bytes, str]:
-    """Header lines `ce-…`, the body and its content type. Nothing of a record's metadata can end a header."""
+    """Returns header lines `ce-…`, the body and its content type. No metadata of a record can end a header."""
     attributes, data = _attributes(record)
     kind = attributes.pop("datacontenttype", "") or (RAW if isinstance(data, bytes) else "application/json")
     lines = "".join(f"ce-{name}: {quote(value, safe=_SAFE)}\r\n" for name, value in attributes.items())
@@ -35,7 +35,7 @@ def binary(record: Record) -> tuple[str, bytes, str]:
 
 
 def structured(record: Record) -> dict[str, Any]:
-    """The event in the JSON format, for `orjson.dumps`."""
+    """Returns the event in the JSON format, for `orjson.dumps`."""
     event, data = _attributes(record)
     if not isinstance(data, bytes):
         return event if data is None else {**event, "data": data}
@@ -46,7 +46,7 @@ def structured(record: Record) -> dict[str, Any]:
         if kind.startswith("text/"):
             return {**event, "data": data.decode()}
     except ValueError:
-        pass  # not what it says it is: as bytes it stays whole
+        pass  # it does not match its content type: sent as bytes, it stays whole
     return {**event, "data_base64": base64.b64encode(data).decode()}
 
 

@@ -1,4 +1,4 @@
-"""Python's cycle collector, told about records."""
+"""Python's cycle collector, tuned for records."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 OBJECTS = 200_000
-"""New objects between two looks; Python's own 700 is less than a hundred records."""
+"""New objects between two collections; Python's own 700 is less than a hundred records."""
 
 
 @contextmanager
 def seldom_collecting() -> Iterator[None]:
-    """Has cycles looked for rarely while the block runs, then as before; for one block at a time in a process.
+    """Makes cycle collections rare while the block runs, then as before; for one block at a time in a process.
 
-    Records hold no cycles and are freed by reference count. Looking at each of them again and again cost a third of a
-    pass (docs/benchmarks.md). It stays on, because a user's function may make cycles.
+    Records hold no cycles and are freed by reference count. Checking each of them again and again cost a third of a
+    pass (docs/benchmarks.md). The collector stays on, because a user's function may make cycles.
     """
     before = gc.get_threshold()
     gc.set_threshold(OBJECTS, 20, 100)

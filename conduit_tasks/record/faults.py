@@ -1,4 +1,4 @@
-"""Why a value cannot be part of a record: it could not be written everywhere that records go."""
+"""Checks of values that become part of a record: every destination must be able to write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DATA_PARTS = ("key", "before", "after")
 
 
 def value_fault(part: str, value: Any) -> str | None:
-    """Why a record must not have this value as its `part`; None where it may."""
+    """Returns why a record must not have this value as its `part`; None if it may."""
     if part in DATA_PARTS:
         if isinstance(value, dict):
             return jsons.fault(value)

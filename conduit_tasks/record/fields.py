@@ -1,11 +1,11 @@
 """References to a field of a record: `.Payload.After.carrier`, `.Metadata["opencdc.readAt"]`, `.Key`.
 
 The grammar is Conduit's: a dot and a name of letters, digits and underscores, or a quoted name in brackets,
-as often as needed. The first name is Position, Operation, Metadata, Key or Payload; Payload goes on with Before
+as often as needed. The first name is Position, Operation, Metadata, Key or Payload; after Payload comes Before
 or After. Metadata values are text and have no fields of their own.
 
 Raw data has no fields: a nested reference into it raises RecordError. `None` on the way is an absent map: `get`
-gives None, `set` creates it, `delete` and `rename` do nothing.
+returns None, `set` creates it, `delete` and `rename` do nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ EVERYTHING: Parts = frozenset({"position", "operation", "metadata", "key", "befo
 
 
 def parts_of(names: Sequence[str]) -> Parts:
-    """The attributes that a reference with these names (`Payload`, `After`, …) lies in; no names: the whole record."""
+    """Returns the attributes that contain a reference with these names (`Payload`, `After`, …); no names: the whole
+    record."""
     match names:
         case []:
             return EVERYTHING
@@ -41,7 +42,8 @@ def parts_of(names: Sequence[str]) -> Parts:
 
 
 class FieldRef:
-    """One field of any record. `root` is what it lies in (`Payload.After`), `path` the names below that."""
+    """One field of any record. `root` is the part of the record that contains it (`Payload.After`), `path` the names
+    below that."""
 
     __slots__ = ("path", "root", "text")
 
@@ -53,23 +55,24 @@ class FieldRef:
 
     @property
     def parts(self) -> Parts:
-        """The attributes of a record that it lies in."""
+        """Attributes of a record that contain the field."""
         return parts_of(self.root.split("."))
 
     def get(self, record: Record) -> Any:
-        """The value; None where there is none. Raises RecordError for a nested reference into raw data."""
+        """Returns the value; None if there is none. Raises RecordError for a nested reference into raw data."""
         raise NotImplementedError
 
     def set(self, record: Record, value: Any) -> None:
-        """Stores the value, creating maps on the way. Raises RecordError where it does not fit there."""
+        """Stores the value, creating maps on the way. Raises RecordError if it does not fit there."""
         raise RecordError(f"{self.text} cannot be set")
 
     def delete(self, record: Record) -> None:
-        """Removes the field; nothing where it is absent. Raises RecordError where it must stay."""
+        """Removes the field, if it is present. Raises RecordError if it must stay."""
         raise RecordError(f"{self.text} cannot be removed")
 
     def rename(self, record: Record, new_last: str) -> None:
-        """Gives the last part of the reference another name; nothing where the field is absent."""
+        """Gives the last part of the reference another name, if the field is present. Raises RecordError if the field
+        is a part of every record."""
         raise RecordError(f"{self.text} cannot be renamed: it is a part of every record")
 
 
@@ -234,7 +237,7 @@ class _DataField(_Data):
 
 
 class _TopField(_DataField):
-    """A field directly in structured data: the frequent case, without a walk."""
+    """A field directly in structured data: the frequent case, without a loop over parents."""
 
     __slots__ = ()
 
@@ -252,7 +255,7 @@ class _TopField(_DataField):
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> FieldRef:
-    """The reference written in `text`. Raises ConfigError that names the column (from 1)."""
+    """Parses the reference written in `text`. Raises ConfigError that names the column (from 1)."""
     names: list[str] = []
     at = 0
     while at < len(text):

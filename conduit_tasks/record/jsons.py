@@ -1,7 +1,7 @@
-"""JSON of records: what is read here can be written here; whole numbers keep every digit, fractions are doubles.
+"""JSON of records: every value read here can be written here; whole numbers keep every digit, fractions are doubles.
 
-orjson reads JSON nested 1,024 deep and writes 254 levels, and makes a float of a whole number beyond 64 bits. What a
-record holds is parsed and written by these two functions only, so that no source takes what no destination can write.
+orjson reads JSON nested 1,024 deep and writes 254 levels, and makes a float of a whole number beyond 64 bits. Content
+of records is parsed and written by these functions only, so that no source takes what no destination can write.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import orjson
 from conduit_tasks.errors import Unwritable
 
 DEPTH = 200
-"""Objects and lists inside each other that a key or payload may have. orjson writes 254: an envelope around it fits."""
+"""Most levels of nested objects and lists in a key or payload. orjson writes 254: an envelope around it fits."""
 
 _WRITABLE = 254
 _ZEROS = bytes(48 if chr(n) in "0123456789" else n if n != 48 else 47 for n in range(256))
-"""Every digit becomes a 0."""
+"""Translation table that turns every digit into 0."""
 _RUN = b"0" * 19
 _LONG = re.compile(rb"-\d{19}|\d{20}")
 _SIZES = range(-(1 << 63), 1 << 64)
@@ -30,7 +30,7 @@ JSONDecodeError = orjson.JSONDecodeError
 
 
 def loads(text: bytes | bytearray | memoryview | str) -> Any:
-    """The value of a JSON text. Whole numbers are exact. Raises JSONDecodeError, also where it is nested too deeply."""
+    """Parses a JSON text; whole numbers are exact. Raises JSONDecodeError, also if it is nested too deeply."""
     value = orjson.loads(text)
     data = text if isinstance(text, bytes) else text.encode() if isinstance(text, str) else bytes(text)
     if data.count(b"{") + data.count(b"[") > DEPTH and too_deep(value):
@@ -39,15 +39,15 @@ def loads(text: bytes | bytearray | memoryview | str) -> Any:
 
 
 def exact(text: bytes | str) -> Any:
-    """The value of JSON text that came through a door: its depth is known to be sound. Raises JSONDecodeError."""
+    """Parses JSON text whose depth was checked when it came in; whole numbers are exact. Raises JSONDecodeError."""
     value = orjson.loads(text)
     return _whole(text) if has_long(text if isinstance(text, bytes) else text.encode()) else value
 
 
 def dumps(value: Any, default: Callable[[Any], Any] | None = None, *, sort_keys: bool = False) -> bytes:
-    """Compact JSON. Keys that are no strings become strings, NaN and infinities null. Raises Unwritable.
+    """Writes compact JSON. Keys that are no strings become strings, NaN and infinities null. Raises Unwritable.
 
-    `default`: a value for one of a type that JSON does not have.
+    `default`: replaces a value of a type that JSON does not have.
     """
     option = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS if sort_keys else orjson.OPT_NON_STR_KEYS
     try:
@@ -60,7 +60,8 @@ def dumps(value: Any, default: Callable[[Any], Any] | None = None, *, sort_keys:
 
 
 def raw(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
-    """As `dumps`, of a value that a source parsed, however deep it is: it is refused as a record, with its position."""
+    """Writes JSON as `dumps` does, for a parsed value of any depth: it is refused later as a record, with its
+    position."""
     out: list[bytes] = []
     todo: list[Any] = [value]
     while todo:
@@ -88,28 +89,28 @@ def raw(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
 
 @dataclass(frozen=True)
 class _Text:
-    """Goes out as it is."""
+    """JSON text that is written as it is."""
 
     text: bytes
 
 
 def clean(text: str) -> str:
-    """Text that can be written: halves of surrogate pairs become `?`."""
+    """Returns text that can be written: halves of surrogate pairs become `?`."""
     return text.encode(errors="replace").decode()
 
 
 def has_long(data: bytes) -> bool:
-    """Whether JSON text may hold a whole number beyond 64 bits."""
+    """Returns whether JSON text may hold a whole number beyond 64 bits."""
     return len(data) >= len(_RUN) and many_digits(data) and _LONG.search(data) is not None
 
 
 def many_digits(data: bytes) -> bool:
-    """Whether as many digits follow each other as in a number beyond 64 bits; cheaper than the whole question."""
+    """Returns whether the text has as many digits in a row as a number beyond 64 bits; cheaper than `has_long`."""
     return _RUN in data.translate(_ZEROS)
 
 
 def too_deep(value: Any) -> bool:
-    """Whether a value that orjson parsed is nested deeper than `DEPTH`: the writer itself is asked."""
+    """Returns whether a value that orjson parsed is nested deeper than `DEPTH`, by a trial of the writer."""
     for _ in range(_WRITABLE - DEPTH):
         value = [value]
     try:
@@ -120,7 +121,7 @@ def too_deep(value: Any) -> bool:
 
 
 def fault(value: Any) -> str | None:
-    """Why a record must not have this key or payload; None where it may."""
+    """Returns why a record must not have this key or payload; None if it may."""
     if not isinstance(value, dict):
         return None
     try:
@@ -131,7 +132,7 @@ def fault(value: Any) -> str | None:
 
 
 def text_fault(text: bytes) -> str | None:
-    """The same of JSON text."""
+    """Returns why a record must not have this JSON text as key or payload; None if it may."""
     if text.count(b"{") + text.count(b"[") <= DEPTH:
         return None
     try:
@@ -142,7 +143,7 @@ def text_fault(text: bytes) -> str | None:
 
 
 def _whole(text: bytes | str) -> Any:
-    """By the standard library, which keeps every digit and is slower."""
+    """Parses with the standard library, which keeps every digit and is slower."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -150,12 +151,13 @@ def _whole(text: bytes | str) -> Any:
 
 
 def with_digits(value: Any) -> Any:
-    """For orjson: the same with whole numbers beyond 64 bits as text that goes in as it is. Raises Unwritable."""
+    """Makes a value fit for orjson: whole numbers beyond 64 bits become text that is written as it is. Raises
+    Unwritable."""
     return _exact(value, 0)
 
 
 def _exact(value: Any, depth: int) -> Any:
-    """The same with whole numbers beyond 64 bits as text that goes in as it is."""
+    """Returns the value with whole numbers beyond 64 bits as text that is written as it is."""
     if depth > _WRITABLE:
         raise Unwritable(f"the record cannot be written as JSON: it is nested deeper than {DEPTH} levels")
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""Rows of Parquet files in portions of a bounded size, whatever their encoding (SEMANTICS C13).
+"""Rows of Parquet files in batches of a bounded size, whatever their encoding (SEMANTICS C13).
 
-A file says how large its row groups are as they are encoded. A text that repeats itself is in it once; decoded, each
-row has it. So texts with dictionaries are read with these, measured, and decoded a portion at a time. Of everything
-else few rows are read first, and then as many as those said would fit. A page of a file is always unpacked as a whole.
+A file states the encoded size of its row groups only. A repeated text is stored once; decoded, each row has it. So
+texts with dictionaries are read with their dictionary, measured, and decoded a batch at a time. Of other columns few
+rows are read first, and then as many as fit by the size of these. A page of a file is always unpacked as a whole.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import pyarrow.parquet as pq
 from conduit_tasks.record.batches import Sizes, cut_by
 
 FIRST = 16
-"""Rows that are read before it is known how large they are."""
+"""Rows of the first batch, whose size is not known yet."""
 FASTER = 4
-"""So many times as many rows are read at once as before, at most."""
+"""Largest factor by which a batch may have more rows than the one before."""
 LONG = 512
-"""Bytes of a text from which on it is decoded only after it is known how many rows have it."""
+"""Bytes of a text above which it is decoded only after the number of rows that have it is known."""
 BUFFER = 1 << 16
-"""Bytes of a file that are read at once where not all of a row group is needed."""
+"""Bytes of a file that are read at once if only a part of a row group is needed."""
 VALUE = 16
 """Bytes of a value beside its text, in memory or as JSON."""
 
 
 def opened(source: Any) -> pq.ParquetFile:
-    """Opens a path or file. Columns with long texts in their dictionaries are read as these."""
+    """Opens a path or file. Columns with long texts in their dictionaries are read as dictionaries."""
     parquet = pq.ParquetFile(source)
     about = parquet.metadata
     repeated = [
@@ -59,7 +59,7 @@ def _columns(group: Any) -> list[Any]:
 
 
 def _repeats(column: Any) -> bool:
-    """Whether it may hold a long text once that many rows have."""
+    """Returns whether a column may store a long text once that many rows have."""
     texts = column.physical_type == "BYTE_ARRAY"
     return texts and column.has_dictionary_page and column.total_uncompressed_size > LONG
 
@@ -73,15 +73,15 @@ def _longest(column: pa.Array) -> int:
 def batches_of(
     parquet: pq.ParquetFile, limit: int, rows: int, first: int = FIRST, **options: Any
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in batches of at most `rows` rows, and of about `limit` bytes as they are decoded.
-    `first`: rows to begin with. `options`: as `ParquetFile.iter_batches` takes them."""
+    """Yields the rows of a Parquet file in batches of at most `rows` rows and about `limit` decoded bytes. `first`:
+    rows to begin with. `options`: as `ParquetFile.iter_batches` takes them."""
     about = parquet.metadata
     groups = options.get("row_groups")
     groups = range(about.num_row_groups) if groups is None else groups
     step = first
     for group in groups:
         held = about.row_group(group)
-        # What is plain is no smaller decoded.
+        # Plain columns are no smaller decoded.
         most = max(1, min(rows, int(limit / max(held.total_byte_size / max(held.num_rows, 1), 1))))
         step = min(step, most)
         for batch in parquet.iter_batches(step, **{**options, "row_groups": [group]}):
@@ -90,12 +90,12 @@ def batches_of(
                 yield decoded(part)
             average = int(sizes.sum()) // max(batch.num_rows, 1)
             step = max(1, min(most, FASTER * step, limit // max(average, 1)))
-            # The reader looks at it before each batch.
+            # The reader takes it for the next batch.
             parquet.reader.set_batch_size(step)
 
 
 def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same without dictionaries."""
+    """Returns the batch without dictionaries."""
     for n, field in enumerate(batch.schema):
         if pa.types.is_dictionary(field.type):
             field = field.with_type(field.type.value_type)  # noqa: PLW2901
@@ -104,7 +104,7 @@ def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def row_sizes(batch: pa.RecordBatch) -> Sizes:
-    """The bytes of each row, about, once it is decoded: texts, and names and a little for each value."""
+    """Returns the approximate bytes of each decoded row: texts, names, and `VALUE` for each value."""
     sizes = np.zeros(batch.num_rows, np.int64)
     for field, column in zip(batch.schema, batch.columns, strict=True):
         sizes += _sizes(column) + len(field.name)
@@ -112,7 +112,7 @@ def row_sizes(batch: pa.RecordBatch) -> Sizes:
 
 
 def _sizes(column: pa.Array) -> Sizes:
-    """Of each value of an array."""
+    """Returns the approximate bytes of each value of an array."""
     kind = column.type
     sizes = np.full(len(column), VALUE, np.int64)
     if isinstance(column, pa.ExtensionArray):

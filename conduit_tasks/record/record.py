@@ -1,6 +1,6 @@
-"""The OpenCDC record as a Python object, used wherever one record is looked at alone.
+"""The OpenCDC record as a Python object, used wherever single records are handled.
 
-Data is either *raw* (`bytes`) or *structured* (a `dict`); `None` where there is none (OpenCDC, "Data").
+Data is either *raw* (`bytes`) or *structured* (a `dict`); `None` if there is none (OpenCDC, "Data").
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from conduit_tasks.record import jsons
 Data = bytes | dict[str, Any] | None
 
 OPERATIONS = ("create", "update", "delete", "snapshot")
-"""Order is the code stored in Arrow (`operation`, int8, counted from 0)."""
+"""Operations of a record; the index is the code stored in Arrow (`operation`, int8, counted from 0)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all records of one slice have in common. Shared by reference, never copied per record."""
+    """Values that all records of one slice share. Shared by reference, never copied per record."""
 
     pipeline: str
     connector: str
     partition: str
     metadata: dict[str, str] = field(default_factory=dict)
-    """Metadata every record of the slice has (`opencdc.readAt` and the like); a record's own wins."""
+    """Metadata of every record of the slice (`opencdc.readAt` and the like); a record's own value wins."""
 
 
 @dataclass(slots=True)
 class Record:
     """One record on its way through a pipeline.
 
-    `position` is the source's own, opaque. `metadata` holds only what differs from `origin.metadata`;
-    read with `meta()`; a value of None there hides the slice's value of that name. `ordinal` tells derived
-    records (`split`, `clone`) of one position apart.
+    `position` is the source's own, opaque. `metadata` holds only the differences to `origin.metadata`, and a value of
+    None hides the slice's value of that name; read the whole with `meta()`. `ordinal` tells derived records (`split`,
+    `clone`) of one position apart.
     """
 
     position: bytes
@@ -53,14 +53,14 @@ class Record:
         return record_id(self.origin, self.position, self.ordinal)
 
     def meta(self) -> dict[str, str]:
-        """The whole metadata: the slice's, overlaid with the record's own, less what that hides."""
+        """Returns the whole metadata: the slice's, overlaid with the record's own, without the names that it hides."""
         if not self.origin.metadata:
             return self.metadata
         merged = {**self.origin.metadata, **self.metadata}
         return {k: v for k, v in merged.items() if v is not None} if None in merged.values() else merged
 
     def copy(self) -> Record:
-        """An independent copy; structured data is copied through JSON types (dicts and lists), not shared."""
+        """Returns an independent copy; structured data is copied through JSON types (dicts and lists), not shared."""
         return Record(
             self.position,
             self.operation,
@@ -73,7 +73,8 @@ class Record:
         )
 
     def to_opencdc(self) -> dict[str, Any]:
-        """The record as OpenCDC JSON: position base64, raw data a string where it is UTF-8, structured an object."""
+        """Returns the record as OpenCDC JSON: position base64, raw data a string (base64 if it is not UTF-8),
+        structured data an object."""
         return {
             "position": base64.b64encode(self.position).decode(),
             "operation": self.operation,
@@ -84,7 +85,7 @@ class Record:
 
     @classmethod
     def from_opencdc(cls, data: dict[str, Any], origin: Origin | None = None) -> Record:
-        """Reads the form of `to_opencdc`: a string in key or payload is raw, an object structured."""
+        """Makes a record from the form of `to_opencdc`: a string in key or payload is raw, an object structured."""
         payload = data.get("payload") or {}
         return cls(
             position=base64.b64decode(data.get("position") or ""),
@@ -98,21 +99,21 @@ class Record:
 
 
 def record_id(origin: Origin, position: bytes, ordinal: int) -> str:
-    """See `Record.id`."""
+    """Returns the stable id of a record, see `Record.id`."""
     h = hashlib.blake2b(position, digest_size=16)
     h.update(f"\0{origin.pipeline}\0{origin.connector}\0{origin.partition}\0{ordinal}".encode())
     return h.hexdigest()
 
 
 def data_bytes(data: Data) -> bytes:
-    """Data as bytes: raw as it is, structured as compact JSON, none as nothing."""
+    """Returns data as bytes: raw data as it is, structured data as compact JSON, None as empty bytes."""
     if data is None:
         return b""
     return data if isinstance(data, bytes) else jsons.dumps(data)
 
 
 def copy_data(data: Any) -> Any:
-    """A deep copy of dicts and lists; other values are immutable and shared."""
+    """Returns a deep copy of dicts and lists; other values are immutable and shared."""
     if isinstance(data, dict):
         return {k: copy_data(v) for k, v in data.items()}
     if isinstance(data, list):
@@ -121,7 +122,7 @@ def copy_data(data: Any) -> Any:
 
 
 def json_data(data: Data) -> Any:
-    """Data as OpenCDC JSON has it: raw data a string (base64 where it is not UTF-8), structured an object."""
+    """Returns data in its form in OpenCDC JSON: raw data a string (base64 if it is not UTF-8), structured an object."""
     if isinstance(data, bytes):
         try:
             return data.decode()

@@ -1,4 +1,4 @@
-"""Records as Arrow batches: the form in which they are read, spooled and delivered."""
+"""Records as Arrow batches, the form for reading, spooling and delivery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from conduit_tasks.record.record import OPERATIONS, Data, Origin, Record
 
 KEY_STRUCTURED, BEFORE_STRUCTURED, AFTER_STRUCTURED = 1, 2, 4
 DATA = {"key": KEY_STRUCTURED, "before": BEFORE_STRUCTURED, "after": AFTER_STRUCTURED}
-"""Columns of data → their bit of `shape`."""
+"""Data column → its bit in `shape`."""
 
 RECORD_FIELDS = [
     pa.field("position", pa.binary()),
@@ -31,21 +31,21 @@ RECORD_FIELDS = [
     pa.field("after", pa.binary()),
     pa.field("shape", pa.int8()),
 ]
-"""`operation`: index into OPERATIONS. `metadata`: null where the record has none of its own.
-`key`, `before`, `after`: raw bytes, or JSON text where the bit of `shape` says structured; null where absent."""
+"""`operation`: index into OPERATIONS. `metadata`: null if the record has none of its own.
+`key`, `before`, `after`: raw bytes, or JSON text if the bit of `shape` says structured; null if absent."""
 
 PARTS = tuple(f.name for f in RECORD_FIELDS[:-1])
 """The columns that are attributes of a record."""
 
 READ_SCHEMA = pa.schema(RECORD_FIELDS)
-"""What a source yields: in order, the n-th row is number n of the slice."""
+"""Schema of the batches that a source yields: in order, the n-th row is number n of the slice."""
 
 NUMBER_FIELDS = [pa.field("slice", pa.int32()), pa.field("n", pa.int64()), pa.field("ord", pa.int32())]
 """`slice`: number of the slice within its source's slices of the micro-batch. `n`: the record's number
 within the slice, from 0, given before anything is processed. `ord`: ordinal of a derived record, else 0."""
 
 SPOOL_SCHEMA = pa.schema(NUMBER_FIELDS + RECORD_FIELDS)
-"""What a spool file holds, plus one boolean column `to.<destination>` per destination with filters.
+"""Schema of a spool file, which also has one boolean column `to.<destination>` per destination with filters.
 Rows are sorted by (slice, n, ord)."""
 
 
@@ -58,7 +58,7 @@ def read_batch(
     operation: int = 0,
     shape: int = 0,
 ) -> pa.RecordBatch:
-    """A READ_SCHEMA batch from columns; what is not given is null."""
+    """Makes a READ_SCHEMA batch from columns; columns that are not given are null."""
     n = len(positions)
     absent = _nulls(n, RECORD_FIELDS[3].type)
     return pa.RecordBatch.from_arrays(
@@ -76,8 +76,8 @@ def read_batch(
 
 
 SMALL = 256
-"""Rows up to which a column that is the same in all batches of its length is made once: of a thousand files with a few
-records each, making it is what takes the time."""
+"""Most rows of a constant column that is cached by its length: with a thousand files of a few records each, making such
+columns takes most of the time."""
 
 
 def _nulls(n: int, kind: pa.DataType) -> pa.Array:
@@ -103,7 +103,7 @@ def _load(value: bytes | None, structured: bool) -> Data:
 
 
 def part_values(batch: pa.RecordBatch, part: str) -> Iterable[Any]:
-    """What one attribute of the rows' records holds: an element of `fields.EVERYTHING`; parsed as it is iterated."""
+    """Returns one attribute, an element of `fields.EVERYTHING`, of the rows' records; parsed as it is iterated."""
     column = batch.column(part)
     if part in DATA:
         return _values(column, batch.column("shape"), DATA[part])
@@ -116,14 +116,16 @@ Bits = npt.NDArray[np.int8]
 
 
 def part_column(part: str, values: Sequence[Any], bad: dict[int, str] | None = None) -> tuple[pa.Array, Bits | None]:
-    """The column of one attribute's values; for data also the bits of `shape`: this part's where it is structured.
+    """Returns the column of one attribute's values; for data also the bits of `shape`: this part's bit in rows whose
+    value is structured.
 
-    Values that cannot be written are left out, and `bad` says why, by their number. Raises Unwritable without `bad`.
+    Values that cannot be written are left out, and `bad` gets the reason by row number. Raises Unwritable without
+    `bad`.
     """
     try:
         made = _part_column(part, values)
         bits = made[1]
-        # What is raw may be anything.
+        # Raw data may have any depth.
         deep = deep_rows(made[0]) if bits is not None and bits.any() else {}
         found = {n: why for n, why in deep.items() if bits is not None and bits[n]}
         if not found:
@@ -150,9 +152,10 @@ def _part_column(part: str, values: Sequence[Any]) -> tuple[pa.Array, Bits | Non
 
 
 def to_records(batch: pa.RecordBatch, origin: Origin | Sequence[Origin]) -> list[Record]:
-    """The rows of a batch as `Record`s.
+    """Returns the rows of a batch as `Record`s.
 
-    `origin` is one for all rows, or one per slice number (then the batch has a column `slice`).
+    `origin` is one for all rows, or one per slice number, by the batch's column `slice`; a batch without this column
+    takes the first.
     """
     rows = batch.num_rows
     names = batch.schema.names
@@ -186,7 +189,7 @@ def _metadata(column: pa.MapArray) -> Iterable[dict[str, str]]:
 
 
 def _values(column: pa.Array, shapes: pa.Array, bit: int) -> Iterable[Data]:
-    """One data column; the usual case, all rows structured or none, is decided once for the batch."""
+    """Returns the values of one data column; the usual case, all rows structured or none, is decided once per batch."""
     if column.null_count == len(column):
         return repeat(None, len(column))
     values = column.to_pylist()
@@ -199,7 +202,7 @@ def _values(column: pa.Array, shapes: pa.Array, bit: int) -> Iterable[Data]:
 
 
 def _numbers(column: pa.Array) -> bool:
-    """Whether any of the texts has so many digits in a row that a number may be beyond 64 bits."""
+    """Returns whether any of the texts has so many digits in a row that a number may be beyond 64 bits."""
     data = column.buffers()[2]
     if data is None:
         return False
@@ -208,7 +211,7 @@ def _numbers(column: pa.Array) -> bool:
 
 
 def _dumped(values: Sequence[Data]) -> list[bytes | None]:
-    """JSON text of what is structured, the rest as it is."""
+    """Returns structured values as JSON text, the others as they are."""
     try:
         return [orjson.dumps(v) if v.__class__ is dict else v for v in values]  # type: ignore[misc]
     except TypeError:
@@ -228,13 +231,13 @@ def _data_column(values: Sequence[Data], bit: int) -> tuple[pa.Array, npt.NDArra
 
 
 _NOTHING: dict[str, Any] = {"position": b"", "operation": OPERATIONS[0], "metadata": {}, **dict.fromkeys(DATA)}
-"""What stands in the place of a value that cannot be stored."""
+"""Replacements for values that cannot be stored, by part."""
 
 _CODES = {name: code for code, name in enumerate(OPERATIONS)}
 
 
 def record_columns(records: Iterable[Record]) -> list[pa.Array]:
-    """The RECORD_FIELDS columns of these records, in that order."""
+    """Returns the RECORD_FIELDS columns of these records, in that order."""
     rows = list(records)
     shape = np.zeros(len(rows), np.int8)
     columns = []
@@ -247,8 +250,8 @@ def record_columns(records: Iterable[Record]) -> list[pa.Array]:
 
 
 def read_columns(records: Sequence[Record]) -> list[pa.Array]:
-    """As `record_columns`, for what a source made of parsed data: what cannot be a record is raw, with the error in its
-    metadata, so that it is nacked alone."""
+    """Returns columns as `record_columns` does, for records that a source made from parsed data: a value that no record
+    may have becomes raw, with the error in the record's metadata, so that it is nacked alone."""
     try:
         return record_columns(records)
     except Unwritable:
@@ -262,7 +265,7 @@ def read_columns(records: Sequence[Record]) -> list[pa.Array]:
 
 
 def spool_batch(slices: Sequence[int], numbers: Sequence[int], records: Sequence[Record]) -> pa.RecordBatch:
-    """A SPOOL_SCHEMA batch of these records; `ord` is each record's `ordinal`."""
+    """Makes a SPOOL_SCHEMA batch of these records; `ord` is each record's `ordinal`."""
     return pa.RecordBatch.from_arrays(
         [
             pa.array(slices, pa.int32()),

@@ -1,4 +1,4 @@
-"""When the records of a batch happened, for whole batches: their own time, else that at which they were read."""
+"""Event times of the records of a batch, for whole batches: their own time, else the time at which they were read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Times = npt.NDArray[np.int64]
 
 
 def origin_times(origins: Sequence[Origin]) -> Times:
-    """What the records of each slice share."""
+    """Returns the time of each slice that its records share."""
     out = np.full(len(origins), UNKNOWN, np.int64)
     for i, origin in enumerate(origins):
         for name in reversed(TIMES):
@@ -29,7 +29,8 @@ def origin_times(origins: Sequence[Origin]) -> Times:
 
 
 def event_times(batch: pa.RecordBatch, shared: Times) -> Times:
-    """Of every row of a SPOOL_SCHEMA batch; `shared`: `origin_times`. A time that is no number is as none."""
+    """Returns the event time of each row of a SPOOL_SCHEMA batch; `shared`: result of `origin_times`. A time that is no
+    number counts as missing."""
     times = shared[batch.column("slice").to_numpy()]
     metadata = batch.column("metadata")
     if metadata.null_count == batch.num_rows:

@@ -1,10 +1,10 @@
-"""Delivers what a replay prepared to one destination, portion by portion (SEMANTICS X3).
+"""Delivers the records that a replay prepared to one destination, portion by portion (SEMANTICS X3).
 
-Each portion goes under the destination's own lease, so that live deliveries and redrives stand aside meanwhile: both
-share one file, or one table, and its state. One run at a time delivers to a destination; of those that wait, the one
-with the earliest interval is next. What is missing is looked at under the lease. Every confirmation moves the
-destination's state and the replay's progress in one step, so a crash anywhere is gone on from; the live cursor is not
-touched. A dead letter whose record is replayed is closed as a redrive would close it.
+Each portion is delivered under the destination's own lease, so that live deliveries and redrives wait meanwhile: all of
+them share one file, or one table, and its state. One run at a time delivers to a destination; of the runs that wait,
+the one with the earliest interval is next. The missing records are determined under the lease. Every confirmation moves
+the destination's state and the replay's progress in one step, so a replay goes on after a crash at any point; the live
+cursor is not touched. A dead letter whose record is replayed is closed as a redrive would close it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from conduit_tasks.pipeline.topology import Destination
 
 TURN = 120.0
-"""Seconds for which a replay that says nothing keeps its place before those of later intervals."""
+"""Seconds for which a replay without a sign of life keeps its place before replays of later intervals."""
 POLL = 0.25
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one destination got, in records: `chosen` of the interval are for it. `dead`: dead letters now."""
+    """Result of a replay at one destination, in records: `chosen` of the interval are for it. `dead`: dead letters
+    now."""
 
     destination: str
     chosen: int = 0
@@ -56,10 +57,10 @@ def deliver_replay(
     wait: float,
     turn_wait: float,
 ) -> Outcome:
-    """Sends what is left of the run to one destination; all of it in a new epoch, where it has finished in another
+    """Sends the rest of the run to one destination; all of it in a new epoch, if it has finished in another
     `generation`.
 
-    `wait`: seconds for each lease; `turn_wait`: for runs of earlier intervals. Raises Unavailable, LeaseHeld,
+    `wait`: seconds for each lease; `turn_wait`: seconds for runs of earlier intervals. Raises Unavailable, LeaseHeld,
     PipelineStopped, Fenced, ConfigError; a second call goes on.
     """
     turns = context.broker.turn
@@ -76,14 +77,14 @@ def deliver_replay(
     except (ConfigError, PipelineStopped):
         turns(destination_id, run, ask.start, 0)
         raise
-    # One that failed otherwise is tried again, and keeps its place meanwhile.
+    # A run that failed with another error is tried again, and keeps its place meanwhile.
     turns(destination_id, run, ask.start, 0)
     return replaying.outcome
 
 
 @contextmanager
 def announced(context: Context, ask: Ask, destinations: Sequence[str], run: str, ttl: float) -> Iterator[None]:
-    """Keeps the run's place before those of later intervals, and for `ttl` seconds after."""
+    """Keeps the run's place before runs of later intervals, and for `ttl` seconds after."""
 
     def announce() -> bool:
         try:
@@ -100,7 +101,8 @@ def announced(context: Context, ask: Ask, destinations: Sequence[str], run: str,
 
 
 def _await_turn(context: Context, ask: Ask, destination: str, run: str, wait: float) -> None:
-    """Takes the turn: waits until no replay of an earlier interval is announced, and none is under way."""
+    """Takes the turn: waits until no replay of an earlier interval is announced, and none is under way. Raises
+    LeaseHeld after `wait` seconds."""
     give_up = time.monotonic() + wait
     while (first := context.broker.turn(destination, run, ask.start, TURN, take=True)) != run:
         if time.monotonic() > give_up:
@@ -111,7 +113,7 @@ def _await_turn(context: Context, ask: Ask, destination: str, run: str, wait: fl
 
 @dataclass
 class _Replaying:
-    """One destination's share. `outcome`: of what this call sent."""
+    """Replay to one destination. `outcome`: of what this call sent."""
 
     context: Context
     ask: Ask
@@ -127,7 +129,7 @@ class _Replaying:
         self._spool = spool_of(self.context, self.run)
 
     def portion(self, number: int, portion: Portion) -> bool:
-        """Under one lease. True where the whole run has ended before."""
+        """Delivers a portion under one lease. Returns True if the whole run had ended before."""
         from conduit_tasks.delivery.careful import deliver_carefully
         from conduit_tasks.delivery.dead_letter_marks import Marks
         from conduit_tasks.micro_batch.beside import keeping
@@ -176,7 +178,7 @@ class _Replaying:
         return False
 
     def end(self) -> None:
-        """Everything is delivered."""
+        """Ends the run at this destination, because everything is delivered."""
         with self._leased() as lease:
             if not self._begin(lease).finished:
                 covered = None if self.ask.what == "failed" else (self.ask.start, self.ask.end - 1)

@@ -1,4 +1,4 @@
-"""What a replay is asked for, and when a record happened (SEMANTICS X3)."""
+"""Request for a replay, and the event time of a record (SEMANTICS X3)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ What = Literal["missing", "failed", "all"]
 WHAT: tuple[What, ...] = ("missing", "failed", "all")
 
 CREATED = "opencdc.createdAt"
-"""Metadata in which a source says when a record happened: nanoseconds since the epoch."""
+"""Metadata in which a source gives a record's event time: nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """The half-open interval [start, end) of event times, in µs since the epoch; to whom, and which records of it."""
+    """Request for a replay: the half-open interval [start, end) of event times, in µs since the epoch; the
+    destinations; and which records of the interval (`what`)."""
 
     start: int
     end: int
@@ -32,7 +33,7 @@ class Ask:
 
 
 def ask(pipeline: Pipeline, start: str, end: str, destinations: list[str] | tuple[str, ...], what: str) -> Ask:
-    """Checked words of an operator; no destination chosen = all. Raises ConfigError naming what is wrong."""
+    """Checks the request of an operator; no destination chosen = all. Raises ConfigError naming what is wrong."""
     ids = [d.id for d in pipeline.destinations]
     if unknown := sorted(set(destinations) - set(ids)):
         raise ConfigError(f"pipeline {pipeline.id} has no destination {', '.join(unknown)}; it has {', '.join(ids)}")
@@ -54,8 +55,8 @@ def _boundary(name: str, value: str) -> int:
 
 @lru_cache(maxsize=4096)
 def moment(value: Any) -> int | None:
-    """A time in µs since the epoch, from ISO 8601 (UTC unless it says otherwise) or a number of s, ms, µs or ns, told
-    apart by size; None for anything else."""
+    """Returns a time in µs since the epoch, from ISO 8601 (UTC unless it says otherwise) or a number of s, ms, µs or
+    ns, told apart by size; None for anything else."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
@@ -79,13 +80,13 @@ def moment(value: Any) -> int | None:
 
 
 class EventTime:
-    """Says when a record happened: the pipeline's `event-time`, or the source's own time."""
+    """Event time of a record: from the pipeline's `event-time`, or the source's own time."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._field = parse(pipeline.event_time) if pipeline.event_time else None
 
     def __call__(self, record: Record) -> int | None:
-        """µs since the epoch; None where the record does not say."""
+        """Returns µs since the epoch; None if the record has no event time."""
         if self._field is None:
             value = record.meta().get(CREATED)
             return moment(int(value)) if value and value.isdigit() else None

@@ -1,4 +1,4 @@
-"""One portion of a replay on its way to one destination: what the engines are given, and what they tell the broker."""
+"""One portion of a replay on its way to one destination: the work of the engines, and their port to the broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PortionTask:
-    """One portion at work, maybe in a child: `send` opens a connection of its own."""
+    """Delivery of one portion, possibly in a child process: `send` opens a connection of its own."""
 
     run: str
     destination: Destination
@@ -33,13 +33,13 @@ class PortionTask:
     seqs: dict[int, list[str]]
     token: int
     epoch: int
-    """Of the claim, for dead letters and the ledger."""
+    """Epoch of the claim, for dead letters and the ledger."""
     stream: int
-    """Of the numbers, the same at every attempt."""
+    """Epoch of the numbers, the same at every attempt."""
     letters: dict[Letter, int]
 
     def confirmed(self) -> Sequence[tuple[int, int]]:
-        """What is done by now."""
+        """Returns the ranges that are confirmed by now."""
         from conduit_tasks.micro_batch.context import opened
 
         with opened(self.selected.context.pipeline, self.run) as own:
@@ -50,7 +50,8 @@ class PortionTask:
         return share.done.get(self.number, RangeSet(())).ranges if share else ()
 
     def send(self, span: tuple[int, int] | None, culprits: Collection[int]) -> Report:
-        """Sends what is not done. `span`: only of these seqs; `culprits`: not sent, because they kill their worker."""
+        """Sends the records that are not confirmed. `span`: only of these seqs; `culprits`: not sent, because they kill
+        their worker."""
         from conduit_tasks.delivery.deliver import deliver
         from conduit_tasks.delivery.handlers import Changes, Handlers
         from conduit_tasks.delivery.numbering import watched
@@ -73,7 +74,8 @@ class PortionTask:
             chain = Chain(destination.processors) if destination.processors else None
             options = destination.delivery
             if options.guarantee == "at-most-once":
-                # It goes again because somebody asks for it; its marks would overwrite those of live deliveries.
+                # Records are sent again because an operator asks for it; their marks would overwrite those of live
+                # deliveries.
                 options = replace(options, guarantee="at-least-once")
             work = Work(
                 pipeline=pipeline.id,
@@ -103,7 +105,7 @@ class PortionTask:
 
 
 class ReplayPort(BrokerPort):
-    """What the engine talks to. Replayed records do not vote, nothing that fails stops the pipeline, and no key is
+    """Port of a replay for the engine. Replayed records do not vote, no failure here stops the pipeline, and no key is
     parked: the records that would wait have been delivered."""
 
     def __init__(self, context: Context, lease: Lease, destination: Destination, portion: PortionTask) -> None:
@@ -119,7 +121,7 @@ class ReplayPort(BrokerPort):
         state: dict[str, Any] | None = None,
         dead: Sequence[DeadLetter] = (),
     ) -> None:
-        """See DeliveryPort; one command."""
+        """See DeliveryPort; confirms in one command."""
         began = time.monotonic()
         told, again = RangeSet.of(ranges), {letter.seq for letter in dead}
         settled = {k: AGAIN if seq in again else REDRIVEN for k, seq in self._portion.letters.items() if seq in told}
@@ -138,4 +140,4 @@ class ReplayPort(BrokerPort):
         self._lease.renewed(began)
 
     def fail(self, error: str, error_class: str) -> None:
-        """Told to the operator by what is raised; the pipeline goes on."""
+        """Does nothing: the operator sees the error that is raised, and the pipeline goes on."""

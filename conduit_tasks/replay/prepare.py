@@ -1,8 +1,9 @@
-"""A replay's records: read again, processed by the pipeline as its file is now, chosen by event time, and fixed.
+"""Records of a replay: read again, processed by the pipeline as its file is now, chosen by event time, and fixed.
 
-Sources that can be read again are, from their beginning up to where the live stream is planned; of the others what the
-spool still keeps (`spool.retention`). The result lies beside the spool's micro-batches, under the run's id, so that
-every destination and every attempt sees the same records under the same numbers (invariant 3).
+Sources that can be read again are read from their beginning to the position up to which the live stream is planned; of
+the others the replay has what the spool still keeps (`spool.retention`). The result is stored beside the spool's
+micro-batches, under the run's id, so that every destination and every attempt sees the same records under the same
+numbers (invariant 3).
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
 
 LIMIT = Limit(records=100_000, bytes=64 << 20)
-"""What is read, processed and held under one lease of a destination at once."""
+"""Limit of what is read, processed and held under one lease of a destination at once."""
 FOLDER = "~replays"
-"""Beside the pipelines' folders of the spool; no id of a pipeline holds a `~`."""
+"""Folder beside the pipelines' folders of the spool; no id of a pipeline holds a `~`."""
 MANIFEST = "replay.json"
 MARK = "conduit.replay"
 """Metadata of every replayed record: the run."""
@@ -51,7 +52,8 @@ MARK = "conduit.replay"
 
 @dataclass(frozen=True)
 class Portion:
-    """Some records, numbered from 0 (column `n`). `batch`: of the spool, that they were taken from; else None."""
+    """Some records, numbered from 0 (column `n`). `batch`: micro-batch of the spool that they were taken from; None if
+    they were read again from the source."""
 
     file: PartFile
     source: str
@@ -62,8 +64,8 @@ class Portion:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a replay sends. Counts are of distinct records: `read`, `undated` (without an event time), `nacked` before
-    the fan-out, where the live stream has their dead letter."""
+    """Records that a replay sends. Counts are of distinct records: `read`, `undated` (without an event time), `nacked`
+    before the fan-out (the live stream has their dead letter)."""
 
     token: str
     start: int
@@ -75,12 +77,12 @@ class Prepared:
 
 
 def spool_of(context: Context, run: str) -> Spool:
-    """Where a run's records are."""
+    """Returns the spool that holds a run's records."""
     return Spool(f"{context.spool.root}/{FOLDER}/{folder_name(context.pipeline.id)}/{folder_name(run)}")
 
 
 def prepared(context: Context, run: str) -> Prepared | None:
-    """What was prepared for a run; None where nothing was, or it is collected."""
+    """Returns what was prepared for a run; None if nothing was, or it has been collected."""
     spool = spool_of(context, run)
     if spool.store.size(MANIFEST) is None:
         return None
@@ -99,8 +101,9 @@ def prepared(context: Context, run: str) -> Prepared | None:
 
 
 def prepare(context: Context, ask: Ask, run: str, *, generation: str | None, wait: float) -> Prepared:
-    """Reads, or finds what an earlier attempt of this run has read. What was read in another `generation` is read anew
-    (None: never), unless a destination is under way with it. Raises ConfigError, SourceError, SpoolError, LeaseHeld."""
+    """Reads the records, or returns what an earlier attempt of this run has read. What was read in another `generation`
+    is read again (None: never), unless a destination is under way with it. Raises ConfigError, SourceError, SpoolError,
+    LeaseHeld."""
     broker = context.broker
     with broker.acquire("replay", context.owner, wait=wait) as lease, keeping(lease):
         found = prepared(context, run)
@@ -116,12 +119,12 @@ def prepare(context: Context, ask: Ask, run: str, *, generation: str | None, wai
 
 
 def read(context: Context, spool: Spool, ask: Ask, token: int, generation: str = "") -> Prepared:
-    """The records of the interval, written into `spool`; nothing else changes."""
+    """Writes the records of the interval into `spool`, and returns what was prepared; nothing else changes."""
     from conduit_tasks.processors.dedupe import in_memory
 
     counts: Counter[str] = Counter()
     portions: list[Portion] = []
-    # What a replay sees must not make duplicates of what comes live.
+    # Records that a replay sees must not make `dedupe` take live records for duplicates.
     with own_spark(context.pipeline), in_memory():
         for source in context.pipeline.sources:
             again = source_class(source.plugin).read_again
@@ -142,8 +145,8 @@ def read(context: Context, spool: Spool, ask: Ask, token: int, generation: str =
 
 @dataclass
 class Batch:
-    """Records to choose from. `number`: the micro-batch they were spooled in; None: read again. `ahead`: filled in by
-    who chooses, the numbers of slices with a record that the live stream is not planned to have yet."""
+    """Records to choose from. `number`: the micro-batch that they were spooled in; None: read again. `ahead`: filled in
+    by `_Choice`: the numbers of slices with a record that the live stream is not planned to have yet."""
 
     spool: Spool
     origins: tuple[Origin, ...]
@@ -153,14 +156,14 @@ class Batch:
 
 
 def _again(context: Context, source_id: str, token: int, ask: Ask, counts: Counter[str]) -> Iterator[Batch]:
-    """Everything a source has, in steps, as the fan-out would see it: up to where the live stream is planned, where the
-    source can say."""
+    """Yields everything that a source has, in steps, as the fan-out would see it: up to the position to which the live
+    stream is planned, if the source can tell."""
     pipeline = context.pipeline
     source = pipeline.source(source_id)
     planner = source_connector(pipeline, source_id)
     live = Before(context, source_id, context.broker.position(source_id))
     try:
-        # A time in the payload has nothing to do with where a record is.
+        # A time in the payload has nothing to do with a record's position in the source.
         position = planner.history(None if pipeline.event_time else ask.start)
         passed: set[str] = set()
         for step in range(1 << 30):
@@ -168,7 +171,7 @@ def _again(context: Context, source_id: str, token: int, ask: Ask, counts: Count
             if not slices or live.reached(position, passed):
                 return
             if ahead := [s for s in slices if s.part in passed and not s.open]:
-                # What comes in while this goes on is the live stream's.
+                # Records that arrive while this goes on belong to the live stream.
                 position.update({s.part: s.end for s in ahead})
                 slices = [s for s in slices if s not in ahead]
             with tempfile.TemporaryDirectory(prefix="conduit-replay-") as folder:
@@ -205,7 +208,7 @@ def _again(context: Context, source_id: str, token: int, ask: Ask, counts: Count
 
 
 def _spooled(context: Context, source_id: str) -> Iterator[Batch]:
-    """What the spool keeps of a source that cannot be read again."""
+    """Yields what the spool keeps of a source that cannot be read again."""
     spool, pipeline = context.spool, context.pipeline
     for number in spool.micro_batches(pipeline.id):
         path = spool.sealed(pipeline.id, number)
@@ -216,17 +219,19 @@ def _spooled(context: Context, source_id: str) -> Iterator[Batch]:
 
 
 class _Choice:
-    """Chooses by event time. `again`: the source is read again, maybe further than the live stream is planned."""
+    """Choice of records by event time. `again`: the source is read again, maybe further than the live stream is
+    planned."""
 
     def __init__(self, context: Context, source_id: str, ask: Ask, counts: Counter[str], *, again: bool) -> None:
         self._context, self._source, self._ask, self._counts = context, source_id, ask, counts
         self._time = EventTime(context.pipeline)
-        # Of the spool's columns none is taken: the file may have changed, and a destination joined, since.
+        # The spool's trigger columns are not used: since then the file may have changed, and a destination joined.
         self._filters = [(d.id, compile_filters(d.filters)) for d in context.pipeline.destinations if d.filters]
         self._live = Before(context, source_id, context.broker.position(source_id)) if again else None
 
     def portion(self, batch: Batch, file: PartFile, spool: Spool, token: int, number: int) -> Portion | None:
-        """Those of a file, in order, numbered anew, with what each trigger says; None where there are none."""
+        """Writes the chosen records of a file, in order, with new numbers and the result of each trigger. Returns None
+        if there are none."""
         writer, total, last = None, 0, None
         for rows in batch.spool.read(file, SPOOL_SCHEMA.names):
             chosen = rows.filter(pa.array(self._keep(rows, batch)))
@@ -258,7 +263,7 @@ class _Choice:
             if record.origin.connector != self._source:
                 continue
             if self._live is not None and self._live(record.position) is False:
-                # What the live stream has not planned yet, it delivers itself.
+                # The live stream itself delivers records that it has not planned yet.
                 batch.ahead.add(slices[i])
                 continue
             at = self._time(record)
@@ -269,7 +274,8 @@ class _Choice:
 
 
 class Before:
-    """Whether a record of a source lies before where the source stands at `position`; None where it cannot say."""
+    """Comparison of a source's records with `position`: returns whether a record lies before it; None if the source
+    cannot say."""
 
     def __init__(self, context: Context, source_id: str, position: Position) -> None:
         self._connector, self._position = source_connector(context.pipeline, source_id), position
@@ -279,7 +285,8 @@ class Before:
         return self._connector.before(position, self._position) if self.known else None
 
     def reached(self, position: Position, passed: Collection[str]) -> bool:
-        """Whether reading has come to it in every part. `passed`: those it was seen to be beyond in."""
+        """Returns whether reading has come to it in every part. `passed`: parts in which reading was seen to be beyond
+        it."""
         return self.known and all(p in passed or position.get(p) == at for p, at in self._position.items())
 
 
@@ -289,7 +296,8 @@ def _under_way(context: Context, run: str, found: Prepared) -> bool:
 
 
 def _collect(context: Context) -> None:
-    """Removes what replays left that ended, or were forgotten, seven retentions ago."""
+    """Removes the records of replays that were prepared longer than seven retentions ago, a retention being at least a
+    day."""
     root = f"{FOLDER}/{folder_name(context.pipeline.id)}"
     store, oldest = context.spool.store, time.time() - max(context.pipeline.spool_retention, 86_400.0) * 7
     for name, is_folder in store.names(root):

@@ -1,4 +1,4 @@
-"""A whole replay in one process: what `conduit replay` does. The DAG calls the same steps task by task."""
+"""A whole replay in one process, as `conduit replay` runs it. The DAG calls the same steps task by task."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def replay(
     wait: float,
     progress: Callable[[Prepared], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Prepares, and delivers to one destination after the other. A second call with the same `run` goes on; one that
-    comes after everything it asks for has ended begins anew. Raises what the two steps raise."""
+    """Prepares a replay, and delivers it to one destination after the other. A second call with the same `run` goes on;
+    a call after everything it asks for has ended begins again. Raises what the two steps raise."""
     with opened(pipeline, run) as context:
         wanted = ask(context.pipeline, start, end, tuple(destinations), what)
-        # Looked at before anything is waited for: of two operators at once, the second does not repeat the first.
+        # Read before any waiting: if two operators call at once, the second does not repeat the first one's replay.
         generation = _generation(context, wanted, run)
         made = prepare(context, wanted, run, generation=generation, wait=wait)
         progress(made)
@@ -48,7 +48,7 @@ def _generation(context: Context, wanted: Ask, run: str) -> str:
 
 
 def look(context: Context, wanted: Ask) -> tuple[Prepared, dict[str, int]]:
-    """What would go, per destination. Changes nothing."""
+    """Returns what would be sent: the prepared records, and their number per destination. Changes nothing."""
     with tempfile.TemporaryDirectory(prefix="conduit-replay-") as folder:
         spool = Spool(folder)
         made = read(context, spool, wanted, 1)

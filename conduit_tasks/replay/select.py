@@ -1,4 +1,4 @@
-"""Which of a replay's records go to one destination: what it is missing, its dead letters, or all (SEMANTICS X3)."""
+"""Selection of a replay's records for one destination: what it is missing, its dead letters, or all (SEMANTICS X3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Batches = Iterator[tuple["np.ndarray[Any, Any]", pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class Selected:
-    """The rows of a portion that one destination is to get. Numbers stay the portion's, whatever is selected."""
+    """Rows of a portion that one destination is to get. They keep the portion's numbers, whatever is selected."""
 
     context: Context
     spool: Spool
@@ -34,7 +34,7 @@ class Selected:
     take: Callable[[Any], bool]
 
     def wanted(self) -> Batches:
-        """(seqs, rows) of all that the destination's trigger wants, in order."""
+        """Yields (seqs, rows) of all that the destination's trigger wants, in order."""
         wanted = f"to.{self.destination}"
         row_filter = wanted if wanted in self.spool.columns(self.portion.file) else None
         for batch in self.spool.read(self.portion.file, SPOOL_SCHEMA.names, row_filter):
@@ -42,14 +42,14 @@ class Selected:
                 yield batch.column("n").to_numpy(), batch
 
     def rows(self, batches: Batches | None = None) -> Batches:
-        """Those of them that go."""
+        """Yields the rows of `batches` (None: of `wanted`) that are sent."""
         for seqs, batch in self.wanted() if batches is None else batches:
             taken = np.fromiter(map(self.take, to_records(batch, self.portion.origins)), bool, batch.num_rows)
             if taken.any():
                 yield seqs[taken], batch.filter(pa.array(taken))
 
     def seqs(self) -> dict[int, list[str]]:
-        """Seq → ids of its records."""
+        """Returns seq → ids of its records."""
         found: dict[int, list[str]] = {}
         for seqs, rows in self.rows():
             for seq, record in zip(seqs.tolist(), to_records(rows, self.portion.origins)):
@@ -58,7 +58,8 @@ class Selected:
 
 
 def choosing(context: Context, ask: Ask, destination: str) -> Callable[[Portion], Callable[[Any], bool]]:
-    """Says per portion which of its records go. Raises ConfigError where it cannot be known what is missing."""
+    """Returns a function that says per portion which of its records are sent. Raises ConfigError if it cannot be known
+    what is missing."""
     if ask.what == "all":
         return lambda _: lambda _: True
     letters = letters_of(context, destination)
@@ -93,13 +94,13 @@ def choosing(context: Context, ask: Ask, destination: str) -> Callable[[Portion]
 
 
 def count(context: Context, spool: Spool, ask: Ask, made: Prepared, destination: str) -> int:
-    """How many records would go."""
+    """Returns the number of records that would be sent."""
     take = choosing(context, ask, destination)
     return sum(len(Selected(context, spool, p, destination, take(p)).seqs()) for p in made.portions)
 
 
 def letters_of(context: Context, destination: str) -> dict[str, list[Letter]]:
-    """Id of a record → its dead letters that are still open at a destination."""
+    """Returns id of a record → its dead letters that are still open at a destination."""
     from conduit_tasks.delivery.dead_letter_book import read_book
     from conduit_tasks.delivery.dead_letter_marks import Marks
     from conduit_tasks.delivery.dead_letter_store import DeadLetterStore

@@ -1,7 +1,7 @@
-"""The Spark application of every node: `spark-submit app.py --pipeline P --node N --run R`, or plain Python where the
+"""The Spark application of every node: `spark-submit app.py --pipeline P --node N --run R`, or plain Python if the
 environment names a Spark Connect server (`SPARK_REMOTE`).
 
-Reads, processes or delivers, one micro-batch after the other, until the run has drained; arguments are ids only,
+It reads, processes or delivers, one micro-batch after the other, until the run has drained. Arguments are ids only;
 everything else comes from the pipeline file and the broker.
 
 Exit codes: 0 done · 3 the destination is unavailable and waits, cursor unmoved · 4 the pipeline is stopped or
@@ -22,7 +22,7 @@ WAITING, STOPPED, HELD = 3, 4, 5
 
 
 def event(name: str, **fields: Any) -> None:
-    """One structured line."""
+    """Writes one structured line to stderr."""
     import orjson
 
     sys.stderr.write("conduit " + orjson.dumps({"event": name, **fields}).decode() + "\n")
@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
         event("ended", reason=str(error), lease="lapses" if error.busy else "given up", **where)
         return ENDED
     except Exception as error:
-        # Not every call to Spark is one of ours: those of a statement's, for one.
+        # Not every call to Spark goes through our code, for example those of an SQL statement.
         told = error if isinstance(error, errors.ConduitError) else lost(error)
         if told is None:
             raise
@@ -109,6 +109,6 @@ if __name__ == "__main__":
     sys.stderr.flush()
     from conduit_tasks.spark.session import close
 
-    # The interpreter's exit would otherwise wait for the gateway; the code is what Airflow acts on.
+    # The interpreter's exit would otherwise wait for the gateway; Airflow needs only the exit code.
     if code or close():
         os._exit(code)

@@ -2,10 +2,10 @@
 
 A JVM that maps an archive of already parsed and verified classes starts a Spark driver with less than half
 the CPU (see `benchmarks`). An archive belongs to one JDK and one set of jars, in one order, from a class path of jars
-only; so `SPARK_CONF_DIR` is an empty folder, and both are part of the archive's name. The JVM checks again by itself
-and goes on without an archive that does not fit.
+only; so `SPARK_CONF_DIR` is an empty folder, and both are part of the archive's name. The JVM checks this again by
+itself, and goes on without an archive that does not fit.
 
-Beside the archive lies the command line that Spark's own launcher built for a client-mode driver, so that
+Next to the archive is the command line that Spark's own launcher built for a client-mode driver, so that
 `conduit_tasks.spark.submit` can start the driver without a second JVM and three shell scripts.
 """
 
@@ -34,16 +34,17 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 SUBMIT_CLASS = "org.apache.spark.deploy.SparkSubmit"
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""C1 only and one GC thread: a driver lives for seconds, and rows are moved by Python workers."""
+"""Options for C1 only and one GC thread: a driver lives for seconds, and Python workers move the rows."""
 QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-"""An archive that does not fit is the JVM's to ignore, not the user's to read about."""
+"""Options that hide the JVM's messages about an archive that does not fit; it goes on without one."""
 
 
 KEPT = 3
-"""Archives in a folder: homes that share it may have different Sparks."""
+"""Archives that a folder keeps: homes that share it may have different Sparks."""
 
 UNWANTED = ("--add-modules=jdk.incubator.vector",)
-"""Only MLlib uses it, and a JVM with an added module cannot map its archived module graph: 0.4 CPU-s."""
+"""Options of Spark's launcher that are left out: only MLlib uses the module, and a JVM with an added module cannot map
+its archived module graph: 0.4 CPU-s."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Archive:
 
 
 def spark_home() -> Path:
-    """The folder of the installed pyspark, without importing it; `SPARK_HOME` wins."""
+    """Returns the folder of the installed pyspark, without importing it; `SPARK_HOME` wins. Raises ModuleNotFoundError
+    if there is none."""
     if os.environ.get("SPARK_HOME"):
         return Path(os.environ["SPARK_HOME"])
     spec = find_spec("pyspark")
@@ -66,19 +68,21 @@ def spark_home() -> Path:
 
 
 def java_binary() -> Path | None:
-    """The `java` that Spark would use: `JAVA_HOME`'s, else the first on the PATH, links resolved."""
+    """Returns the `java` that Spark would use: `JAVA_HOME`'s, else the first on the PATH, links resolved; None if there
+    is none."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     return Path(found).resolve() if found else None
 
 
 def folder(home: Path) -> Path:
-    """The folder of archives: `.conduit/cds` of the home, or `CONDUIT_CLASS_DATA`, which homes can share."""
+    """Returns the folder of archives: `.conduit/cds` of the home, or `CONDUIT_CLASS_DATA`, which homes can share."""
     return home / (os.environ.get("CONDUIT_CLASS_DATA") or ".conduit/cds")
 
 
 def empty_conf_dir(home: Path) -> Path:
-    """An empty folder for `SPARK_CONF_DIR` (made if needed): a class path with a filled folder cannot be archived."""
+    """Returns an empty folder for `SPARK_CONF_DIR`, made if needed: a class path with a filled folder cannot be
+    archived."""
     path = folder(home) / "conf"
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -86,7 +90,8 @@ def empty_conf_dir(home: Path) -> Path:
 
 @lru_cache(maxsize=8)
 def fingerprint(java: Path, spark: Path, conf_dir: Path) -> str:
-    """16 hex digits over what an archive depends on: the JDK, the jars (name, size, time) and the paths."""
+    """Returns 16 hex digits of a hash over the JDK, the jars (name, size, time) and the paths: an archive depends on
+    them."""
     digest = hashlib.sha256(f"{FORMAT}\0{java}\0{spark}\0{conf_dir}\0{JVM_OPTIONS}".encode())
     release = java.parent.parent / "release"
     digest.update(release.read_bytes() if release.exists() else str(java.stat().st_mtime_ns).encode())
@@ -97,7 +102,7 @@ def fingerprint(java: Path, spark: Path, conf_dir: Path) -> str:
 
 
 def find(home: Path) -> Archive | None:
-    """The archive below `home` that fits this machine, or None where there is none (yet)."""
+    """Returns the archive below `home` that fits this machine, or None if there is none (yet)."""
     java = java_binary()
     if java is None:
         return None
@@ -117,7 +122,7 @@ def find(home: Path) -> Archive | None:
 
 
 def ensure(home: Path, timeout: float = 240.0) -> Archive | None:
-    """The fitting archive, built if there is none; None where it cannot be built (the reason is logged)."""
+    """Returns the fitting archive, built if there is none; None if it cannot be built (the reason is logged)."""
     found = find(home)
     if found is not None:
         return found
@@ -135,14 +140,14 @@ def ensure(home: Path, timeout: float = 240.0) -> Archive | None:
 
 @contextmanager
 def _alone(place: Path, timeout: float) -> Iterator[None]:
-    """One build at a time in a folder; it takes a core for most of a minute."""
+    """Allows one build at a time in a folder; a build takes a core for most of a minute."""
     with (place / "building.lock").open("w") as file:
         lock(file, timeout)
         yield
 
 
 def build(home: Path, timeout: float) -> None:
-    """Builds the archive to the side, renames it, then removes the oldest beyond KEPT, of other JDKs and jars.
+    """Builds the archive in a side folder, renames it, then removes the oldest beyond KEPT, of other JDKs and jars.
 
     Raises OSError, SubprocessError or ValueError.
     """
@@ -180,7 +185,8 @@ def prune(place: Path) -> None:
 
 
 def _launcher_command(java: Path, spark: Path, env: Mapping[str, str]) -> list[str]:
-    """What Spark's launcher would run for a client-mode driver: its argv up to, and without, SparkSubmit's class."""
+    """Returns the argv that Spark's launcher would run for a client-mode driver, up to, and without, SparkSubmit's
+    class."""
     script = '. "$SPARK_HOME/bin/load-spark-env.sh"; exec "$0" -cp "$SPARK_HOME/jars/*" "$@"'
     argv = ["bash", "-c", script, str(java), "org.apache.spark.launcher.Main", SUBMIT_CLASS]
     argv += ["--master", "local[1]", "app.py"]
@@ -194,7 +200,7 @@ def _launcher_command(java: Path, spark: Path, env: Mapping[str, str]) -> list[s
 
 
 def train() -> None:
-    """Loads the classes a run of ours needs: an RDD through Python workers, Arrow both ways, Parquet, a little SQL."""
+    """Loads the classes that our runs need: an RDD through Python workers, Arrow both ways, Parquet, a little SQL."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName("conduit-class-data").getOrCreate()

@@ -1,12 +1,13 @@
 """Jobs on a Spark Connect server that runs already: no JVM is started, and its Python workers are warm.
 
 Sessions are found again, not stored: their ids are made of the installation, the pipeline, the user's code and a number
-that is counted up where the server has closed a session (an hour idle by default). Each session has Python workers of
-its own, so a pipeline's nodes share one; whatever uses SQL has one of its node's own, because a session has one set of
-views and settings. New code is a new session, or warm workers would go on with the old one.
+that is counted up if the server has closed a session (an hour idle by default). Each session has Python workers of its
+own, so the nodes of a pipeline share one; a node that uses SQL has a session of its own, because a session has one set
+of views and settings. New code gets a new session, or warm workers would go on with the old code.
 
-A job bears its node's name as a tag. A driver that was killed leaves its job running at the server: the first job of
-the next one, which has the lease by then, interrupts it. What it did meanwhile is fenced as ever (invariant 4).
+A job has its node's name as a tag. A driver that was killed leaves its job running at the server: the next driver,
+which has the lease by then, interrupts it before its first job. The fencing token protects against whatever the old job
+did meanwhile (invariant 4).
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ if TYPE_CHECKING:
 USER = "conduit"
 NAMESPACE = uuid.UUID("6f0e4d0e-6d0c-5d9c-8f57-0a4d5b8f7c11")
 RETRIES = {"max_retries": 6, "initial_backoff": 100, "backoff_multiplier": 2.0, "max_backoff": 1600}
-"""Of a call to a server that does not answer: 4.7 s in all (by default 614 s); then the attempt ends."""
+"""Retries of a call to a server that does not answer: 4.7 s in all (by default 614 s); then the attempt ends."""
 CLOSED = ("SESSION_CLOSED", "SESSION_NOT_FOUND", "SESSION_CHANGED")
 LOST = (*CLOSED, "OPERATION_NOT_FOUND", "OPERATION_ABANDONED", "RESPONSE_ALREADY_RECEIVED")
-"""What a server says that has forgotten what it was doing."""
+"""Errors of a server that has forgotten the session or the job."""
 
 
 class ConnectExecutors:
-    """See `session.Executors`. Raises SparkLost where the server is gone or has forgotten the session."""
+    """Executors of a Connect server, see `session.Executors`. Raises SparkLost if the server is gone or has forgotten
+    the session."""
 
     def __init__(self, url: str, pipeline: str, node: str) -> None:
         self.address, self.pipeline, self.node = Address.parse(url), pipeline, node or "unnamed"
@@ -66,7 +68,7 @@ class ConnectExecutors:
     def warm(self) -> None:
         from conduit_tasks.spark.session import nothing
 
-        # Not as this node's: the run before may be at work under the node's lease still, and is not interrupted.
+        # Without this node's tag: the run before may still work under the node's lease, and is not interrupted.
         with self._speaking():
             _run(self._session(""), _Pieces(nothing, [0], None))
 
@@ -81,9 +83,9 @@ class ConnectExecutors:
         try:
             for spark in list(self._sessions.values()):
                 spark.interruptTag(self.node)
-        except Exception:  # noqa: BLE001 - the server is gone, and with it the workers: nobody knows since when
+        except Exception:  # noqa: BLE001 - the server is gone, and so are the workers: nobody knows since when
             return False
-        # A job of SQL has no worker of ours that could be watched, and workers elsewhere cannot be.
+        # An SQL job has no worker of ours to watch, and workers on other machines cannot be watched.
         if self._lock is None or len(self._sessions) > 1:
             return False
         while not _nobody_at(self._lock):
@@ -93,7 +95,7 @@ class ConnectExecutors:
         return True
 
     def close(self) -> bool:
-        """Leaves the sessions as they are; by itself Spark's client would speak with the server again at the exit."""
+        """Closes the clients and leaves the sessions; otherwise Spark's client would call the server at the exit."""
         for spark in self._sessions.values():
             spark.client.close()
         return True
@@ -110,7 +112,7 @@ class ConnectExecutors:
         SparkSession._active_session.session = None
 
     def lost(self, error: Exception) -> ConduitError | None:
-        """What an error of Spark's says of the server, where it is about the server and not about the work."""
+        """Returns the error to raise if Spark's error is about the server; None if it is about the work."""
         if _refused(error):
             return ConfigError(
                 f"the Spark Connect server at {self.address} does not take the token: give it as the password of the "
@@ -125,7 +127,7 @@ class ConnectExecutors:
         )
 
     def _begin(self, spark: Any) -> None:
-        """Interrupts what a predecessor left, once per session, and marks this thread's jobs as this node's."""
+        """Interrupts the jobs that a predecessor left, once per session, and tags this thread's jobs with the node."""
         if spark.session_id not in self._cleared:
             spark.interruptTag(self.node)
             self._cleared.add(spark.session_id)
@@ -149,18 +151,18 @@ class ConnectExecutors:
             elif code is not None:
                 # The same file again changes nothing at the server.
                 spark.addArtifacts(str(code), pyfile=True)
-        # What spark-submit would be given as spark.sql.* (PYSPARK_REMOTE_INIT_CONF_0), as Spark's own builder does.
+        # Applies spark.sql.* settings (PYSPARK_REMOTE_INIT_CONF_0), as Spark's own builder does.
         type(spark).builder._apply_options(spark)
         # The server's cores are shared fairly between pipelines (spark.scheduler.mode=FAIR).
         spark.conf.set("spark.scheduler.pool", self.pipeline or "conduit")
         if not part:
-            # Pieces are one stage: there is nothing to adapt, and looking costs each job some milliseconds.
+            # Pieces are one stage: there is nothing to adapt, and trying costs each job some milliseconds.
             spark.conf.set("spark.sql.adaptive.enabled", "false")
         return spark
 
     def _connect(self, names: str, number: int) -> Any:
-        """A session that lives, or None where the server has closed it."""
-        # PySpark's functions look here for which of their two sides is meant.
+        """Returns a live session, or None if the server has closed it."""
+        # By this variable PySpark's functions choose between their two implementations.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         from pyspark.errors import PySparkException
         from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -170,8 +172,8 @@ class ConnectExecutors:
         spark = SparkSession(connection=self.address.channel(USER, own))
         spark.client.set_retry_policies([DefaultPolicy(**RETRIES)])  # type: ignore[arg-type]
         if self.address.loopback:
-            # Only the server's end breaks a connection here: answers are not kept to be asked for again, which saves
-            # calls that take 8 ms of 52 a job, and half of the client's CPU.
+            # On this machine a connection breaks only if the server ends, so the server need not keep answers for a
+            # reconnect. That saves calls that take 8 ms of 52 a job, and half of the client's CPU.
             spark.client.disable_reattachable_execute()
         try:
             spark.conf.get("spark.master")
@@ -185,7 +187,7 @@ class ConnectExecutors:
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
-        """Tells what becomes of the server apart from what becomes of the work."""
+        """Turns errors of Spark that are about the server, not about the work, into ours."""
         from pyspark.errors import PySparkException
 
         try:
@@ -203,7 +205,7 @@ def _run(spark: Any, work: _Pieces) -> list[Any]:
 
 
 def warm(url: str) -> None:
-    """Runs a small job in a session of no pipeline's, and closes it."""
+    """Runs a small job in a session that belongs to no pipeline, and closes the session."""
     executors = ConnectExecutors(url, "", "warm")
     try:
         executors.run_all(abs, [-1, -2])
@@ -212,8 +214,9 @@ def warm(url: str) -> None:
 
 
 def first_open(connect: Callable[[int], Any]) -> Any:
-    """What `connect` gives for the lowest number that it gives something for, where closed ones precede open ones:
-    looked for in steps that double, then by halving."""
+    """Returns the result of `connect` for the lowest number for which it is not None. Closed sessions have lower
+    numbers than open ones, so the number is searched in steps that double, then by bisection. Raises SparkLost if there
+    is none."""
     if (found := connect(0)) is not None:
         return found
     low, high = 0, 1
@@ -232,7 +235,7 @@ def first_open(connect: Callable[[int], Any]) -> Any:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """What a Python worker does for one task: its pieces, each answered with a pickle; picklable."""
+    """Work of a Python worker for one task: answers each of its pieces with a pickle; picklable itself."""
 
     function: Callable[[Any], Any]
     pieces: list[Any]
@@ -252,7 +255,7 @@ class _Pieces:
 
 
 def _answers(table: pa.Table, count: int) -> list[Any]:
-    """In the order of the pieces. Raises InvariantBroken where they are not each there once."""
+    """Returns the answers in the order of the pieces. Raises InvariantBroken unless each is there exactly once."""
     from pyspark import cloudpickle
 
     answers = dict(zip(table.column("piece").to_pylist(), table.column("answer").to_pylist()))
@@ -262,14 +265,15 @@ def _answers(table: pa.Table, count: int) -> list[Any]:
     for piece in range(count):
         answer, lines = cloudpickle.loads(answers[piece])
         made.append(answer)
-        # The worker's stderr is the server's log; the task's log has them, too.
+        # The worker's stderr goes to the server's log; this copies its lines to the task's log.
         sys.stderr.writelines(f"{line}\n" for line in lines)
     return made
 
 
 @contextmanager
 def _at(lock: str | None) -> Iterator[None]:
-    """Shows that somebody is at work, for as long as this process lives (its children hold it, too)."""
+    """Holds a shared lock on the file while the block runs, which shows that a worker is at work; children of the
+    process hold it, too."""
     if lock is None:
         yield
         return
@@ -282,7 +286,7 @@ def _at(lock: str | None) -> Iterator[None]:
 
 
 def _at_work(pipeline: str, node: str) -> Path:
-    """The file that this node's workers on this machine have a lock on."""
+    """Returns the file on which this node's workers on this machine hold a lock."""
     folder = settings().home.resolve() / ".conduit" / "at-work"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / hashlib.sha256(f"{pipeline}\0{node}".encode()).hexdigest()[:32]
@@ -300,7 +304,7 @@ def _nobody_at(lock: Path) -> bool:
 
 
 def _installation() -> str:
-    """Tells installations apart that share a server; no login is in it."""
+    """Returns a text that distinguishes installations that share a server; it contains no login."""
     own = settings()
     where = urlsplit(own.redis_url)
     broker = f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
@@ -308,7 +312,7 @@ def _installation() -> str:
 
 
 def _gone(error: Any) -> bool:
-    """Whether this is about the server, not about the work."""
+    """Returns whether an error is about the server, not about the work."""
     code = error.getGrpcStatusCode() if hasattr(error, "getGrpcStatusCode") else None
     return getattr(code, "name", "") == "UNAVAILABLE" or any(word in str(error) for word in LOST)
 

@@ -1,7 +1,7 @@
-"""What Python workers of our own Connect server are forked from: PySpark's daemon, with what they need already loaded.
+"""PySpark's daemon with modules loaded beforehand: the Python workers of our own Connect server are forked from it.
 
-Otherwise each worker loads Arrow, pandas (Arrow asks for it with its first array) and this package for itself, over a
-second of its first job. Nothing here opens a connection or starts a thread of Python's.
+Otherwise each worker loads Arrow, pandas (Arrow asks for it with its first array) and this package for itself, which
+takes over a second of its first job. Nothing here opens a connection or starts a thread of Python's.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ MODULES = (
 
 
 FIRST = "500"
-"""`oom_score_adj` of workers: if memory runs out, Linux ends the worker that has most of it. One job fails, and is
-tried again; the server would take the jobs of all pipelines with it."""
+"""`oom_score_adj` of workers: if memory runs out, Linux ends the worker that uses most of it. Then one job fails and is
+retried; the end of the server would fail the jobs of all pipelines."""
 
 
 def main() -> None:
-    """Loads them, then does as `python -m pyspark.daemon`."""
+    """Loads MODULES, then runs PySpark's daemon, as `python -m pyspark.daemon` does."""
     with suppress(OSError):  # not Linux, or a container that has set it higher
         Path("/proc/self/oom_score_adj").write_text(FIRST)
     prefer_installed()
     for name in MODULES:
         try:
             import_module(name)
-        except ImportError:  # left to the worker that needs it, which then says so
+        except ImportError:  # the worker that needs the module reports it
             continue
     from pyspark import daemon
 
-    # A worker collects its garbage after every task, which takes 70 % of a short one's time if it looks through all of
-    # this each time.
+    # A worker collects its garbage after every task. If that goes through all these modules each time, it takes 70 % of
+    # a short task's time.
     gc.freeze()
     daemon.manager()
 

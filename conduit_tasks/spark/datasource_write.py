@@ -1,4 +1,4 @@
-"""Writing a frame through a destination, without a pipeline: at least once (docs/spark.md)."""
+"""Writer of a frame to a destination, without a pipeline: at least once (docs/spark.md)."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from conduit_tasks.record.record import Record
 
 SENDS = Delivery(retry=4, backoff_delay=0.2, timeout=30.0)
-"""How records are sent: five attempts, then the task fails."""
+"""Delivery settings: five attempts per record, then the task fails."""
 AT_ONCE = 64
-"""Sends on their way per task."""
+"""Sends per task that are under way at once."""
 
 
 @dataclass
 class RecordWriter(DataSourceArrowWriter):
-    """Writes one task's rows: see `records_of` for what they become."""
+    """Writer of one task's rows; `records_of` makes records of them."""
 
     connector: str
     options: dict[str, str]
     home: Settings
     run: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Of one write, the same in every attempt of its tasks: a part of the records' ids."""
+    """Id of one write, the same in every attempt of its tasks: a part of the records' ids."""
 
     def __post_init__(self) -> None:
         registry.destination_class(self.connector)(self.options)
@@ -60,13 +60,13 @@ class RecordWriter(DataSourceArrowWriter):
             return Message()
         goes_back = destination.effectively_once and not destination.keeps_index
         if partition and goes_back and not destination.idempotent(self.options):
-            # It goes back to its state: a second writer would cut away what the first one wrote.
+            # The destination goes back to its state: a second writer would cut off the first one's output.
             raise ConfigError(f"conduit_{self.connector} is written by one task: use frame.coalesce(1)")
         _write_all(destination, batches)
         return Message()
 
     def _records(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[list[Record]]:
-        """Without empty ones; rows that have no position are numbered."""
+        """Yields the records of each batch that has some; rows without a position get a number as their position."""
         n = 0
         for batch in batches:
             records = records_of(batch, self.run)
@@ -119,7 +119,7 @@ def _write_all(destination: BatchDestination, batches: Iterator[list[Record]]) -
                 state = destination.write(rows)
                 first += len(part)
         if first:
-            # What the engine does once the state is confirmed: from now on it is not cut back.
+            # As the engine does once the state is confirmed: from now on the output is not cut back.
             destination.open(state)
     finally:
         destination.close()

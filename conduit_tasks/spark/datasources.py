@@ -7,8 +7,8 @@ frame.write.format("conduit_http").mode("append").option("url", "http://localhos
 ```
 
 A read is one plan without a limit, a partition per slice; nothing is acked. A stream acks what Spark has committed. A
-write is at least once: Spark repeats a task that failed from its beginning. What a pipeline adds (cursors, order, dead
-letters) is not there.
+write is at least once: Spark repeats a failed task from its beginning. Features of a pipeline (cursors, order, dead
+letters) are missing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 PREFIX = "conduit_"
 STREAM_RECORDS = 500_000
-"""Records of a stream's micro-batch, by default; option `max-records`."""
+"""Records at most of a stream's micro-batch, by default; option `max-records`."""
 
 
 def register(spark: Any) -> list[str]:
-    """Makes every connector that can be loaded a format `conduit_<name>` of this session; returns their names. Not
-    those that are formats of Spark's already."""
+    """Registers every connector that can be loaded as a format `conduit_<name>` of this session, except connectors that
+    are formats of Spark's already; returns the names of the formats."""
     made = []
     for name, found in registry.known().items():
         if found.error or any(getattr(cls, "in_driver", False) for cls in (found.source, found.destination)):
@@ -51,11 +51,11 @@ def register(spark: Any) -> list[str]:
 
 
 class ConduitDataSource(DataSource):
-    """One connector; a subclass per name is made by `register`."""
+    """Data source of one connector; `register` makes a subclass per connector."""
 
     connector: ClassVar[str]
     home: ClassVar[Settings]
-    """The settings of who registered it: an executor's environment is its worker's."""
+    """Settings of the process that registered it: the environment of an executor is that of its worker."""
 
     @classmethod
     def name(cls) -> str:
@@ -89,7 +89,7 @@ class ConduitDataSource(DataSource):
 
 
 def as_settings(spec: Spec, options: Mapping[str, str]) -> dict[str, str]:
-    """Spark hands over option names in small letters; those of the connector get their own spelling back."""
+    """Restores the connector's spelling of its option names, which Spark hands over in lower case."""
     spelled = {name.lower(): name for option in spec.options for name in (option.name, option.conduit) if name}
     prefixes = {n[:-1].lower(): n[:-1] for n in spelled.values() if n.endswith("*")}
     out = {}
@@ -100,19 +100,19 @@ def as_settings(spec: Spec, options: Mapping[str, str]) -> dict[str, str]:
 
 
 class SlicePartition(InputPartition):
-    """One slice."""
+    """Partition of one slice."""
 
 
 @dataclass
 class SliceReader(DataSourceReader):
-    """Plans in a process of the driver, reads in executors."""
+    """Reader that plans in a process of the driver and reads in executors."""
 
     connector: str
     options: dict[str, str]
     home: Settings
     name: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Whose place it is that a source keeps by itself (a consumer group's): nobody else's, or what one has acked would
-    be left out by all."""
+    """Name under which a source keeps a position by itself (a consumer group's). It is unique: otherwise records that
+    one query has acked would be left out by all."""
 
     def __post_init__(self) -> None:
         self._source()
@@ -146,7 +146,7 @@ class SliceReader(DataSourceReader):
         self.home.use()
         slice: Slice | None = partition.value
         if slice is None:
-            return  # Spark asks once where there is no partition.
+            return  # Spark calls this once if there is no partition.
         source = self._source()
         try:
             shared = source.metadata(slice)
@@ -158,9 +158,9 @@ class SliceReader(DataSourceReader):
 
 @dataclass
 class SliceStream(DataSourceStreamReader):
-    """Reads on and on. An offset holds the position and the slices that lead there, so that boundaries are durable in
-    Spark's checkpoint before anything is read (invariant 3), and the query's own name (`SliceReader.name`; checkpoints
-    from before it have none); the source is acked when Spark has committed them."""
+    """Reader of a stream. An offset holds the position, the slices that lead to it, so that boundaries are durable in
+    Spark's checkpoint before anything is read (invariant 3), and the query's own name (`SliceReader.name`; older
+    checkpoints have none). The source is acked when Spark has committed the offset."""
 
     connector: str
     options: dict[str, str]

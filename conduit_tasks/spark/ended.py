@@ -1,7 +1,7 @@
-"""A driver that is asked to end (SIGTERM) ends in good order: its executors stop, then its lease is given up.
+"""Orderly end of a driver after SIGTERM: its executors stop, then it gives up its lease.
 
-What was confirmed stays; the next attempt goes on from there, at once. Only where executors may still be at work (the
-JVM ended with it, or they do not stop in time) the lease is left to lapse, as after a SIGKILL.
+Confirmed records stay confirmed, and the next attempt goes on from there at once. Only if executors may still be at
+work (the JVM ended as well, or they do not stop in time) the lease is left to lapse, as after a SIGKILL.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 from conduit_tasks.errors import Terminated
 
 HALT = 10.0
-"""Seconds in which tasks that are cancelled must have ended; Spark kills a Python worker after four."""
+"""Seconds in which cancelled tasks must have ended; Spark kills a Python worker after four."""
 ENDED = 143
 """Exit code of a driver that was asked to end."""
 
 
 class _Halting:
-    """What is known of the one time that this process is asked to end."""
+    """State of this process's end, which is asked for once."""
 
     thread: threading.Thread | None = None
     halted = False
     in_job = False
 
     def begin(self) -> None:
-        # A thread of its own speaks to the JVM over a connection of its own: this one may be in the middle of a call.
+        # A new thread calls the JVM over a connection of its own: this thread may be in the middle of a call.
         self.thread = threading.Thread(target=self._run, name="halt", daemon=True)
         self.thread.start()
 
@@ -39,11 +39,11 @@ class _Halting:
         session = sys.modules.get("conduit_tasks.spark.session")
         self.halted = session is None or session.halt(HALT)
         if self.in_job and not self.halted:
-            time.sleep(1.0)  # a JVM that is gone is noticed by who waits for it
+            time.sleep(1.0)  # if the JVM is gone, the thread that waits for it notices that first
             os._exit(ENDED)
 
     def end(self) -> None:
-        """Raises Terminated once it is known whether anything is still at work."""
+        """Raises Terminated, once it is known whether anything is still at work, if an end was asked for."""
         if self.thread is not None:
             self.thread.join(HALT + 1)
             raise Terminated(busy=not self.halted)
@@ -54,7 +54,7 @@ _halting = _Halting()
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Raises Terminated in the block where SIGTERM comes; a second one changes nothing. Main thread only."""
+    """Raises Terminated in the block when SIGTERM comes; a second one changes nothing. Main thread only."""
 
     def asked(number: int, frame: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -70,15 +70,15 @@ def ending_in_order() -> Iterator[None]:
 
 
 def going_on() -> None:
-    """Before a job is given to Spark, which may take long to be there. Raises Terminated where this process has been
-    asked to end meanwhile."""
+    """Raises Terminated if this process was asked to end. Called before a job is given to Spark, which may take long to
+    start."""
     _halting.end()
 
 
 @contextmanager
 def job() -> Iterator[None]:
-    """Around a job of Spark's: asked to end meanwhile, it is cancelled, and Terminated raised once its call is over. To
-    leave the call before its answer would give that answer to the next call."""
+    """Surrounds a Spark job. If the process is asked to end meanwhile, the job is cancelled, and Terminated is raised
+    once its call has returned: if the call were left before its answer, the next call would get that answer."""
     _halting.in_job = True
     try:
         yield

@@ -1,4 +1,4 @@
-"""Records as the rows of a frame, and rows as records (docs/spark.md)."""
+"""Conversion of records to the rows of a frame, and of rows to records (docs/spark.md)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SCHEMA = StructType(
         StructField("after", BinaryType()),
     ]
 )
-"""Of every frame that is read. Data are raw bytes, or JSON text of an object."""
+"""Schema of every frame that is read. Data are raw bytes, or JSON text of an object."""
 
 
 def shown(batch: pa.RecordBatch, shared: Mapping[str, str]) -> pa.RecordBatch:
-    """A READ_SCHEMA batch with the columns of SCHEMA."""
+    """Converts a READ_SCHEMA batch to the columns of SCHEMA."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -50,8 +50,9 @@ def shown(batch: pa.RecordBatch, shared: Mapping[str, str]) -> pa.RecordBatch:
 
 
 def records_of(batch: pa.RecordBatch, run: str) -> list[Record]:
-    """Rows with columns of SCHEMA (`after` or `before` among them) are records: data that are an object, or JSON text
-    of one, are structured, the rest raw. Rows of any other frame become the structured `after` of a record each."""
+    """Converts rows to records. Rows with columns of SCHEMA (`after` or `before` among them) are records: an object, or
+    JSON text of one, becomes structured data, other data raw. A row of any other frame becomes the structured `after`
+    of a record. Raises ConfigError for an unknown operation."""
     from conduit_tasks.record.record import OPERATIONS, Origin, Record
 
     known = SCHEMA.names
@@ -96,7 +97,7 @@ def _data(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """JSON values of what Arrow gives: decimals and bytes as text, dates as ISO 8601."""
+    """Converts Arrow's values to JSON values: decimals and bytes as text, dates as ISO 8601."""
     from conduit_tasks.record import jsons
 
     def text(other: Any) -> str:

@@ -1,8 +1,9 @@
-"""The JVM of a driver that is there before it: Spark's gateway for Python, by the command line of a submit.
+"""The JVM of a driver whose Python process exists before it: Spark's gateway for Python, by a submit's command line.
 
-`spark-submit app.py` starts a JVM, and that a Python. Where the driver's process was forked from its task it is the
-other way round, as PySpark itself does outside of `spark-submit`: told `pyspark-shell` in place of an application,
-SparkSubmit writes into a file where it listens, and ends with its standard input, so with the driver however that ends.
+`spark-submit app.py` starts a JVM, which starts a Python. If the driver's process was forked from its task, the Python
+starts the JVM, as PySpark itself does outside of `spark-submit`: with `pyspark-shell` in place of an application,
+SparkSubmit writes the port at which it listens into a file, and ends when its standard input does, so with the driver,
+however that ends.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from conduit_tasks.errors import SparkLost
 from conduit_tasks.spark.ended import going_on
 
 SHELL = "pyspark-shell"
-"""What a submit is given for an application."""
+"""Word that a submit gets in place of an application."""
 SAID = "_PYSPARK_DRIVER_CONN_INFO_PATH"
-"""Spark's variable for the file that its gateway writes, beside which it writes it."""
+"""Spark's environment variable with the path of the file that its gateway writes."""
 START = 600.0
-"""Seconds that a JVM has until it listens."""
+"""Seconds at most until a JVM listens."""
 END = 60.0
-"""Seconds that it has to end after its driver's last job; it is left to itself then."""
+"""Seconds to wait for the JVM's end after its driver's last job; then it is left to itself."""
 _LOOK = 0.01
 
 
@@ -36,7 +37,7 @@ _LOOK = 0.01
 class _Jvm:
     process: subprocess.Popen[bytes]
     said: Path
-    """The file with its port, 4 bytes, and the secret that it lets in, after 4 bytes of its length."""
+    """File with the JVM's port (4 bytes), the length of its secret (4 bytes), and the secret."""
 
 
 _jvm: _Jvm | None = None
@@ -44,15 +45,16 @@ _jvm: _Jvm | None = None
 
 @contextmanager
 def told_in_folder() -> Iterator[dict[str, str]]:
-    """For who starts the driver, around all of it: what it needs of environment, where a folder of ours is for SAID.
-    A driver that is killed, or that ends before its first job, leaves nothing behind."""
+    """Yields the environment that a driver needs: SAID, with a path in a temporary folder. The process that starts the
+    driver keeps the folder until the driver has ended, so a driver that is killed, or that ends before its first job,
+    leaves nothing behind."""
     with tempfile.TemporaryDirectory(prefix="conduit-jvm-", ignore_cleanup_errors=True) as folder:
         yield {SAID: str(Path(folder) / "said")}
 
 
 def begin(command: Sequence[str]) -> None:
-    """Starts it with this process's environment, which has SAID, and output; `command` ends with SHELL, and arguments
-    to be shown."""
+    """Starts the JVM with this process's output and its environment, which has SAID; `command` ends with SHELL, and
+    arguments that lists of processes show."""
     global _jvm  # noqa: PLW0603 - one per process
     said = Path(os.environ[SAID])
     environment = {**os.environ, "SPARK_CONNECT_MODE": "0"}
@@ -62,9 +64,9 @@ def begin(command: Sequence[str]) -> None:
 
 
 def connect() -> None:
-    """Says where it is to PySpark, once it listens; nothing where this process began none.
+    """Waits until the JVM listens, and passes port and secret to PySpark; does nothing if this process started none.
 
-    Raises Terminated; SparkLost where it does not listen in time; SystemExit with its exit code where it has ended.
+    Raises Terminated; SparkLost if it does not listen in time; SystemExit with its exit code if it has ended.
     """
     global _jvm  # noqa: PLW0603
     if _jvm is None:
@@ -95,7 +97,8 @@ def _end(jvm: _Jvm) -> None:
 
 
 def _quiet() -> None:
-    """From here on nobody reads what PySpark's threads say of connections that end with the JVM. It has its own."""
+    """Discards this process's stderr: PySpark's threads would report connections that end with the JVM. The JVM has a
+    stderr of its own."""
     sys.stderr.flush()
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)

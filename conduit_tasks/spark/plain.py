@@ -1,6 +1,6 @@
-"""Jobs in a Spark context of this process's own: the one place that creates it.
+"""Jobs in a Spark context of this process's own: the only module that creates one.
 
-A plain `SparkContext` is enough for Arrow passes in executors; the SQL session is built only where a frame
+A plain `SparkContext` is enough for Arrow passes in executors; the SQL session is built only if a frame
 processor or a Spark-format connector needs it (it costs about two CPU seconds).
 """
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _shipped: str | None = None
-"""The application whose executors have the user's code."""
+"""Id of the application whose executors have the user's code."""
 
 
 def context() -> SparkContext:
-    """The running SparkContext, created on first use from what spark-submit passed; then `include` is shipped."""
+    """Returns the SparkContext, created on first use from spark-submit's settings; then `include` is shipped."""
     from pyspark import SparkConf, SparkContext
 
     from conduit_tasks.spark import jvm
@@ -32,7 +32,7 @@ def context() -> SparkContext:
 
     global _shipped  # noqa: PLW0603 - one context per process
     jvm.connect()
-    # Only the JVM knows what spark-submit passed: a SparkConf made before there is one would hide its master.
+    # Only the JVM knows the settings of spark-submit: a SparkConf made before the JVM is there would hide its master.
     SparkContext._ensure_initialized()
     sc = SparkContext.getOrCreate(SparkConf().setIfMissing("spark.master", "local[*]"))
     sc.setLogLevel("WARN")
@@ -43,7 +43,7 @@ def context() -> SparkContext:
 
 
 class PlainExecutors:
-    """See `session.Executors`."""
+    """Executors of this process's own context, see `session.Executors`."""
 
     def run_all(self, function: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
         sc = context()
@@ -62,7 +62,7 @@ class PlainExecutors:
         return SparkSession.builder.getOrCreate()
 
     def lost(self, error: Exception) -> ConduitError | None:
-        return None  # a context of one's own ends with its driver
+        return None  # the context ends with its driver
 
     def close(self) -> bool:
         return False  # the JVM ends with the interpreter
@@ -70,7 +70,7 @@ class PlainExecutors:
     def halt(self, seconds: float) -> bool:
         pyspark = sys.modules.get("pyspark")
         sc = pyspark.SparkContext._active_spark_context if pyspark else None
-        # One that is being made is known already, and has no JVM's yet; `run_all` looks once it has.
+        # A context that is being made is listed already, but has no JVM context yet; then `run_all` checks by itself.
         if sc is None or getattr(sc, "_jsc", None) is None:
             return True
         deadline = time.monotonic() + seconds

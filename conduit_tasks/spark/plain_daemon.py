@@ -1,6 +1,6 @@
-"""What Python workers of a driver on this machine are forked from: PySpark's daemon, from where PySpark is installed.
+"""The installed PySpark's daemon: the Python workers of a driver on this machine are forked from it.
 
-It loads nothing beforehand, as it lives for one node of one run; `daemon` is that of a server that stays.
+It loads nothing beforehand, as it lives for one node of one run; `daemon` is the one for a server that stays.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from conduit_tasks.spark.installed import prefer_installed
 
 
 def main() -> None:
-    """Does as `python -m pyspark.daemon`."""
+    """Runs PySpark's daemon, as `python -m pyspark.daemon` does."""
     prefer_installed()
     from pyspark import daemon
 

@@ -1,7 +1,7 @@
 """The address of a Spark Connect server: `sc://host:port/;name=value`, as Spark writes it, with the token kept apart.
 
-The token is never in an address that is handed on, so it is in no command line: it goes by the environment, where
-Spark itself looks for it. This module is light; Airflow's processes use it.
+The token is never in an address that is handed on, so it is in no command line: it is passed in the environment, from
+which Spark itself reads it. This module is light; Airflow's processes use it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
 REMOTE = "SPARK_REMOTE"
-"""Environment variable of Spark's own that holds the address."""
+"""Spark's own environment variable with the address."""
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of Spark's variable
 PORT = 15002
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -26,7 +26,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens. `params` without the token: `use_ssl`, `user_id`, headers a gateway wants."""
+    """Address of a server. `params`, without the token: `use_ssl`, `user_id`, headers that a gateway needs."""
 
     host: str
     port: int = PORT
@@ -35,7 +35,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Raises ConfigError where it is no such address."""
+        """Parses an address. Raises ConfigError if it is not valid."""
         where, _, rest = url.partition("/;")
         try:
             parts = urlsplit(where)
@@ -57,20 +57,20 @@ class Address:
 
     @property
     def target(self) -> str:
-        """`host:port`, as gRPC wants it."""
+        """`host:port`, as gRPC needs it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        """Without the token."""
+        """Returns the address without the token."""
         rest = ";".join(f"{name}={quote(value)}" for name, value in sorted(self.params.items()))
         return f"sc://{self.target}" + (f"/;{rest}" if rest else "")
 
     def environment(self) -> dict[str, str]:
-        """What a process needs that is to work there."""
+        """Returns the environment variables of a process that is to use this server."""
         return {REMOTE: str(self), **({TOKEN: self.token} if self.token else {})}
 
     def listens(self, seconds: float = 2.0) -> bool:
-        """Whether somebody takes connections there."""
+        """Returns whether a server accepts connections at this address."""
         try:
             socket.create_connection((self.host, self.port), seconds).close()
         except OSError:
@@ -78,8 +78,8 @@ class Address:
         return True
 
     def channel(self, user: str, session: str) -> DefaultChannelBuilder:
-        """How Spark's client speaks with it. With `use_ssl=false` the token goes over the wire as it is: for networks
-        that only the stack's own parts are on. By itself Spark's client would insist on TLS."""
+        """Returns the channel of Spark's client to this server. With `use_ssl=false` the token is sent unencrypted: for
+        networks that only the stack's own parts use. By default Spark's client would insist on TLS."""
         from pyspark.sql.connect.client import DefaultChannelBuilder
 
         token = self.token or os.environ.get(TOKEN, "")

@@ -1,8 +1,8 @@
 """A Spark Connect server of one's own: `python -m conduit_tasks.spark.server --port 15002`.
 
-Started by Spark's own submit, with the class-data archive where there is one, on loopback unless told otherwise; its
-token comes by the environment. It is started again when it ends, at the same address, with growing pauses; so is one
-that stands still and answers nobody. SIGTERM ends both.
+It is started by Spark's own submit, with the class-data archive if there is one, on loopback by default; its token
+comes from the environment. If it ends, it is started again at the same address, with growing pauses; so is a server
+that hangs and answers nobody. SIGTERM ends this process and the server.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ log = logging.getLogger(__name__)
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 MEMORY_VARIABLE = "CONDUIT_SPARK_CONNECT_MEMORY"
 MEMORY = "1g"
-"""Of the JVM's heap. Rows pass through Python workers, which have memory of their own."""
+"""Size of the JVM's heap. Rows pass through Python workers, which have memory of their own."""
 PAUSES = (0.0, 1.0, 2.0, 5.0, 10.0)
-"""Seconds before it is started again; the first again once it lived for LIVED."""
+"""Seconds before the first, second, … new start in a row; the first again after a server that lived for LIVED."""
 LIVED = 60.0
 START = 60.0
-"""Seconds in which it must listen, and have run its first job."""
+"""Seconds in which the server must listen; and seconds in which it must have run its first job."""
 GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 SILENT = 60.0
-"""Seconds without an answer after which a server that has answered before is ended and started again."""
+"""Seconds without an answer after which a server that has answered before is killed and started again."""
 
 CONF = {
     # Pipelines share the cores, each has a pool of its own.
@@ -45,9 +45,9 @@ CONF = {
     "spark.python.daemon.module": "conduit_tasks.spark.daemon",
     # An idle session costs little, and a new one seconds.
     "spark.connect.session.manager.defaultSessionTimeout": "24h",
-    # A job whose driver was killed: the next attempt interrupts it, this is for those that have none.
+    # A job whose driver was killed: the next attempt interrupts it; this timeout is for jobs without a next attempt.
     "spark.connect.execute.manager.detachedTimeout": "60s",
-    # It lives for months: what is kept of jobs that are done is bounded.
+    # The server lives for months, so the history of its jobs is bounded.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "1000",
@@ -58,9 +58,9 @@ CONF = {
 
 
 def command(home: Path, host: str, port: int, master: str) -> tuple[list[str], dict[str, str]]:
-    """The server's argv and what is added to its environment. `include/spark-defaults.conf` wins over CONF.
+    """Returns the server's argv and the additions to its environment. `include/spark-defaults.conf` wins over CONF.
 
-    Raises ConfigError where that file cannot be read.
+    Raises ConfigError if that file cannot be read.
     """
     memory = os.environ.get(MEMORY_VARIABLE) or MEMORY
     own = {**CONF, "spark.driver.memory": memory}
@@ -73,7 +73,7 @@ def command(home: Path, host: str, port: int, master: str) -> tuple[list[str], d
 
 
 def serve(host: str, port: int, master: str, silent: float = SILENT) -> int:
-    """Runs a server, and another one where it ends or answers nobody for `silent` seconds, until SIGTERM."""
+    """Runs a server until SIGTERM, and starts another one if it ends or answers nobody for `silent` seconds."""
     home = settings().home.resolve()
     argv, environment = command(home, host, port, master)
     child: subprocess.Popen[bytes] | None = None
@@ -108,7 +108,7 @@ def serve(host: str, port: int, master: str, silent: float = SILENT) -> int:
 
 
 def _warm(child: subprocess.Popen[bytes], host: str, port: int) -> None:
-    """Has the new server run a first small job, so that the first real one finds its classes loaded and compiled."""
+    """Runs a first small job on the new server, so that the first real job finds its classes loaded and compiled."""
     address = _reached(host, port)
     deadline = time.monotonic() + START
     while not address.listens():
@@ -123,13 +123,13 @@ def _warm(child: subprocess.Popen[bytes], host: str, port: int) -> None:
 
 
 def _reached(host: str, port: int) -> Address:
-    """Where a server that listens at `host` is reached from here."""
+    """Returns the address by which this machine reaches a server that listens at `host`."""
     return Address("localhost" if host in ("127.0.0.1", "0.0.0.0", "::", "::1") else host, port)  # noqa: S104
 
 
 def _watch(child: subprocess.Popen[bytes], address: Address, silent: float) -> None:
-    """Kills a server that has answered once and then nobody for `silent` seconds: it is full or stands still, and
-    whoever works there would wait for it."""
+    """Kills a server that has answered once and then nobody for `silent` seconds: it is overloaded or hangs, and its
+    clients would wait for it."""
     answered = 0.0
     while child.poll() is None:
         if answers(address, silent / 4):
@@ -142,7 +142,7 @@ def _watch(child: subprocess.Popen[bytes], address: Address, silent: float) -> N
 
 
 def answers(address: Address, seconds: float) -> bool:
-    """Whether a server says anything within this time to a request that asks for nothing and opens no session."""
+    """Returns whether a server answers within this time to a request that asks for nothing and opens no session."""
     import grpc
 
     with grpc.insecure_channel(address.target) as channel:
@@ -151,13 +151,13 @@ def answers(address: Address, seconds: float) -> bool:
         try:
             ask(b"", timeout=seconds, metadata=bearer)
         except grpc.RpcError as error:
-            # That it does not like the request is an answer.
+            # A refusal is an answer, too.
             return error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
     return True
 
 
 def _wait(child: subprocess.Popen[bytes], ending: Any) -> int:
-    """Its exit code; once it was asked to end, GRACE seconds are all it has."""
+    """Returns the exit code of the server; kills it if it has not ended GRACE seconds after it was asked to."""
     deadline = None
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Where jobs run: the one door to Spark of an application.
+"""Jobs of an application: its only interface to Spark.
 
-Two implementations of one small port: a Spark context of this process's own (`plain`), or a Spark Connect server that
-runs already (`connect`), where the environment names one as Spark itself reads it (`SPARK_REMOTE=sc://host:port`).
+One small port has two implementations: a Spark context of this process's own (`plain`), or a Spark Connect server that
+runs already (`connect`), if the environment names one as Spark itself reads it (`SPARK_REMOTE=sc://host:port`).
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ R = TypeVar("R")
 
 
 class Executors(Protocol):
-    """What an application asks of Spark."""
+    """Port by which an application uses Spark."""
 
     def run_all(self, function: Callable[[Any], Any], pieces: list[Any]) -> list[Any]:
-        """`function` over every piece, one Spark task each, answers in order. Both are picklable; never empty."""
+        """Calls `function` with every piece, one Spark task each; returns the answers in order. Both are picklable;
+        `pieces` is never empty."""
 
     def warm(self) -> None:
-        """A first job, so that what comes need not wait for its start. Who has the node's lease is not disturbed."""
+        """Runs a first job, so that later ones need not wait for Spark's start. Does not disturb the holder of the
+        node's lease."""
 
     def session(self) -> SparkSession:
-        """The SQL session of this node: its views and settings are nobody else's."""
+        """Returns the SQL session of this node, with views and settings of its own."""
 
     def lost(self, error: Exception) -> ConduitError | None:
-        """The error of ours, where one of Spark's means that Spark itself is gone; None where it is about the work."""
+        """Returns our error if Spark's error means that Spark itself is gone; None if it is about the work."""
 
     def halt(self, seconds: float) -> bool:
-        """Cancels what runs; whether nothing is at work any more, after so many seconds at most. Any thread."""
+        """Cancels running jobs and waits `seconds` at most; returns whether nothing is at work any more. Any thread."""
 
     def close(self) -> bool:
-        """After the last job; whether nothing is left that the interpreter's exit would have to end."""
+        """Closes after the last job; returns whether the interpreter's exit has nothing left to end."""
 
 
 _executors: Executors | None = None
@@ -51,13 +53,13 @@ _about: tuple[str, str] = ("", "")
 
 
 def work_for(pipeline: str, node: str) -> None:
-    """Says whose jobs those of this process are, before the first one."""
+    """Sets the pipeline and node of this process's jobs; called before the first one."""
     global _about  # noqa: PLW0603 - one node per process
     _about = (pipeline, node)
 
 
 def executors() -> Executors:
-    """Those of this process, made on first use."""
+    """Returns the executors of this process, made on first use."""
     global _executors  # noqa: PLW0603 - one context per process
     if _executors is None:
         if os.environ.get(REMOTE):
@@ -72,12 +74,14 @@ def executors() -> Executors:
 
 
 def session() -> SparkSession:
-    """The SQL session. A plain one costs about two CPU seconds beside the context, so it is made where it is needed."""
+    """Returns the SQL session. A plain one costs about two CPU seconds besides the context, so it is made only if it is
+    needed."""
     return executors().session()
 
 
 def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
-    """`function` over every piece, one Spark task each, answers in order; [] for no pieces (no job is started)."""
+    """Calls `function` with every piece, one Spark task each; returns the answers in order. [] for no pieces (no job is
+    started)."""
     if not pieces:
         return []
     work = _InExecutor(settings(), function, logs.fields())
@@ -86,38 +90,39 @@ def run_all(function: Callable[[T], R], pieces: Sequence[T]) -> list[R]:
 
 
 def warm() -> None:
-    """See `Executors.warm`."""
+    """Runs a first job, see `Executors.warm`."""
     with job():
         executors().warm()
 
 
 def nothing(_: Any) -> None:
-    """What a first job does."""
+    """Does nothing: the work of a first job."""
 
 
 def lost(error: Exception) -> ConduitError | None:
-    """See `Executors.lost`."""
+    """Returns our error if Spark is gone, see `Executors.lost`."""
     return _executors.lost(error) if _executors is not None else None
 
 
 def close() -> bool:
-    """See `Executors.close`."""
+    """Closes the executors, see `Executors.close`."""
     return _executors is not None and _executors.close()
 
 
 def halt(seconds: float) -> bool:
-    """Cancels what Spark does for this process; whether nothing is at work any more, after so many seconds at most."""
+    """Cancels this process's jobs and waits `seconds` at most; returns whether nothing is at work any more."""
     return _executors is None or _executors.halt(seconds)
 
 
 @dataclass(frozen=True)
 class _InExecutor:
-    """A function that works with its driver's settings: an executor's environment is its worker's, not its driver's."""
+    """A function that runs with its driver's settings: an executor has the environment of its worker, not of its
+    driver."""
 
     settings: Settings
     function: Callable[[Any], Any]
     about: Mapping[str, Any]
-    """What its log records are about."""
+    """Fields of its log records."""
 
     def __call__(self, piece: Any) -> Any:
         self.settings.use()

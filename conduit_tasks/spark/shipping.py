@@ -1,4 +1,4 @@
-"""The user's own Python, sent to executors on other machines: every `*.py` below `include`, as one zip."""
+"""Shipping of the user's own Python to executors on other machines: every `*.py` below `include`, as one zip."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 FOLDER = "include"
 NAME = "conduit_include.zip"
 _STAMP = (1980, 1, 1, 0, 0, 0)
-"""Of every entry: the same code is the same file."""
+"""Time of every entry, so that the same code gives the same file."""
 
 
 def ship(context: SparkContext, home: Path) -> bool:
-    """Has executors import `include` as the driver does; where they are this process's, they do already.
+    """Ships `include` so that executors can import it as the driver does; local executors can already.
 
-    Returns whether anything was shipped. Data files are not: they lie where every machine sees them.
+    Returns whether anything was shipped. Data files are not shipped: they are on storage that every machine sees.
     """
     if str(context.master).startswith("local"):
         return False
@@ -36,7 +36,7 @@ def ship(context: SparkContext, home: Path) -> bool:
 
 
 def zipped(home: Path, target: Path) -> Path | None:
-    """Writes the zip; None where there is no Python below `include`."""
+    """Writes the zip and returns its path; None if there is no Python below `include`."""
     files = sorted(path for path in (home / FOLDER).rglob("*.py") if path.is_file())
     if not files:
         return None

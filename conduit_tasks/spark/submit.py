@@ -1,7 +1,7 @@
-"""How a Spark driver is started fast: configuration, environment and, where it is known, the JVM's whole command line.
+"""Fast start of a Spark driver: configuration, environment and, if it is known, the JVM's whole command line.
 
-Only drivers in client mode on this machine (`local`, `spark://`) are our own JVM to tune; YARN, Kubernetes and cluster
-mode keep what their connection and their `spark-defaults.conf` say.
+Only the JVM of a driver in client mode on this machine (`local`, `spark://`) is tuned; YARN, Kubernetes and cluster
+mode keep the settings of their connection and their `spark-defaults.conf`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from conduit_tasks.stack.layout import python_sockets
 LOG4J = Path(__file__).with_name("log4j2.properties")
 APPLICATION = Path(__file__).with_name("app.py")
 DEFAULTS_FILE = "include/spark-defaults.conf"
-"""The user's own Spark settings, below the home folder; in the format of Spark's file of that name."""
+"""File with the user's own Spark settings, below the home folder; in the format of Spark's file of that name."""
 
 _LAUNCHER_ONLY_CONF = (
     "spark.driver.extraClassPath",
@@ -29,12 +29,12 @@ _LAUNCHER_ONLY_CONF = (
     "spark.driver.defaultExtraClassPath",
 )
 _LAUNCHER_ONLY_ENV = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
-"""What Spark's launcher turns into a class path; where one is set, the launcher is run (and no archive fits)."""
+"""Settings that Spark's launcher turns into a class path; if one is set, the launcher is run (and no archive fits)."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start one driver. `command`: the JVM's argv up to SparkSubmit's class; None = run `spark-submit`."""
+    """Start of one driver. `command`: the JVM's argv up to SparkSubmit's class; None = run `spark-submit`."""
 
     conf: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
@@ -51,12 +51,13 @@ def launch(
     own: Mapping[str, str] | None = None,
     jvm: Sequence[str] = (),
 ) -> Launch:
-    """How to start a driver for this master. `conf` wins over the user's file, and both over ours and over `own`.
+    """Returns the start of a driver for this master. `conf` wins over the user's file, and both over ours and over
+    `own`.
 
-    `quick_jit`: compile with C1 only; right where rows pass through Python workers, wrong for long SQL in the JVM.
-    `jvm`: further options of it.
+    `quick_jit`: compile with C1 only; right if rows pass through Python workers, wrong for long SQL in the JVM.
+    `jvm`: further options of the JVM.
 
-    Raises ConfigError where the user's `spark-defaults.conf` cannot be read.
+    Raises ConfigError if the user's `spark-defaults.conf` cannot be read.
     """
     given = {**(own or {}), **read_defaults(home / DEFAULTS_FILE), **(conf or {})}
     local = master.split("[", maxsplit=1)[0] == "local"
@@ -78,7 +79,8 @@ def launch(
 
 
 def read_defaults(path: Path) -> dict[str, str]:
-    """A `spark-defaults.conf`: a key and a value per line, parted by blanks or `=`; `#` begins a comment line."""
+    """Reads a `spark-defaults.conf`: a key and a value per line, separated by blanks or `=`; `#` begins a comment line.
+    {} if there is no such file. Raises ConfigError for any other line."""
     if not path.exists():
         return {}
     out = {}
@@ -103,8 +105,8 @@ def _own_conf(home: Path, local: bool) -> dict[str, str]:
         conf |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # Over TCP both sides of a small job wait for each other, some 40 ms (Nagle's algorithm).
             "spark.python.daemon.module": "conduit_tasks.spark.plain_daemon",
+            # Over TCP both sides of a small job wait for each other, some 40 ms (Nagle's algorithm).
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.python.unix.domain.socket.dir": str(python_sockets(home)),
         }
@@ -120,7 +122,7 @@ def _needs_launcher(conf: Mapping[str, str]) -> bool:
 
 
 def _local_environment(home: Path, local: bool) -> dict[str, str]:
-    """Added to the driver's environment, which otherwise is the task's own (CONDUIT_* among it)."""
+    """Returns the additions to the driver's environment, which otherwise is the task's own (CONDUIT_* among it)."""
     bin_dir = str(Path(sys.executable).parent)
     path = os.environ.get("PATH", os.defpath)
     env = {
@@ -138,10 +140,11 @@ def _local_environment(home: Path, local: bool) -> dict[str, str]:
 
 
 def _remote_environment() -> dict[str, str]:
-    """The installation's settings for a driver on YARN or Kubernetes, where they become visible options.
+    """Returns the installation's settings for a driver on YARN or Kubernetes, where they become visible options.
 
-    Only what is known to be no secret goes: the names of `Settings`, and of them no URL with a login or a query. The
-    rest (`CONDUIT_AIRFLOW_PASSWORD`, `CONDUIT_MASK_SALT`, what a pipeline file fills in) is mounted there as a secret.
+    Only settings that are surely no secret are passed: the names of `Settings`, without URLs that have a login or a
+    query. The rest (`CONDUIT_AIRFLOW_PASSWORD`, `CONDUIT_MASK_SALT`, values that a pipeline file fills in) is mounted
+    there as a secret.
     """
     from conduit_tasks.settings import Settings
 

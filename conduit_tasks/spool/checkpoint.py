@@ -1,10 +1,10 @@
-"""Marks: what Redis knows of a cursor or an ack, beside the manifests, so that its loss can be mended (SEMANTICS X7).
+"""Marks: Redis' state of a cursor or an ack, kept beside the manifests so that its loss can be repaired (SEMANTICS X7).
 
     <spool>/<pipeline>/checkpoint/<node>-<token>.json      node: destinations.<id> or acks.<source>
 
-A mark is written aside and renamed by the holder of the node's lease, whose fencing token it carries: the newest
-token's counts, and what a holder that was fenced still writes is never looked at. A source's is also written before
-the source is told anything: what cannot be read again is acked only when the spool says so
+A mark is written aside and renamed by the holder of the node's lease, whose fencing token it carries. The mark with the
+newest token counts; one that a fenced holder still writes is never read. A source's mark is also written before the
+source is told anything: records that cannot be read again are acked only when the spool says so
 (docs/adr/0012-the-spool-is-told-first.md).
 """
 
@@ -23,9 +23,12 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Mark:
-    """State of one node. `at`: microseconds by the Redis server's clock, before the state was read; what was sealed
-    under a later token is not in it. `number`: the cursor, or the micro-batch that is acked. `hashes`: name → the
-    broker's hash as it was; `ack` of a source may hold an intent, from … to."""
+    """State of one node.
+
+    `at`: microseconds by the Redis server's clock, before the state was read; micro-batches sealed under a later token
+    are not in it. `number`: the cursor, or the micro-batch up to which the source is acked. `hashes`: name → the
+    broker's hash as it was; `ack` of a source may hold an intent, from … to.
+    """
 
     node: str
     token: int
@@ -35,23 +38,23 @@ class Mark:
 
     @property
     def claims(self) -> int:
-        """Up to which micro-batch the destination has confirmed, or the source was told or was about to be."""
+        """Last micro-batch that the destination has confirmed, or that the source was told or was about to be told."""
         return max(self.number, int(self.hashes.get("ack", {}).get("to", 0)))
 
 
 SEALED = "sealed"
-"""In a mark's `totals`: the micro-batch up to which they count."""
+"""Field of a mark's `totals`: the micro-batch up to which they count."""
 
 
 class Checkpoint:
-    """The marks of one pipeline. Every method raises SpoolError naming the file."""
+    """Marks of one pipeline. Every method raises SpoolError naming the file."""
 
     def __init__(self, spool: Spool, pipeline: str) -> None:
         self._spool, self._folder = spool, f"{folder_name(pipeline)}/checkpoint"
         self._tidied: set[str] = set()
 
     def write(self, mark: Mark) -> None:
-        """Durable on return, in the place of the node's older ones."""
+        """Writes a mark, durable on return, and removes the node's older ones."""
         path = self._path(mark.node, mark.token)
         self._spool.put(path, orjson.dumps({"version": VERSION, **asdict(mark)}))
         if path in self._tidied:
@@ -62,7 +65,7 @@ class Checkpoint:
                 self._spool.store.delete(f"{self._folder}/{node}-{token}.json")
 
     def read(self, *nodes: str) -> dict[str, Mark]:
-        """Node → its newest mark; `nodes`: only of these."""
+        """Returns node → its newest mark. `nodes`: only of these."""
         newest: dict[str, int] = {}
         wanted = {folder_name(node) for node in nodes}
         for node, token in self._names():
@@ -79,7 +82,7 @@ class Checkpoint:
                 raise ValueError("another version wrote it")
             return Mark(**data)
         except FileNotFoundError:
-            # A newer one has taken its place since the listing; what it said is at least as much.
+            # A newer mark has replaced it since the listing, and claims at least as much.
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SpoolError(
@@ -100,8 +103,8 @@ class Checkpoint:
 
 
 def covers(mark: Mark | None, sealed: dict[int, int]) -> int:
-    """Up to which micro-batch a mark proves confirmed or acked. `sealed`: number → token of its manifest, of those
-    there are.
+    """Returns the last micro-batch that a mark proves confirmed or acked. `sealed`: number → token of its manifest, for
+    the manifests that exist.
 
     A Redis that forgot its last moments seals the same number again, with other records, after the mark was written.
     """
@@ -109,29 +112,30 @@ def covers(mark: Mark | None, sealed: dict[int, int]) -> int:
 
 
 def trusted(mark: Mark, sealed: dict[int, int]) -> int:
-    """Up to which micro-batch a mark's claim is to be believed; an intent whole or not at all. `sealed`: as in
-    `covers`."""
+    """Returns the last micro-batch up to which a mark's claim is valid; an intent counts whole or not at all. `sealed`:
+    as in `covers`."""
     return covers(mark, sealed) if _before(mark, sealed) else mark.claims
 
 
 def _before(mark: Mark, sealed: dict[int, int]) -> list[int]:
-    """The micro-batch before each that was sealed after the mark, of what it claims."""
+    """Returns, for each claimed micro-batch that was sealed after the mark, the number before it."""
     return [m - 1 for m, token in sealed.items() if m <= mark.claims and token > mark.at]
 
 
 def exceeds(mark: Mark | None, number: int, spool: Spool, pipeline: str) -> bool:
-    """Whether a mark is to be believed beyond micro-batch `number`: whoever knows of no more has forgotten."""
+    """Returns whether a mark's claim is valid beyond micro-batch `number`: a Redis that knows only that one has
+    forgotten."""
     if mark is None or mark.claims <= number:
         return False
     return trusted(mark, tokens(spool, pipeline, range(number + 1, mark.claims + 1))) > number
 
 
 def tokens(spool: Spool, pipeline: str, numbers: Iterable[int] | None = None) -> dict[int, int]:
-    """Number → token of the newest sealed manifest, of every micro-batch, or of these, that has one."""
+    """Returns number → token of the newest sealed manifest, for all micro-batches (or `numbers`) that have one."""
     found = ((m, spool.sealed(pipeline, m)) for m in numbers or spool.micro_batches(pipeline))
     return {m: token_of(path) for m, path in found if path is not None}
 
 
 def token_of(manifest: str) -> int:
-    """The fencing token in a manifest's path."""
+    """Returns the fencing token in a manifest's path."""
     return int(manifest.rpartition("-")[2].removesuffix(".json"))

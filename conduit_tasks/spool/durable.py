@@ -1,4 +1,4 @@
-"""What POSIX asks of a writer that wants its files to outlive a power cut."""
+"""Writing files so that they survive a power cut, by the rules of POSIX."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _durable: set[Path] = set()
 def make_folders(folder: Path) -> None:
     """Creates `folder` and its parents, each durable in the folder that holds it.
 
-    One that is there already may be the work of a process that died before it had fsynced the entry, so each is fsynced
-    once by every process. What lies in a folder that we may not write to was not made by us.
+    A folder that exists may have been created by a process that died before it fsynced the entry, so every process
+    fsyncs each once. A folder whose parent we may not write to was not created by us, and is skipped.
     """
     for each in reversed((folder, *folder.parents)):
         if each.exists():
@@ -26,7 +26,7 @@ def make_folders(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A renamed or created file is only durable once the folder's own entry list is."""
+    """Fsyncs a folder: a renamed or created file is durable only once the folder's entries are."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -35,7 +35,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """`path` holds either what it held or all of `data`, whatever happens meanwhile; durable on return."""
+    """Replaces a file atomically: `path` holds its old content or all of `data` at any time. Durable on return."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("wb") as file:

@@ -1,6 +1,7 @@
-"""What a stage and a sealed micro-batch consist of, as JSON beside the data (docs/architecture.md, "The spool").
+"""Manifests: the content of a stage and of a sealed micro-batch, as JSON beside the data (docs/architecture.md, "The
+spool").
 
-The broker names the manifest that won; from the sealed ones alone the state of a pipeline can be rebuilt (X7).
+The broker names the manifest that won; the state of a pipeline can be rebuilt from the sealed manifests alone (X7).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VERSION = 1
-"""Of the manifests' form; raised when a reader of the old form would go wrong."""
+"""Version of the manifests' format; raised if a reader of the old format would fail."""
 LOST = (
     "restore it from a backup; without one, the destinations that still need it are to begin anew (docs/operations.md, "
     "'A file of the spool is lost')"
 )
-"""What to do where a file is missing, or is not what it was."""
+"""Advice for a file that is missing or was changed."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,13 @@ class SliceEntry:
     end: Any
     records: int
     metadata: dict[str, str] = field(default_factory=dict)
-    """What every record of the slice shares (`Origin.metadata`)."""
+    """Metadata that all records of the slice share (`Origin.metadata`)."""
     first_index: int | None = None
-    """Index of its first record in the source's partition, where it is known."""
+    """Index of its first record in the source's partition, if it is known."""
 
 
 class _Json:
-    """To and from JSON; an unknown version or a missing key is a SpoolError, never a guess."""
+    """Conversion to and from JSON; an unknown version or a missing key is a SpoolError, never a guess."""
 
     def to_json(self) -> bytes:
         import orjson
@@ -66,7 +67,7 @@ class _Json:
 
     @classmethod
     def from_json(cls, data: bytes, where: str = "manifest") -> Self:
-        """Raises SpoolError naming `where`."""
+        """Reads a manifest. Raises SpoolError naming `where`."""
         import orjson
 
         try:
@@ -95,7 +96,7 @@ def _part(data: dict[str, Any]) -> PartFile:
 
 @dataclass(frozen=True)
 class StageManifest(_Json):
-    """What one attempt of one node wrote. `read`, `filtered`, `nacked` and `matched` (per destination) count
+    """Output of one attempt of one node. `read`, `filtered`, `nacked` and `matched` (per destination) count
     records, not derived rows (invariant 10). `processors` has no slices of its own."""
 
     pipeline: str
@@ -147,14 +148,14 @@ class SealedManifest(_Json):
 
     @property
     def positions(self) -> dict[str, dict[str, Any]]:
-        """Per source: part → where it stands after this micro-batch (parts it did not touch are not named)."""
+        """Source → part → its position after this micro-batch (without the parts that it did not touch)."""
         out: dict[str, dict[str, Any]] = {}
         for entry in self.slices:
             out.setdefault(entry.source, {})[entry.part] = entry.end
         return out
 
     def index_of(self) -> Callable[[int], int | None]:
-        """From a seq to the record's index in its source partition, where the manifest knows it."""
+        """Returns a function from a seq to the record's index in its source partition; None if it is not known."""
         import numpy as np
 
         bases = np.asarray(self.bases, np.int64)
@@ -166,13 +167,13 @@ class SealedManifest(_Json):
         return index
 
     def source_of(self, seq: int) -> str:
-        """The connector that a record came from."""
+        """Returns the source that a record came from."""
         return self.slices[bisect_right(self.bases, seq) - 1].source
 
     def seqs(self, batch: pa.RecordBatch) -> np.ndarray:
-        """int64 per row: the record's number in the micro-batch, from the columns `slice` and `n`.
+        """Returns per row, as int64, the record's number in the micro-batch, from the columns `slice` and `n`.
 
-        Raises InvariantBroken where a row lies outside its slice.
+        Raises InvariantBroken if a row lies outside its slice.
         """
         import numpy as np
 
@@ -189,5 +190,5 @@ class SealedManifest(_Json):
 
 
 def _fields(of: Any) -> dict[str, Any]:
-    """Name → value, as it is: `asdict` would copy the thousands of slices and files."""
+    """Returns name → value, without copies: `asdict` would copy the thousands of slices and files."""
     return {each.name: getattr(of, each.name) for each in fields(of)}

@@ -1,8 +1,9 @@
-"""Ids that destinations had before (`conduit apply --rename`), beside what says them: sealed manifests, the ledger.
+"""Earlier ids of destinations (`conduit apply --rename`), stored beside the files that use them: sealed manifests and
+the ledger.
 
     <spool>/<pipeline>/names.json      {"<id>": ["<earlier>", …]}
 
-What is sealed never changes (invariant 6), so it goes on saying the earlier id.
+A sealed micro-batch never changes (invariant 6), so it keeps the earlier id.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from conduit_tasks.spool.spool import Spool, folder_name
 
 
 def names(spool: Spool, pipeline: str) -> dict[str, list[str]]:
-    """Id → earlier ids, the latest first. Raises SpoolError."""
+    """Returns id → earlier ids, the latest first. Raises SpoolError."""
     path = _path(pipeline)
     try:
         with spool.store.open(path) as file:
@@ -31,7 +32,7 @@ def names(spool: Spool, pipeline: str) -> dict[str, list[str]]:
 
 
 def renamed(spool: Spool, pipeline: str, old: str, new: str) -> None:
-    """Notes that `old` is `new` from now on; durable on return. Again, it changes nothing. Raises SpoolError."""
+    """Notes that `old` is called `new` from now on; durable on return. Idempotent. Raises SpoolError."""
     known = names(spool, pipeline)
     earlier = list(dict.fromkeys([old, *known.get(old, ()), *known.get(new, ())]))
     if known.get(new) != earlier:
@@ -39,7 +40,7 @@ def renamed(spool: Spool, pipeline: str, old: str, new: str) -> None:
 
 
 def known_as(spool: Spool, pipeline: str, destination: str, matched: Mapping[str, int]) -> str:
-    """The id under which a sealed micro-batch has a destination: one of the keys of its `matched`, or the id."""
+    """Returns the id that a sealed micro-batch has for a destination: a key of its `matched`, else the present id."""
     if destination in matched:
         return destination
     earlier = names(spool, pipeline).get(destination, ())

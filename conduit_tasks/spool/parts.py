@@ -1,4 +1,4 @@
-"""Writing part files, inside executors: each attempt under names of its own, visible only when whole."""
+"""Writing part files, in executors: each attempt uses names of its own; a file is visible only once it is complete."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from conduit_tasks.spool.manifest import PartFile
 from conduit_tasks.spool.store import Sink, Store
 
 ROW_GROUP = 65_536
-"""Rows; a group without a matching row is skipped unread, and one is what a reader holds in memory. It has at most
-CONDUIT_BATCH_BYTES bytes, too, unless a single row is larger."""
+"""Limit of rows in a row group; it also has at most CONDUIT_BATCH_BYTES bytes, unless a single row is larger. A reader
+holds one row group in memory, and skips one without a matching row."""
 
 _DICTIONARY = ["slice", "ord", "operation", "shape", "metadata.key_value.key", "metadata.key_value.value"]
-"""Columns that repeat themselves. Payloads and positions do not: encoding them so cost 8 % and won nothing."""
+"""Columns with repeated values. Payloads and positions have none: a dictionary for them cost 8 % and gained nothing."""
 
 
 class Writer:
-    """The part files of one attempt (`token`) of one node."""
+    """Writer of the part files of one attempt (`token`) of one node."""
 
     def __init__(self, store: Store, folder: str, explain: Callable[[str, OSError], Exception]) -> None:
         self._store, self._folder, self._explain = store, folder, explain
 
     def part(self, k: int, schema_extra: Sequence[str] = ()) -> PartWriter:
-        """Part `k`, with a boolean column `to.<destination>` for each of `schema_extra`. Rows must come sorted."""
+        """Opens part `k`, with a boolean column `to.<destination>` for each of `schema_extra`. Rows must be sorted."""
         extra = [pa.field(f"to.{destination}", pa.bool_()) for destination in schema_extra]
         return self._open(f"part-{k:05d}", pa.schema([*SPOOL_SCHEMA, *extra]), ordered=True)
 
     def nacked(self, k: int, schema: pa.Schema) -> PartWriter:
-        """The rows of part `k` that failed; `schema` is SPOOL_SCHEMA and what tells why. Any order."""
+        """Opens the file for rows of part `k` that failed, in any order. `schema`: SPOOL_SCHEMA and columns for the
+        error."""
         return self._open(f"nacked-{k:05d}", schema, ordered=False)
 
     def _open(self, stem: str, schema: pa.Schema, ordered: bool) -> PartWriter:
-        # Spark may run a task twice under one token: a name of its own keeps the second from changing
-        # what the first has already reported (invariant 6).
+        # Spark may run a task twice under one token: a unique name keeps the second from changing files that the first
+        # has already reported (invariant 6).
         path = f"{self._folder}/{stem}-{secrets.token_hex(4)}.parquet"
         try:
             return PartWriter(self._store.create(path), path, schema, ordered, self._explain)
@@ -49,7 +50,7 @@ class Writer:
 
 
 class PartWriter:
-    """One Parquet file on its way. Ends with `close` or `abort`; after an error nothing is left behind."""
+    """One Parquet file that is being written. Ends with `close` or `abort`; after an error nothing is left behind."""
 
     def __init__(
         self, sink: Sink, path: str, schema: pa.Schema, ordered: bool, explain: Callable[[str, OSError], Exception]
@@ -68,7 +69,7 @@ class PartWriter:
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Adds rows. Raises SpoolError (a full disk, …), or InvariantBroken where rows are not in order."""
+        """Adds rows. Raises SpoolError (a full disk, …), or InvariantBroken if rows are not in order."""
         if not batch.num_rows:
             return
         if batch.schema != self._schema:
@@ -124,5 +125,5 @@ class PartWriter:
     def abort(self) -> None:
         """Leaves no file. Harmless after `close` or another `abort`."""
         self._sink.abort()
-        # An unclosed Parquet writer would write its footer when it is collected.
+        # An unclosed Parquet writer would write its footer when it is garbage collected.
         self._parquet.is_open = False

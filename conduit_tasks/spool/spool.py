@@ -1,4 +1,4 @@
-"""The spool: where micro-batches are written, described, read and collected (docs/architecture.md, "The spool")."""
+"""The spool: micro-batches are written, described, read and collected here (docs/architecture.md, "The spool")."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ class Spool:
             raise SpoolError(f"the spool {self.root} cannot be opened: {e}; check `spool` (CONDUIT_SPOOL)") from e
 
     def folder(self, pipeline: str, micro_batch: int, node: str = "", token: int | None = None) -> str:
-        """Of a micro-batch, or of one attempt of one of its nodes."""
+        """Returns the folder of a micro-batch, or of one attempt of one of its nodes."""
         base = f"{folder_name(pipeline)}/{micro_batch:010d}"
         return f"{base}/{folder_name(node)}-{token}" if node else base
 
     def uri(self, path: str) -> str:
-        """`path` as Spark takes it."""
+        """Returns `path` as Spark takes it."""
         return self.store.uri(path)
 
     # Writing
 
     def writer(self, pipeline: str, micro_batch: int, node: str, token: int) -> Writer:
-        """For the part files of one attempt; nothing is created before the first part."""
+        """Returns a writer for the part files of one attempt; nothing is created before the first part."""
         return Writer(self.store, self.folder(pipeline, micro_batch, node, token), self._explain)
 
     def write_stage(self, manifest: StageManifest) -> str:
-        """Durable on return; returns its path, which the broker is told."""
+        """Writes the manifest of a stage, durable on return; returns its path, which the broker is told."""
         path = f"{self.folder(manifest.pipeline, manifest.micro_batch, manifest.node, manifest.token)}.json"
         return self.put(path, manifest.to_json())
 
     def write_sealed(self, manifest: SealedManifest) -> str:
-        """Durable on return; returns its path, which the broker is told."""
+        """Writes a sealed manifest, durable on return; returns its path, which the broker is told."""
         folder = self.folder(manifest.pipeline, manifest.micro_batch)
         return self.put(f"{folder}/manifest-{manifest.token}.json", manifest.to_json())
 
     def put(self, path: str, data: bytes) -> str:
-        """A small file: under its name when all of it is durable, in the place of what was there. Returns `path`."""
+        """Writes a small file, which replaces an old one once all of it is durable. Returns `path`."""
         try:
             put(self.store, path, data)
         except OSError as e:
@@ -90,10 +90,11 @@ class Spool:
         row_filter: str | None = None,
         verify: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a part file, in order, a row group at a time, in parts of at most CONDUIT_BATCH_BYTES.
+        """Yields the rows of a part file, in order, a row group at a time, in parts of at most CONDUIT_BATCH_BYTES.
 
-        `row_filter`: a boolean column (`to.<destination>`); only rows where it is true, and row groups without
-        one are not read. The size is always checked; `verify` also reads the whole file for its checksum.
+        `row_filter`: a boolean column (`to.<destination>`): only rows in which it is true are returned, and row groups
+        without such a row are not read. The size is always checked; `verify` also reads the whole file for its
+        checksum.
         """
         self.check(file, verify)
         with self._open(file) as source:
@@ -105,7 +106,7 @@ class Spool:
                 raise SpoolError(f"{self.uri(file.path)} has no column {e}") from e
 
     def columns(self, file: PartFile) -> list[str]:
-        """The names of a part file's columns."""
+        """Returns the names of a part file's columns."""
         self.check(file)
         with self._open(file) as source:
             try:
@@ -115,7 +116,8 @@ class Spool:
             return names
 
     def check(self, file: PartFile, verify: bool = False) -> None:
-        """Whether the file is there as its manifest says; `verify`: by its checksum too. Raises SpoolError."""
+        """Checks that the file is there with the size in its manifest, and with `verify` its checksum. Raises
+        SpoolError if not."""
         where = self.uri(file.path)
         try:
             size = self.store.size(file.path)
@@ -147,7 +149,7 @@ class Spool:
         return SpoolError(f"{where} cannot be read: {error}")
 
     def get(self, path: str) -> bytes:
-        """A small file that `put` made. Raises SpoolError."""
+        """Reads a small file that `put` wrote. Raises SpoolError."""
         try:
             with self.store.open(path) as source:
                 return source.read()
@@ -155,14 +157,14 @@ class Spool:
             raise SpoolError(f"{self.uri(path)} cannot be read: {e}; {LOST}") from e
 
     def open(self, uri: str) -> pa.NativeFile:
-        """A file of the spool by the URI that `uri` or `listing` gave, for what Spark wrote into it."""
+        """Opens a file that Spark wrote into the spool, by its URI from `uri` or `listing`."""
         try:
             return self.store.open(self._relative(uri))
         except OSError as e:
             raise SpoolError(f"{uri} cannot be read: {e}") from e
 
     def listing(self, folder_uri: str) -> list[str]:
-        """URIs of the Parquet files directly in a folder, sorted."""
+        """Returns the URIs of the Parquet files directly in a folder, sorted."""
         folder = self._relative(folder_uri)
         names = self.store.names(folder)
         return [self.uri(f"{folder}/{n}") for n, is_folder in names if not is_folder and n.endswith(".parquet")]
@@ -176,13 +178,15 @@ class Spool:
     # Collecting
 
     def micro_batches(self, pipeline: str) -> list[int]:
-        """Numbers of the micro-batches of which anything is left, ascending: sealed, open and abandoned ones."""
+        """Returns the numbers of the micro-batches that have any file left, ascending: sealed, open and abandoned
+        ones."""
         return sorted(int(n) for n, is_folder in self.store.names(folder_name(pipeline)) if is_folder and n.isdigit())
 
     def sealed(self, pipeline: str, micro_batch: int) -> str | None:
-        """Path of the newest sealed manifest of a micro-batch; None where there is none.
+        """Returns the path of the newest sealed manifest of a micro-batch; None if there is none.
 
-        Of several, the newest token's is the one that sealed, or says the same: nothing is sealed after a seal.
+        If there are several, the one with the newest token is the one that sealed, or has the same content: nothing is
+        sealed after a seal.
         """
         folder = self.folder(pipeline, micro_batch)
         found = [
@@ -194,10 +198,10 @@ class Spool:
         return f"{folder}/manifest-{max(found)}.json" if found else None
 
     def collect(self, pipeline: str, micro_batch: int) -> None:
-        """Removes a micro-batch and what dead attempts left of it. Repeating it after a crash completes it.
+        """Removes a micro-batch and the files that dead attempts left of it. Repeating it after a crash completes it.
 
-        Data first, the sealed manifest last: whoever finds a manifest may still read what it lists, or learns
-        from the first missing file that collection began.
+        Data first, the sealed manifest last: a reader that finds a manifest can still read the files it lists, or
+        learns from the first missing one that collection began.
         """
         folder = self.folder(pipeline, micro_batch)
         try:
@@ -218,7 +222,7 @@ class Spool:
 
 
 def folder_name(id: str) -> str:
-    """An id as a file name: `:` is not one everywhere, and `.` and `..` are folders already."""
+    """Returns an id as a file name: `:` is not allowed everywhere, and `.` and `..` are folders already."""
     return id.replace(".", "%2E") if id in (".", "..") else quote(id, safe="-_.")
 
 

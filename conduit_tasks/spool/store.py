@@ -1,6 +1,7 @@
-"""Where spool files lie: a local folder, or any filesystem that Arrow reaches by URL.
+"""Stores of spool files: a local folder, or any filesystem that Arrow reaches by URL.
 
-Both show a file under its name only when all of it is durable. Paths are relative to the store's root, with "/".
+In both, a file is visible under its name only once all of it is durable. Paths are relative to the store's root, with
+"/".
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import pyarrow.fs as pafs
 from conduit_tasks.spool.durable import make_folders, sync_folder
 
 OBJECT_STORES = {"s3", "gcs", "abfs"}
-"""An object appears when its PUT completes, so nothing needs renaming, and folders do not exist."""
+"""Types of object stores: an object appears when its PUT completes, so nothing needs renaming; folders do not exist."""
 
 
 class Sink:
-    """A file being written, not visible yet; counts and checksums (CRC-32) what passes. Raises OSError."""
+    """A file that is being written, not visible yet; keeps size and checksum (CRC-32) of its data. Raises OSError."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.size, self.crc = file, 0, 0
@@ -35,17 +36,18 @@ class Sink:
         self.size += len(view)
         return len(view)
 
-    # What Arrow asks of a Python file; closing is `commit` or `abort`, never a side effect of the Parquet writer.
+    # Methods that Arrow calls on a Python file; it is closed by `commit` or `abort`, never as a side effect of the
+    # Parquet writer.
     closed = False
 
     def tell(self) -> int:
         return self.size
 
     def flush(self) -> None:
-        """Durability comes with `commit`."""
+        """Does nothing: durability comes with `commit`."""
 
     def close(self) -> None:
-        """See `commit`."""
+        """Does nothing: see `commit`."""
 
     def readable(self) -> bool:
         return False
@@ -66,29 +68,29 @@ class Sink:
 
 
 class Store(Protocol):
-    """A tree of files that appear whole."""
+    """A tree of files, each of which appears only once it is complete."""
 
     def create(self, path: str) -> Sink: ...
 
     def open(self, path: str) -> pa.NativeFile:
-        """Raises OSError, FileNotFoundError among them."""
+        """Opens a file for reading. Raises OSError, including FileNotFoundError."""
 
     def size(self, path: str) -> int | None:
-        """None where there is no such file."""
+        """Returns the size of a file in bytes; None if there is no such file."""
 
     def names(self, folder: str) -> list[tuple[str, bool]]:
-        """(name, is a folder) of what lies directly in `folder`, sorted; [] where there is none."""
+        """Returns (name, is a folder) of the entries directly in `folder`, sorted; [] if there are none."""
 
     def delete(self, path: str) -> None:
-        """Removes a file, or a folder with all that it holds; nothing to do where there is none."""
+        """Removes a file, or a folder with everything in it; does nothing if there is none."""
 
     def uri(self, path: str) -> str:
-        """As Spark takes it: scheme and path, not percent-encoded."""
+        """Returns the URI as Spark takes it: scheme and path, not percent-encoded."""
 
 
 def put(store: Store, path: str, data: Any) -> None:
-    """A small file, or one that is whole in memory: under its name once all of it is durable, in the place of what was
-    there; otherwise nothing is left of it. Raises OSError."""
+    """Writes a small file, or one that is complete in memory. It replaces an old file once all of it is durable;
+    otherwise nothing is left of it. Raises OSError."""
     sink = store.create(path)
     try:
         sink.write(data)
@@ -125,7 +127,7 @@ class LocalStore:
     def delete(self, path: str) -> None:
         target = self.root / path
         if target.is_dir():
-            # Two runs may collect the same micro-batch: what the other has removed meanwhile is gone, which is right.
+            # Two runs may collect the same micro-batch: a file that the other one has removed meanwhile is no error.
             shutil.rmtree(target, onerror=_unless_gone)
         else:
             target.unlink(missing_ok=True)
@@ -145,7 +147,7 @@ class _LocalSink(Sink):
         view = memoryview(data).cast("B")
         written = 0
         while written < len(view):
-            # A raw file may take less than it is given, most of all just before the disk is full.
+            # A raw file may write less than it is given, most of all just before the disk is full.
             written += os.write(self.file.fileno(), view[written:])
         self.crc = zlib.crc32(view, self.crc)
         self.size += written
@@ -204,7 +206,7 @@ class ArrowStore:
 
 
 class _RemoteSink(Sink):
-    """Collects on local disk, then uploads in one go: an upload given up half-way must not become visible."""
+    """File that is collected on local disk and uploaded at once: an aborted upload must not become visible."""
 
     def __init__(self, fs: pafs.FileSystem, target: str) -> None:
         self.fs, self.target = fs, target
@@ -228,7 +230,7 @@ class _RemoteSink(Sink):
 
 
 def open_store(root: str) -> Store:
-    """The store of a local path or URL. Raises OSError or ValueError where Arrow does not know the scheme."""
+    """Opens the store of a local path or URL. Raises OSError or ValueError if Arrow does not know the scheme."""
     if root.startswith("file://"):
         root = root.removeprefix("file://")
     return ArrowStore(root) if "://" in root else LocalStore(Path(root).absolute())

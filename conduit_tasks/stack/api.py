@@ -17,14 +17,15 @@ from conduit_tasks.stack.layout import Layout, State
 
 URL, NAME, PASSWORD, TOKEN = (f"CONDUIT_AIRFLOW_{name}" for name in ("URL", "USER", "PASSWORD", "TOKEN"))
 TRIES, PAUSE = 8, 0.5
-"""SQLite answers "database error" now and then under load; eight tries half a second apart outlast it."""
+"""Tries of a request and seconds between them: SQLite sometimes answers "database error" under load; eight tries half a
+second apart outlast it."""
 
 
 T = TypeVar("T")
 
 
 class ApiError(ConduitError):
-    """Airflow refused a request or could not be reached; the message has its answer."""
+    """A request that Airflow refused, or an Airflow that could not be reached; the message has its answer."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -32,7 +33,7 @@ class ApiError(ConduitError):
 
 
 class Api:
-    """A client with a token of its own; requests that failed by no fault of theirs are sent again."""
+    """A client with a token of its own; it retries requests that failed without a fault of their own."""
 
     def __init__(self, url: str, *, user: str = USER, password: str = "", token: str = "") -> None:
         self.url, self._user, self._password = url.rstrip("/"), user, password
@@ -44,9 +45,10 @@ class Api:
 
     @classmethod
     def of(cls, layout: Layout) -> Api:
-        """The Airflow that `CONDUIT_AIRFLOW_URL` names, with its token or user and password; else the embedded stack's.
+        """Makes the client of the Airflow that `CONDUIT_AIRFLOW_URL` names, with its token or user and password; else
+        of the embedded stack's.
 
-        Raises ConfigError where there is neither.
+        Raises ConfigError if there is neither.
         """
         url, environ = os.environ.get(URL), os.environ
         if url:
@@ -67,7 +69,7 @@ class Api:
         self._client.close()
 
     def health(self) -> dict[str, Any]:
-        """What each component's last heartbeat says; {} where the API does not answer. Asked once."""
+        """Returns each component's health by its last heartbeat; {} if the API does not answer. No retries."""
         try:
             answer = self._client.get("/api/v2/monitor/health", timeout=5.0)
             return answer.json() if answer.status_code == httpx.codes.OK else {}
@@ -75,7 +77,7 @@ class Api:
             return {}
 
     def request(self, method: str, path: str, *, absent: bool = False, **options: Any) -> Any:
-        """The answer's JSON. `absent`: None instead of an error where there is no such thing (404).
+        """Returns the answer's JSON. `absent`: None instead of an error if there is no such thing (404).
 
         Raises ApiError.
         """
@@ -114,7 +116,7 @@ class Api:
         self._client.headers["Authorization"] = f"Bearer {token}"
 
     def _json(self, answer: httpx.Response) -> Any:
-        """What a good answer holds. Raises ApiError where it is no JSON, as a sign-in page or a redirect to one."""
+        """Returns the JSON of a good answer. Raises ApiError if it has none, as a sign-in page or a redirect to one."""
         try:
             if answer.is_success:
                 return orjson.loads(answer.content)
@@ -127,7 +129,7 @@ class Api:
         )
 
     def dag(self, dag_id: str) -> dict[str, Any] | None:
-        """The DAG, or None where Airflow has not seen it (yet)."""
+        """Returns the DAG, or None if Airflow has not seen it (yet)."""
         path = f"/dags/{dag_id}"
         found: dict[str, Any] | None = self.request("GET", path, absent=True)
         if found is not None:
@@ -150,13 +152,13 @@ class Api:
         return found
 
     def active_runs(self, dag_id: str) -> list[str]:
-        """Ids of the runs that are queued or running."""
+        """Returns the ids of the runs that are queued or running."""
         path = f"/dags/{dag_id}/dagRuns"
         found = self.request("GET", path, params={"state": ["queued", "running"], "limit": 100})
         return [_part(run, "dag_run_id", str, path) for run in _part(found, "dag_runs", list, path)]
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        """The run's task instances."""
+        """Returns the run's task instances."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
         found = self.request("GET", path, params={"limit": 200})
         instances: list[dict[str, Any]] = _part(found, "task_instances", list, path)
@@ -166,14 +168,14 @@ class Api:
         return instances
 
     def log(self, dag_id: str, run_id: str, task_id: str, attempt: int) -> list[str]:
-        """The lines of a task's log."""
+        """Returns the lines of a task's log."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{attempt}"
         found = self.request("GET", path, params={"full_content": "true"}, headers={"Accept": "application/json"})
         lines = _part(found, "content", list, path)
         return [str(line.get("event", "")) if isinstance(line, dict) else str(line) for line in lines]
 
     def set_pool(self, name: str, slots: int) -> None:
-        """Makes a pool, or changes how many tasks it lets run at once."""
+        """Makes a pool, or changes its number of slots."""
         body = {"name": name, "slots": slots, "description": "Spark drivers at once", "include_deferred": False}
         if self.request("GET", f"/pools/{name}", absent=True) is None:
             self.request("POST", "/pools", json=body)
@@ -182,7 +184,7 @@ class Api:
 
 
 def _part(answer: Any, name: str, kind: type[T], path: str) -> T:
-    """A part of an answer. Raises ApiError where it is not as Airflow documents it."""
+    """Returns a part of an answer. Raises ApiError if it is not as Airflow documents it."""
     found = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(found, kind):
         raise ApiError(f"what answers to {path} is no Airflow as it is known here: it has no '{name}'; check {URL}")
@@ -190,7 +192,7 @@ def _part(answer: Any, name: str, kind: type[T], path: str) -> T:
 
 
 def _said(answer: httpx.Response) -> str:
-    # Not as its header says it is encoded, which may be anything.
+    # Does not use the encoding that the header names, which may be anything.
     text = answer.content.decode(errors="replace")
     try:
         detail = orjson.loads(answer.content).get("detail", text)

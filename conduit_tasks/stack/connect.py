@@ -1,4 +1,4 @@
-"""The stack's Spark Connect server: nodes' applications run there without starting a JVM each (docs/cluster.md)."""
+"""The stack's Spark Connect server: the nodes' applications use it and start no JVM each (docs/cluster.md)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from conduit_tasks.stack.processes import StackError
 
 NAME = "spark-connect"
 VARIABLE = "CONDUIT_SPARK_CONNECT"
-"""`off`: the stack has no such server, and each node submits by itself."""
+"""Environment variable; `off`: the stack has no such server, and each node submits by itself."""
 PORT_VARIABLE = "CONDUIT_SPARK_CONNECT_PORT"
 
 
 def wanted() -> bool:
-    """Whether this stack runs one: not where somebody says where Spark is, and not where it is turned off."""
+    """Returns whether this stack runs one: not if the user names a Spark connection, and not if it is turned off."""
     return "AIRFLOW_CONN_SPARK_DEFAULT" not in os.environ and os.environ.get(VARIABLE, "on") != "off"
 
 
 def start(layout: Layout, state: State, say: Callable[[str], None], port: Callable[[int], int]) -> None:
-    """Starts it where one is wanted and none runs, and does not wait. `port`: this one, or a free one where it is
-    taken."""
+    """Starts the server if one is wanted and none runs, and does not wait for it. `port`: function that returns the
+    given port, or a free one if that is taken."""
     if processes.find(state.processes.get(NAME)) is not None:
         return
     state.processes.pop(NAME, None)
     if not wanted():
         state.connect_url = ""
         return
-    # As before where possible: Airflow's components that still run know that address.
+    # The same port as before if possible: Airflow's components that still run know that address.
     before = Address.parse(state.connect_url).port if state.connect_url else 0
     chosen = port(before or int(os.environ.get(PORT_VARIABLE, PORT)))
     say(f"starting {NAME}")
@@ -52,7 +52,8 @@ def start(layout: Layout, state: State, say: Callable[[str], None], port: Callab
 
 
 def await_it(layout: Layout, state: State, say: Callable[[str], None], timeout: float) -> None:
-    """Waits until it listens. One that does not is told and left to itself: tasks submit by themselves meanwhile."""
+    """Waits until the server listens. If it does not in time, says so and leaves it alone: tasks submit by themselves
+    meanwhile."""
     process = state.processes.get(NAME)
     if process is None:
         return

@@ -1,4 +1,4 @@
-"""Stopping the embedded stack: pipelines first (C15), then Airflow, its scheduler before the rest, then Redis."""
+"""Stop of the embedded stack: pipelines first (C15), then Airflow, its scheduler before the rest, then Redis."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from conduit_tasks.stack.up import alone, end_left_behind
 
 Say = Callable[[str], None]
 DEADLINE = 60.0
-"""Seconds in which pipelines are drained."""
+"""Seconds at most for draining the pipelines."""
 GRACE = {
     **{"gateway": 40.0, "scheduler": 120.0},
     **{"spark-connect": 60.0, "triggerer": 60.0, "dag-processor": 60.0, "api-server": 60.0, "redis": 60.0},
 }
-"""Seconds from SIGTERM to SIGKILL. The gateway answers what it took, the scheduler waits for its tasks; an idle
-triggerer takes ten. All have ended after a second or two; a machine that is full may need longer."""
+"""Seconds from SIGTERM to SIGKILL. The gateway answers the requests that it has taken, the scheduler waits for its
+tasks; an idle triggerer takes ten. All usually end after a second or two; an overloaded machine may need longer."""
 ORDER = (("gateway", "scheduler"), ("spark-connect", "triggerer", "dag-processor", "api-server"), ("redis",))
-"""Stopped one group after the other: the scheduler waits for its tasks, and tasks need the API and Redis."""
+"""Groups that are stopped one after the other: the scheduler waits for its tasks, and tasks need the API and Redis."""
 
 STATELESS = frozenset({"dag-processor"})
-"""Reads files and writes what it read to Airflow's database, over and over; asked to end in the middle of that it was
-seen to go on. Killing it is no failure."""
+"""Components without work to lose. The DAG processor reads files and writes the result to Airflow's database, over and
+over; it was seen to go on after a SIGTERM in the middle of that. Killing it is no failure."""
 
 
 def down(layout: Layout, say: Say, *, deadline: float = DEADLINE) -> bool:
-    """Stops everything. False where something was not drained in time, or something that holds work had to be killed;
-    nothing is lost by either."""
+    """Stops everything. Returns False if a pipeline was not drained in time, or a component that holds work had to be
+    killed; neither loses anything."""
     if not layout.root.exists():
         return True
     with alone(layout):

@@ -1,7 +1,7 @@
-"""Letting pipelines finish before a shutdown (C15), and starting again those that only the shutdown stopped.
+"""Drain of pipelines before a shutdown (C15), and a new start of the pipelines that only the shutdown stopped.
 
-A stop lets nothing new be read; what is in flight goes on until every destination has it and it is acked. Runs do
-that; a pipeline without one under way gets one.
+After a stop nothing new is read; records in flight go on until every destination has them and they are acked. Runs do
+that; a pipeline without a run under way gets one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from conduit_tasks.stack.api import Api
 
 Say = Callable[[str], None]
 POLL, WAKE = 0.5, 5.0
-"""Seconds between two looks at what is left, and between two at whether a run is under way."""
+"""Seconds between two checks of the rest in flight, and between two checks for a run under way."""
 
 
 def drain(api: Api, deadline: float, say: Say) -> tuple[list[str], list[str]]:
     """Stops every running pipeline gracefully and waits up to `deadline` seconds.
 
-    Returns (stopped by this, of those the ones not drained in time). A pipeline whose broker cannot be reached, or
-    whose DAG is paused, is said and not waited for.
+    Returns (the pipelines that it stopped, those among them that were not drained in time). Does not wait for a
+    pipeline whose broker cannot be reached, or whose DAG is paused, and says so.
     """
     stopped = []
     for pipeline in load_folder(settings().path(settings().pipelines)).pipelines:
@@ -42,7 +42,7 @@ def drain(api: Api, deadline: float, say: Say) -> tuple[list[str], list[str]]:
         say(f"{id}: draining ({what})")
     woken, hopeless = -WAKE, list[str]()
     while left and time.monotonic() < until:
-        # Again and again: a run may end with a destination skipped that was down for the moment.
+        # Repeatedly: a run may end and have skipped a destination that was down at the moment.
         if time.monotonic() - woken >= WAKE:
             woken = time.monotonic()
             hopeless += [id for id in left if not see_to_a_run(api, id, say)]
@@ -55,7 +55,7 @@ def drain(api: Api, deadline: float, say: Say) -> tuple[list[str], list[str]]:
 
 
 def resume(ids: list[str], say: Say) -> None:
-    """Starts pipelines that the last shutdown stopped, unless something else stopped or started them since."""
+    """Starts pipelines that the last shutdown stopped, if they are still stopping or stopped."""
     for id in ids:
         broker = open_broker(id)
         try:
@@ -72,7 +72,7 @@ def _left(id: str) -> str:
 
 
 def _stop(id: str, deadline: float) -> bool:
-    """True where it was running and is stopping now."""
+    """Stops a running pipeline; returns whether it was running and is stopping now."""
     broker = open_broker(id)
     try:
         if broker.stored_status() != "running":
@@ -84,7 +84,8 @@ def _stop(id: str, deadline: float) -> bool:
 
 
 def see_to_a_run(api: Api, id: str, say: Say) -> bool:
-    """Starts a run that drains a stopping pipeline, where none is under way. False, and said, where none can be."""
+    """Starts a run that drains a stopping pipeline, if none is under way. Returns False, and says why, if Airflow does
+    not know its DAG or the DAG is paused."""
     name = dag_id(id)
     try:
         about = api.dag(name)

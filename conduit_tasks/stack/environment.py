@@ -1,4 +1,4 @@
-"""The environment of Airflow's components: a small Airflow that starts tasks quickly and keeps its secrets."""
+"""Environment of Airflow's components: settings for one machine, quick starts of tasks, and secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPARK_CONNECTION = {"conn_type": "spark", "host": "local[*]"}
 
 
 def load_secrets(layout: Layout) -> dict[str, str]:
-    """Keys and the password of `admin`, made up once; the password is also where Airflow looks for it."""
+    """Returns keys and the password of `admin`, made up once; writes the password also to Airflow's own file."""
     if layout.secrets_file.exists():
         known: dict[str, str] = json.loads(layout.secrets_file.read_text())
     else:
@@ -38,9 +38,9 @@ def load_secrets(layout: Layout) -> dict[str, str]:
 
 
 def component_environment(layout: Layout, api_url: str, redis_url: str, connect_url: str = "") -> dict[str, str]:
-    """This process's environment with ours laid over; a user's `AIRFLOW__*` wins where we do not rely on it.
+    """Returns this process's environment with ours added; a user's `AIRFLOW__*` wins unless we rely on the setting.
 
-    `connect_url`: the stack's Spark Connect server, where it has one; its token goes by the environment alone.
+    `connect_url`: the stack's Spark Connect server, if it has one; its token is passed in the environment only.
     """
     own, bin_dir = load_secrets(layout), str(Path(sys.executable).parent)
     where = urlsplit(api_url)
@@ -66,14 +66,14 @@ def component_environment(layout: Layout, api_url: str, redis_url: str, connect_
 
 
 def _database() -> dict[str, str]:
-    """Nothing where it is a server of the user's own."""
+    """Returns the settings of connections to SQLite; {} if the database is a server of the user's own."""
     if not os.environ.get(CONN, "sqlite").startswith("sqlite"):
         return {}
     return dict.fromkeys((ARGS, f"{ARGS}_ASYNC"), "conduit_tasks.stack.sqlite.CONNECT_ARGS")
 
 
 def spark_connection(connect_url: str) -> dict[str, Any]:
-    """Airflow's connection: at the Connect server, and by a submit of the task's own where that does not answer."""
+    """Returns Airflow's Spark connection: the Connect server, and a submit by the task if that does not answer."""
     if not connect_url:
         return SPARK_CONNECTION
     address = Address.parse(connect_url)
@@ -87,7 +87,7 @@ def _defaults(layout: Layout, connect_url: str) -> dict[str, str]:
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark_connection(connect_url)),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "conduit_tasks.airflow.executor.LocalExecutor",
-        # Idle workers cost memory, and Spark is what fills the cores.
+        # Idle workers cost memory, and Spark needs the cores.
         "AIRFLOW__CORE__PARALLELISM": "12",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(layout.passwords_file),

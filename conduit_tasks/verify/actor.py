@@ -1,4 +1,4 @@
-"""A process of the small world: what it is, what may befall it, and when."""
+"""Processes of the simulated world, and the faults that may happen to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 FATES = frozenset(
     {"go", "switch", "before", "after", "power", "pause", "short pause", "long pause", "double", "forget"}
 )
-"""What may become of an operation."""
+"""Possible fates of an operation."""
 
 
 class Crash(BaseException):
@@ -18,12 +18,12 @@ class Crash(BaseException):
 
 
 class Stuck(Exception):
-    """Nothing will ever happen again in this process: it waits for nobody."""
+    """Failure of a process in which nothing will ever happen again, such as a wait that nobody ends."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How often, of all changing operations, something happens. Reading ones count a tenth."""
+    """Probabilities of faults per changing operation. Reading operations count a tenth."""
 
     crash: float = 0.008
     power: float = 0.001
@@ -31,15 +31,16 @@ class Rates:
     double: float = 0.01
     switch: float = 0.08
     forget: float = 0.0
-    """Redis loses what it did since `World.remembered` was taken, at most a second."""
+    """Redis loses its changes since `Operator` last remembered its state, at most a second."""
 
 
 @dataclass
 class Aim:
-    """A fault at a point of one's choosing: the `nth` operation `what…` of an actor whose name holds `who`.
+    """A fault at a chosen point: the `nth` operation that begins with `what`, of an actor whose name contains `who`.
 
-    `fate`: it dies `before` or `after` it, or stands still before it (`long pause`) until its lease has passed to
-    another, which has confirmed something; anything else happens right behind it, to the world (`World.on_mishap`).
+    `fate`: the actor dies `before` or `after` the operation, or stands still before it (`long pause`) until its lease
+    has passed to another, which has confirmed something; a fate outside `FATES` happens to the world right after the
+    operation (`World.on_mishap`).
     """
 
     what: str
@@ -48,7 +49,7 @@ class Aim:
     fate: str
 
     def hit(self, actor: str, what: str) -> bool:
-        """Whether this operation is the one."""
+        """Returns whether this operation is the chosen one; counts `nth` down."""
         if not what.startswith(self.what) or self.who not in actor:
             return False
         self.nth -= 1
@@ -56,7 +57,7 @@ class Aim:
 
 
 class Signal:
-    """Wakes the one thread that waits, or will wait, for it; counts. A semaphore is Python code, and slower."""
+    """A counting signal for the one thread that waits, or will wait, for it. A semaphore is Python code, and slower."""
 
     def __init__(self) -> None:
         self._told: SimpleQueue[None] = SimpleQueue()
@@ -68,7 +69,8 @@ class Signal:
 
 @dataclass(eq=False)
 class Beat:
-    """What a process does every so many seconds beside its work, as long as it answers True; `due`: the next time."""
+    """A call that a process makes every `every` seconds beside its work, as long as it returns True; `due`: the next
+    time."""
 
     due: float
     every: float
@@ -77,7 +79,7 @@ class Beat:
 
 @dataclass(eq=False)
 class Actor:
-    """One process. `left`: Airflow has given it up, but it may go on: a zombie; `beats`: what it does beside."""
+    """One process. `left`: Airflow has given it up, but it may go on: a zombie; `beats`: its calls beside the work."""
 
     name: str
     function: Callable[[], Any]
@@ -91,4 +93,4 @@ class Actor:
     beats: list[Beat] = field(default_factory=list)
     beating: bool = False
     blocked: bool = False
-    """It waits for Redis, which answers once something is there."""
+    """Whether it waits for Redis, which answers once something is there."""

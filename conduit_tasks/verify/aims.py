@@ -1,4 +1,4 @@
-"""Where faults are aimed at: the moments in which a death or a standstill hurts most."""
+"""Targets of faults: the moments at which a crash or a pause hurts most."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ AIMS = (
     ("commit_ack", "", "before"),
     ("begin_collect", "", "long pause"),
 )
-"""Where a death or a standstill hurts most: between a write and its confirm, between a look and what follows it."""
+"""(operation, actor, fate) at which a crash or a pause hurts most: between a write and its confirm, between a check and
+the action that follows it."""
 
 
 def drawn_aims(random: Random) -> list[Aim]:
-    """Three of them."""
+    """Draws three of them."""
     return [Aim(what, who, random.randint(1, 4), fate) for what, who, fate in random.sample(AIMS, 3)]

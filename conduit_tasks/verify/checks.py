@@ -1,4 +1,4 @@
-"""What must hold of what a history leaves behind (`account`), seen from outside."""
+"""Checks of the state that a history leaves behind (`account`), seen from outside."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
 
 Event = tuple[str, int]
-"""(source, n)."""
+"""An event: (source, n)."""
 
 
 class Outside:
-    """Reads destinations, dead letters and sources as somebody would who knows nothing of how they came there."""
+    """Reads destinations, dead letters and sources from outside, without knowledge of how they came about."""
 
     def __init__(self, scenario: Scenario, home: Path, queues: Queues | None) -> None:
         self.scenario, self.home, self.queues = scenario, home, queues
@@ -32,7 +32,7 @@ class Outside:
         return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
     def arrived(self, destination: str) -> list[Event]:
-        """What a destination has, in its order. Raises ValueError on a torn line."""
+        """Returns the events that a destination has, in its order. Raises ValueError on a torn line."""
         if destination == "web":
             return [(s, n) for _, s, n in self.scenario.memory.taken]
         if destination == "table":
@@ -58,14 +58,14 @@ class Outside:
             connection.close()
 
     def dead(self) -> dict[str, list[tuple[Event, str]]]:
-        """Destination (`_pipeline`: before the fan-out) → its dead letters: which event, which class of error."""
+        """Returns destination (`_pipeline`: before the fan-out) → its dead letters: (event, error class)."""
         out: dict[str, list[tuple[Event, str]]] = {}
         for row, event in self._letters():
             out.setdefault(row["destination"], []).append((event, row["error_class"]))
         return out
 
     def open(self) -> dict[str, set[Event]]:
-        """As `dead`, of those alone that can be sent again: the broker has them in its index."""
+        """Returns destination → events of dead letters that can be sent again: the broker has them in its index."""
         out: dict[str, set[Event]] = {}
         with closing(open_broker(PIPELINE)) as broker:
             for row, event in self._letters():
@@ -83,18 +83,18 @@ class Outside:
             yield row, event
 
     def event(self, source: str, position: bytes) -> Event | None:
-        """The event at a record's position; None where none begins there."""
+        """Returns the event at a record's position; None if none begins there."""
         if self.scenario.queued:
             return source, int(position.rpartition(b"-")[2])
         offset, starts = int(position.rpartition(b":")[2]), self.offsets(source)
         return (source, starts.index(offset)) if offset in starts else None
 
     def waiting(self, source: str) -> int:
-        """Messages of a queue that are not deleted."""
+        """Returns the number of messages of a queue that are not deleted."""
         return len(self.queues.messages.get(source, {})) if self.queues is not None else 0
 
     def offsets(self, source: str) -> list[int]:
-        """Where each event begins in its file; the end of the file is the last."""
+        """Returns the offset of each event in its file; the last one is the end of the file."""
         at, out = 0, [0]
         path = self.home / "data" / f"{source}.jsonl"
         if source == LOST and self.scenario.gone is not None:
@@ -106,7 +106,7 @@ class Outside:
 
 
 def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[str, Any]) -> None:
-    """Adds up what is there after everything was drained. `snapshot`: of `micro_batch.progress`."""
+    """Accounts for every event after everything was drained. `snapshot`: of `micro_batch.progress`."""
     dead, still = outside.dead(), outside.open()
     if scenario.gone is not None:
         _vanished(scenario, found, scenario.gone, snapshot["totals"].get("read", 0))
@@ -143,14 +143,14 @@ def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[s
 
 
 def _redrivable(found: Found, where: str, nacked: set[Event], still: set[Event]) -> None:
-    """A dead letter that the broker does not know of is never sent again."""
+    """Reports dead letters that the broker does not know: they are never sent again."""
     if closed := nacked - still:
         found.loss += len(closed)
         found.broken(f"loss at {where}: its dead letters of {_some(closed)} are not in the broker's index")
 
 
 def _vanished(scenario: Scenario, found: Found, gone: tuple[int, int], read: int) -> None:
-    """Of a file that is gone, what had been read is all that there is to deliver: nothing of it is lost or made up."""
+    """Checks a file that is gone: only the events that had been read are expected; none of them is lost or made up."""
     of = read - sum(len(events) for source, events in scenario.events.items() if source != LOST)
     if not gone[0] <= of <= gone[1]:
         found.broken(f"{of} events of a file that is gone were read; it had been {gone[0]} to {gone[1]}")
@@ -212,7 +212,7 @@ def _destination(  # noqa: PLR0917 - what is known of one destination
 
 
 def _counters(scenario: Scenario, found: Found, destination: str, fates: Counter[str], state: dict[str, Any]) -> None:
-    """Invariant 10: what the broker counted is what happened."""
+    """Checks invariant 10: the broker's counters match what happened."""
     for name, count in (
         ("matched", fates.total()),
         ("delivered", fates["delivered"]),
@@ -240,7 +240,7 @@ def _before_fan_out(scenario: Scenario, found: Found, dead: list[tuple[Event, st
 
 
 def _inversions(scenario: Scenario, destination: str, arrived: list[Event]) -> list[str]:
-    """First arrivals that come behind a later one of their line."""
+    """Returns first arrivals that come behind a later event of their source, or of their key with order `key`."""
     order = scenario.order if destination == "web" else "partition"
     if order == "none":
         return []

@@ -1,5 +1,5 @@
 """Records that end the process that touches them, as a fault in a native library would (SEMANTICS C10), or that fail
-until somebody mends the cause."""
+until somebody fixes the cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conduit_tasks.verify.classes import STUBBORN
 
 
 class Killed(Crash):
-    """This record's doing: a child that dies of it dies alone."""
+    """A crash caused by a deadly record: a child that dies of it dies alone."""
 
 
 def _kill() -> None:
@@ -21,15 +21,15 @@ def _kill() -> None:
 
 
 killer: Callable[[], None] = _kill
-"""What such a record does; a world puts its own here."""
+"""Effect of a deadly record; a world puts its own here."""
 
 
 stubborn = True
-"""Whether records of that class fail here: until the operator has mended it."""
+"""Whether records of the class `STUBBORN` fail: until the operator has fixed the cause."""
 
 
 def touch(record: Any) -> Any:
-    """The processor: harmless but for records whose payload says `"deadly": true`, or that are stubborn."""
+    """Returns the record; calls `killer` if its payload says `"deadly": true`, raises ValueError if it is stubborn."""
     if stubborn and isinstance(record.after, dict) and record.after.get("c") == STUBBORN:
         raise ValueError("not mended yet")
     if isinstance(record.after, dict) and record.after.get("deadly"):

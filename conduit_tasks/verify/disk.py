@@ -1,4 +1,4 @@
-"""What a power cut takes: writes that were not fsynced, and names whose folder was not (POSIX)."""
+"""Losses of a power cut: writes that were not fsynced, and names whose folder was not (POSIX)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DATABASES = (".db", ".db-journal", ".db-wal", ".db-shm")
-"""They keep themselves safe, by calls of their own."""
+"""Suffixes of database files, which make themselves durable by calls of their own."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A change of a folder's entries that its fsync has not made durable yet; `content`: what it took away."""
+    """A change of a folder's entries that no fsync has made durable yet; `content`: of the file that it removed."""
 
     kind: str
     path: str
@@ -22,7 +22,7 @@ class Entry:
 
 
 class Disk:
-    """Keeps, for the files below `root`, what is durable where it differs from what is there."""
+    """The durable state of the files below `root`, kept if it differs from the current one."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root.resolve())
@@ -30,40 +30,40 @@ class Disk:
         self._entries: list[Entry] = []
 
     def holds(self, path: str) -> bool:
-        """Whether a path is ours."""
+        """Returns whether a path is below `root`, and no database."""
         return (path == self.root or path.startswith(self.root + "/")) and not path.endswith(DATABASES)
 
     def changing(self, path: str) -> None:
-        """The file is about to be written, or cut."""
+        """Notes that the file is about to be written, or cut."""
         if path not in self._contents:
             self._contents[path] = _read(path) or b""
 
     def made(self, path: str) -> None:
-        """The file, or (`folder/`) folder, was created."""
+        """Notes that the file, or the folder (`folder/`), was created."""
         self._entries.append(Entry("made", path))
         if not path.endswith("/"):
             self._contents[path] = b""
 
     def moving(self, source: str, path: str) -> None:
-        """`source` is about to replace `path`."""
+        """Notes that `source` is about to replace `path`."""
         self._entries.append(Entry("moved", path, source, self._contents.pop(path, _read(path))))
         if source in self._contents:
             self._contents[path] = self._contents.pop(source)
 
     def removing(self, path: str) -> None:
-        """The file, or (`folder/`) folder, is about to be removed."""
+        """Notes that the file, or the folder (`folder/`), is about to be removed."""
         held = None if path.endswith("/") else self._contents.pop(path, _read(path))
         self._entries.append(Entry("removed", path, content=held))
 
     def synced(self, path: str) -> None:
-        """fsync of a file or folder."""
+        """Notes an fsync of a file or folder."""
         if os.path.isdir(path):
             self._entries = [e for e in self._entries if os.path.dirname(e.path.rstrip("/")) != path]
         else:
             self._contents.pop(path, None)
 
     def lose(self) -> None:
-        """The power is cut, and comes back: only what is durable is there."""
+        """Cuts the power and brings it back: only the durable state is left."""
         for path, content in self._contents.items():
             if os.path.exists(path):
                 Path(path).write_bytes(content)

@@ -1,5 +1,5 @@
-"""Where a driver's tasks run: with it, or (theme `attempts`) in executors of their own, of which one stands still while
-Spark starts another attempt of the same task, and wakes up later."""
+"""Executors of a driver's tasks: the driver itself, or (theme `attempts`) processes of their own, one of which stands
+still while Spark starts another attempt of the same task, and wakes up later."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LOOK = 0.05
 PATIENCE = (0.5, 2.0)
 """Seconds after which Spark starts another attempt of a task that is slow."""
 MOST = 4
-"""Attempts of one task (`spark.task.maxFailures`)."""
+"""Limit of attempts of one task (`spark.task.maxFailures`)."""
 
 
 class Executors:
-    """In place of Spark's: called with a function and its pieces."""
+    """Replacement for Spark's executors: called with a function and its pieces."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -33,7 +33,7 @@ class Executors:
         return [self._attempted(function, piece) if apart else function(piece) for piece in pieces]
 
     def wrong(self, actor: Actor) -> BaseException | None:
-        """What an attempt answered that nobody waited for any more, where it is an error."""
+        """Returns the answer of an attempt that nobody waits for any more, if it is an error; else None."""
         return actor.answer if isinstance(actor.answer, ConduitError) else None
 
     def _attempted(self, function: Callable[[Any], Any], piece: Any) -> Any:
@@ -64,7 +64,7 @@ class Executors:
         return history.attempt(f"{driver} attempt {number}", lambda: function(piece))
 
     def _keep(self, task: Any) -> None:
-        """A driver keeps its lease in a thread, whatever its tasks do."""
+        """Renews the driver's lease, as its thread does whatever its tasks do."""
         world = self._history.world
         with world.watching(), suppress(Fenced, InvariantBroken):
             self._history.operator.attach(f"destinations.{task.destination}", task.token)

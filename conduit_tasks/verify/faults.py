@@ -1,7 +1,8 @@
-"""Puts the product into a `World`: operations on Redis and on files are its points, waits and clocks are its own.
+"""Patches that put the product into a `World`: operations on Redis and on files are its points, waits and clocks are
+the world's.
 
-Only seams that stay are used: Redis commands, `os` calls, `time`, event loops. Nothing of the product's own order of
-things is replaced, but for threads that only keep leases alive: in the world nothing happens beside.
+Only stable interfaces are patched: Redis commands, `os` calls, `time`, event loops. None of the product's own control
+flow is replaced, except threads that only keep leases alive: in the world nothing runs in parallel.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _HARMLESS = frozenset({"INFO", "CONFIG", "PING", "CLIENT"})
 
 @contextmanager
 def faulty(world: World, disk: Disk) -> Iterator[None]:
-    """The product works in the world meanwhile. Everything of this process is concerned: run it in one of its own."""
+    """Puts the product into the world while the block runs. It patches the whole process: run it in one of its own."""
     orders = Orders(world.seed)
     with ExitStack() as stack:
         for target, name, replacement in [
@@ -69,8 +70,8 @@ def faulty(world: World, disk: Disk) -> Iterator[None]:
 
 
 def load_scripts(client: Any) -> None:
-    """The server knows every script, so that a call is one point: otherwise an aim would be spent on the first call's
-    "no such script"."""
+    """Loads every script into the server, so that a call is one point: otherwise an aim would be spent on the first
+    call's "no such script"."""
     from conduit_tasks.broker import scripts
 
     batch = client.pipeline(transaction=False)
@@ -81,7 +82,7 @@ def load_scripts(client: Any) -> None:
 
 
 def everywhere(original: Any) -> list[tuple[Any, str]]:
-    """Modules of this project, loaded by now, that know `original`, and by which name."""
+    """Returns the loaded modules of this project that know `original`, each with the name for it."""
     return [
         (module, name)
         for key, module in sorted(sys.modules.items())
@@ -128,11 +129,11 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
                 rings.add(moved.name)
 
     def on_our_clock(client: Any, *args: Any) -> Any:
-        """The script and the time it reads, in one round trip."""
+        """Sets the time that the script reads, and runs it, in one round trip."""
         both = client.pipeline(transaction=False)
         both.execute_command("HSET", CLOCK, "s", str(world.redis_time[0]), "us", str(world.redis_time[1]))
         if world.redis_full:
-            # The clock is ours, and needs room of its own.
+            # The hash of the clock is verify's own, and needs room.
             both.command_stack.insert(0, (("CONFIG", "SET", "maxmemory", "0"), {}))
             both.execute_command("CONFIG", "SET", "maxmemory", "1")
         both.execute_command(*args)
@@ -142,7 +143,7 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
         return answer
 
     def waited(self: Any, *args: Any, **options: Any) -> Any:
-        """A command that blocks, on the world's clock."""
+        """Runs a blocking command on the world's clock."""
         at = args.index(b"BLOCK") if b"BLOCK" in args else args.index("BLOCK")
         words, until = (*args[:at], *args[at + 2 :]), world.now + int(args[at + 1]) / 1000
         while not (found := world.call("XREAD", lambda: execute(self, *words, **options), changes=False)):
@@ -160,14 +161,14 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
 
         if world.actor is None or word in _HARMLESS:
             world.check()
-            # Who looks on beside a process has the time of its last script.
+            # An observer beside a process has the time of that process's last script.
             return execute(self, *args, **options) if world.beside else operation()
         if word == "TIME":
             return world.redis_time
         if word == "XREAD":
             return waited(self, *args, **options)
         what = names.get(str(args[1]), "a script") if script else " ".join(map(str, args[:2]))
-        # The client sends a command again whose answer was lost (invariant 5).
+        # The client repeats a command if its answer was lost (invariant 5).
         answer = world.call(what, operation, changes=script or word not in _READS, repeatable=script)
         if what in rings:
             world.rings()
@@ -187,7 +188,7 @@ def _redis(world: World, orders: Orders) -> list[Patch]:
 
 
 def _on_our_clock(script: Any) -> Any:
-    """The script reading the world's clock."""
+    """Returns the script, changed to read the world's clock."""
     import hashlib
     from dataclasses import replace
 
@@ -200,7 +201,7 @@ def _on_our_clock(script: Any) -> Any:
 
 def _loops(world: World) -> list[Patch]:
     class Selector(selectors.DefaultSelector):
-        """Waits on the world's clock: there is nobody outside to be waited for."""
+        """A selector that waits on the world's clock: there is nobody outside to wait for."""
 
         def select(self, timeout: float | None = None) -> Any:
             world.check()
@@ -213,7 +214,7 @@ def _loops(world: World) -> list[Patch]:
             return super().select(0)
 
     class Loop(asyncio.SelectorEventLoop):
-        """What it would run in a thread runs at once. Its tasks are kept in the order in which they were made."""
+        """An event loop without threads: their work runs at once. It keeps its tasks in the order of their creation."""
 
         def __init__(self) -> None:
             super().__init__(Selector())
@@ -233,7 +234,7 @@ def _loops(world: World) -> list[Patch]:
             return future
 
         async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-            """There is none."""
+            """Does nothing: there is no executor."""
 
     def all_tasks(loop: Any = None) -> Any:
         loop = loop or asyncio.get_running_loop()
@@ -258,7 +259,8 @@ def _loops(world: World) -> list[Patch]:
 
 
 def _processes(world: World) -> list[Patch]:
-    """Threads that only keep a lease do not run; a forked child is this process, until it dies."""
+    """Returns patches by which threads that only keep a lease do not run (with `world.beats`: run as beats), and a
+    forked child is this process, until it dies."""
     from conduit_tasks.connectors import sqs, sqs_hidden
     from conduit_tasks.delivery.keeper import Keeper
     from conduit_tasks.delivery.watchdog import Watchdog
@@ -326,7 +328,7 @@ def _processes(world: World) -> list[Patch]:
 
 
 class Inline:
-    """A pool whose work is done by who asks for it."""
+    """A pool whose caller does the work."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -338,12 +340,12 @@ class Inline:
         pass
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-        """One after the other."""
+        """Handles one item after the other."""
         return [function(item) for item in items]
 
 
 class _Threading:
-    """What `sqs_hidden` knows of threads."""
+    """The parts of `threading` that `sqs_hidden` uses."""
 
     Lock, Event = threading.Lock, threading.Event
 
@@ -353,7 +355,7 @@ class _Threading:
 
 
 class Idle:
-    """A thread that only keeps something: in the world nothing happens beside."""
+    """A thread that does nothing, in place of one that only keeps something: in the world nothing runs in parallel."""
 
     def __init__(self, **_: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Calls on files as points of a `World`, and what they do kept by a `Disk` that can lose its power."""
+"""File calls as points of a `World`; their effects are kept by a `Disk` that can lose its power."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.world import World
 
 Patch = tuple[Any, str, Any]
-"""What is replaced, by which name, with what."""
+"""A patch: the object, the name of its attribute, the replacement."""
 
 
 def files(world: World, disk: Disk) -> list[Patch]:  # noqa: PLR0915 - one small function per call
@@ -21,7 +21,7 @@ def files(world: World, disk: Disk) -> list[Patch]:  # noqa: PLR0915 - one small
     truncate, replace, unlink, mkdir, rmdir = os.ftruncate, os.replace, os.unlink, os.mkdir, os.rmdir
 
     def path_of(fd: int) -> str | None:
-        """Of a file of ours; None where it is none, or nobody looks."""
+        """Returns the path of a file of ours; None if it is none, or no actor is calling."""
         if world.actor is None:
             world.check()
             return None

@@ -1,8 +1,9 @@
-"""Calls that the broker must refuse, tried on the state that a history is in: every guard of a script is asked.
+"""Calls that the broker must refuse, tried on the current state of a history: every guard of a script is reached.
 
-A guard that only a defect elsewhere would need is otherwise never reached, and its loss would go unnoticed. Somebody
-here plays that defect: calls with a token that is not the newest, ranges that overlap, acks of what is not confirmed.
-Every such call must be refused with the right error and leave the state as it is; leases apart, which any call renews.
+A guard that only a defect elsewhere would need is otherwise never reached, and its loss would go unnoticed. The calls
+here play that defect: with a fencing token that is not the newest, with ranges that overlap, acks of records that are
+not confirmed. Every such call must be refused with the right error and leave the state as it is, except leases, which
+any call renews.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import PIPELINE
 
 Hook = tuple[Any, str, Callable[..., None] | None, Callable[..., None] | None]
-"""Class, method, what is done before it, and after it."""
+"""A hook: class, method, function called before it, function called after it."""
 
 
 AGAIN = 0.06
-"""How often a call is tried once more, each time that it could be."""
+"""Probability that a call is tried once more, each time that it could be."""
 
 
 class Guards:
-    """The calls. `redis`: a client of its own, outside of the world; `resting`: whether nothing is tried now."""
+    """The calls to refuse. `redis`: a client outside of the world; `resting`: returns whether nothing is tried now."""
 
     def __init__(self, seed: int, found: Found, redis: Any, resting: Callable[[], bool]) -> None:
         self.found, self.redis, self.resting = found, redis, resting
@@ -37,7 +38,7 @@ class Guards:
         self._kinds: dict[bytes, bytes] = {}
 
     def hooks(self) -> list[Hook]:
-        """Where each is tried: beside the call that it imitates, with what that is called with."""
+        """Returns the hooks of all calls: each is tried beside the call that it imitates, with the same arguments."""
         from conduit_tasks.broker.broker import Broker
         from conduit_tasks.broker.leases import Lease
 
@@ -65,7 +66,7 @@ class Guards:
                     self._refused(f"stage while the pipeline is {status}", PipelineStopped, again)
 
     def _staged(self, _: Any, broker: Any, node: str, m: int, token: int, stage: Any, *more: Any, **named: Any) -> None:
-        """Invariant 3: the first stage is final."""
+        """Checks invariant 3: the first stage is final."""
         if self._due("staged", broker, node, token):
             other = replace(stage, manifest=stage.manifest + ".other")
             self._idle("a second stage", lambda: broker.stage(node, m, token, other, *more, **named))
@@ -79,12 +80,12 @@ class Guards:
                 self._refused("seal while the pipeline is degraded", PipelineStopped, call)
 
     def _sealed(self, _: Any, broker: Any, m: int, token: int, **named: Any) -> None:
-        """Invariant 6: what is sealed never changes."""
+        """Checks invariant 6: a sealed micro-batch never changes."""
         if self._due("sealed", broker, "seal", token):
             named["manifest"] += ".other"
             named["total"] += 1
             self._idle("a second seal", lambda: broker.seal(m, token, **named))
-            # By who has looked before it was sealed.
+            # By a caller that looked before it was sealed.
             with patch.object(broker, "numbers", lambda *_: [m]):
                 self._idle("a restage of what is sealed", broker.drop_unsealed)
 
@@ -98,8 +99,8 @@ class Guards:
             self._refused("confirm beyond what is sealed", InvariantBroken, call)
 
     def _confirmed(self, _: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
-        """Invariant 5: what is confirmed in part is not confirmed as if it were not. A holder of a pipeline that was
-        stopped hears of it, at a repeat too."""
+        """Checks invariant 5: a micro-batch that is confirmed in part cannot be confirmed as a whole. If the pipeline
+        was stopped, a confirm is refused, also when it is repeated."""
         if self._due("confirm halted", broker, f"destinations.{destination}", token):
             for status in ("degraded", "stopped"):
                 with self._being(status):
@@ -118,7 +119,7 @@ class Guards:
         self._refused("confirm of what is confirmed in part", InvariantBroken, call)
 
     def _voted(self, tripped: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
-        """C6: what has voted never votes again."""
+        """Checks C6: records that have voted never vote again."""
         own = f"destinations.{destination}" if destination else "seal"
         if tripped is None and self._due("vote", broker, own, token):
             self._idle("a second vote", lambda: broker.vote(destination, m, token, *more, **named))
@@ -126,7 +127,8 @@ class Guards:
     def _acking(
         self, broker: Any, source: str, destinations: Any, ack_on: str, token: int | None = None, **_: Any
     ) -> None:
-        """Invariants 1 and 2: not before every destination, and from where the last one ended."""
+        """Checks invariants 1 and 2: no ack before every destination has confirmed; an ack begins at the end of the
+        last one."""
         ack = broker.hash(broker.keys.ack(source))
         if "to" in ack or token is None or not self._holds(broker, f"acks.{source}", token):
             return
@@ -170,17 +172,18 @@ class Guards:
             self._refused("an ack committed that was not begun", InvariantBroken, call)
 
     def _acquired(self, lease: Any, broker: Any, node: str, owner: str, **_: Any) -> None:
-        """Invariant 4: a lease is given once; unless Redis forgot it in the same moment."""
+        """Checks invariant 4: a lease is given once, unless Redis forgot it in the same moment."""
         if self._due("lease", broker, node, lease.token):
             self._refused(f"the lease of {node}, which is held", LeaseHeld, lambda: broker.acquire(node, "guards"))
 
     def _collecting(self, broker: Any, sources: Any, destinations: Any, *_: Any) -> None:
-        """Invariant 6: nothing that somebody needs, in order, and never without the mark before it."""
+        """Checks invariant 6: no micro-batch is collected that somebody needs, or out of order, or whose collection was
+        not begun."""
         sealed, *cursors = broker.cursors(destinations)
         acked = [int(n or 0) for n in broker.read(*(("HGET", broker.keys.ack(s), "m") for s in sources))]
         collected, limit = broker.numbers("collected")[0], min([sealed, *cursors, *acked])
         if limit < sealed and limit >= collected and self._due("needed"):
-            # Everything before it is collected as it were: the guard of who needs it is the one that is asked.
+            # As if everything before it were collected: so the guard for needed micro-batches is reached.
             with self._numbered("collected", limit):
                 needed = lambda: broker.begin_collect(limit + 1)  # noqa: E731
                 self._refused("the collection of what somebody needs", InvariantBroken, needed)
@@ -192,7 +195,7 @@ class Guards:
             self._refused("the end of a collection that was not begun", InvariantBroken, end)
 
     def _releasing(self, lease: Any, expect_sealed: int | None = None, **_: Any) -> None:
-        """No micro-batch is left behind: one that the holder does not know of keeps it its lease."""
+        """Checks that no micro-batch is left behind: a holder that does not know of the newest one keeps its lease."""
         broker = lease._broker
         sealed = broker.numbers("sealed")[0]
         if expect_sealed is None or not sealed or not self._due("release", broker, lease.node, lease.token):
@@ -203,12 +206,13 @@ class Guards:
     # -- how ----------------------------------------------------------------------------------------------------
 
     def _due(self, what: str, *holder: Any) -> bool:
-        """The first time in a history that `holder` (broker, node, token) has its lease, and now and then after."""
+        """Returns whether to try it: the first time in a history that `holder` (broker, node, token) has its lease, and
+        now and then after."""
         if self.resting() or (what in self._tried and self._random.random() >= AGAIN):
             return False
         if holder and not self._holds(*holder):
             return False
-        # While the state is rebuilt, whoever calls hears of that first.
+        # While the state is rebuilt, every call is refused for that reason first.
         if self.redis.hexists(f"{{conduit:{PIPELINE}}}:pipeline", "rebuilding"):
             return False
         self._tried.add(what)
@@ -228,7 +232,7 @@ class Guards:
             call()
         except kind:
             pass
-        except Exception as error:  # noqa: BLE001 - told with what it was
+        except Exception as error:  # noqa: BLE001 - reported with its type
             self.found.broken(f"{what}: refused with {type(error).__name__} ({error}), not with {kind.__name__}")
         else:
             self.found.broken(f"{what} is accepted")
@@ -247,7 +251,7 @@ class Guards:
             self.found.broken(f"{what} changes {', '.join(changed)}")
 
     def _state(self) -> dict[bytes, Any]:
-        """What is in every key, but in leases and in those that expire."""
+        """Returns the content of every key, except leases and keys that expire."""
         keys = sorted(
             key
             for key in self.redis.keys(f"{{conduit:{PIPELINE}}}:*")
@@ -255,7 +259,7 @@ class Guards:
         )
         new = [key for key in keys if key not in self._kinds]
         self._kinds |= dict(zip(new, self._all("TYPE", new)))
-        # Of a large hash DUMP gives the same fields in another order now and then.
+        # DUMP of a large hash gives the same fields in another order now and then.
         hashes = [key for key in keys if self._kinds[key] == b"hash"]
         rest = [key for key in keys if self._kinds[key] != b"hash"]
         return {**dict(zip(hashes, self._all("HGETALL", hashes))), **dict(zip(rest, self._all("DUMP", rest)))}
@@ -273,7 +277,7 @@ class Guards:
 
     @contextmanager
     def _numbered(self, name: str, value: Any, of: str = "pipeline") -> Iterator[None]:
-        """A field of a hash is another one for a moment."""
+        """Sets a field of a hash while the block runs, then restores it."""
         key = f"{{conduit:{PIPELINE}}}:{of}"
         held = self.redis.hget(key, name)
         self.redis.hset(key, name, value)

@@ -1,4 +1,4 @@
-"""One seed: a scenario lived through in a world that breaks, then in peace until drained, then accounted for."""
+"""One seed: its scenario runs under faults, then without them until drained, then every event is accounted for."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from conduit_tasks.verify.operator import Operator
 
 ROUNDS = 9
-"""Runs under faults, at most."""
+"""Limit of runs under faults."""
 HAND_OVERS = 6
-"""The same where they last, and take over from each other."""
+"""The same limit for runs that last, and take over from each other."""
 CALM = 30
-"""Runs in which everything must be drained once nothing breaks any more."""
+"""Limit of runs without faults within which everything must be drained."""
 
 FULL = 10
-"""Runs in which what is under way must end where Redis is full."""
+"""Limit of runs within which work in progress must end if Redis is full."""
 LONGEST = 400.0
 """Seconds that each of the two parts may take, in the world's time; hardly any takes 90."""
 
 
 def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False) -> Result:
-    """Lives one seed in `folder` on the Redis at `url`, which is emptied. `trace`: keeps all of its history."""
+    """Runs one seed in `folder` on the Redis at `url`, which is emptied. `trace`: keeps all of its history."""
     began = time.perf_counter()
     scenario = draw(seed, events)
     home = folder / f"seed-{seed}"
@@ -67,7 +67,7 @@ def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False)
             history.trouble()
             history.peace()
         history.add_up()
-    except Exception as error:  # noqa: BLE001 - told with its seed; the others are lived all the same
+    except Exception as error:  # noqa: BLE001 - reported with its seed; the others run all the same
         history.wrong("verify", error)
     finally:
         forget()
@@ -91,7 +91,7 @@ def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False)
 
 
 class History:
-    """Plays Airflow, the operator and the producers, from the world's own generator."""
+    """One history: plays Airflow, the operator and the producers, by the world's own random generator."""
 
     def __init__(self, scenario: Scenario, home: Path, client: Any, trace: bool) -> None:
         self.scenario, self.home, self.client = scenario, home, client
@@ -103,7 +103,7 @@ class History:
         self.runs = 0
         self.interrupted = 0
         self.stopped = 0
-        """Of the deliveries to `web`: those that a stop ended. What had been delivered is confirmed then."""
+        """Deliveries to `web` that a stop ended. Records that had been delivered are confirmed then."""
         self.under_way: list[Run] = []
         self.tasks: list[tuple[Run | None, str, Actor]] = []
         self.queues = Queues(Random(f"queues {scenario.seed}"), lambda: self.world.now, self._queue_point)
@@ -121,7 +121,7 @@ class History:
     # -- the two parts ------------------------------------------------------------------------------------------
 
     def trouble(self) -> None:
-        """Runs, two at a time, while things break."""
+        """Starts runs, two at a time, while faults happen."""
         random, began = self.random, self.world.now
         most = ROUNDS if self.lasting is None else HAND_OVERS
         while self.runs < most and (self.world.budget > 0 or self.left()) and not self.found.plenty:
@@ -141,7 +141,7 @@ class History:
         self.operator.mend()
 
     def peace(self) -> None:
-        """Nothing breaks any more: everything must be drained, in a bounded number of runs."""
+        """Runs without faults: everything must be drained within a bounded number of runs."""
         self.world.calm = True
         began = self.world.now
         if self.lasting is not None and not self.lasting.in_peace():
@@ -160,12 +160,12 @@ class History:
             if run.idle:
                 if not self.queues.left():
                     return
-                # Hidden by somebody who died: it comes again.
+                # A message that a dead process had hidden: it comes again.
                 self.world.now = max(self.world.now, (self.queues.next_visible() or 0.0) + 0.1)
         self.found.broken(f"not drained after {CALM} runs without faults; last: {self.odd[-1:]}")
 
     def _drain_full(self, began: float) -> None:
-        """What was opened is delivered and acked while Redis is full, which is what frees memory (C13)."""
+        """Delivers and acks what was opened while Redis is full, which frees memory (C13)."""
         for _ in range(FULL):
             self.operator.mend()
             self.begin()
@@ -176,7 +176,7 @@ class History:
         self.operator.make_room()
 
     def _ended_by(self, began: float) -> bool:
-        """Has what is under way end; whether it did in good time."""
+        """Lets all work in progress end; returns whether it did in time."""
         while self.under_way or self.tasks:
             if self.too_long(began):
                 return False
@@ -184,7 +184,7 @@ class History:
         return True
 
     def too_long(self, began: float) -> bool:
-        """Whether somebody waits for what nobody will do any more."""
+        """Returns whether it takes longer than `LONGEST`: then somebody waits for something that never comes."""
         if self.world.now - began <= LONGEST:
             return False
         what = "draining takes" if self.world.calm else "with its trouble it takes"
@@ -206,7 +206,7 @@ class History:
         )
         with patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}):
             account(scenario, self.outside, self.found, snapshot(PIPELINE))
-        # Invariant 6: what is sealed and kept is what was sealed.
+        # Invariant 6: sealed data that is kept has not changed.
         spool = open_spool(self.pipeline)
         for key in sorted(self.client.scan_iter(f"{{conduit:{PIPELINE}}}:micro-batch:*")):
             path = self.client.hget(key, "manifest")
@@ -231,7 +231,7 @@ class History:
         self.under_way.append(Run(self.pipeline, f"run-{self.runs}", limit, by_hand=self.lasting is not None))
 
     def advance(self) -> None:
-        """Starts what is due, lets one process move, and sees what has ended."""
+        """Starts tasks that are due, lets one process move, and handles tasks that have ended."""
         for run in self.under_way:
             for task in run.due():
                 self._start(run, task)
@@ -270,7 +270,7 @@ class History:
             self.tasks.append((None, task, twin))
 
     def attempt(self, name: str, function: Callable[[], Any]) -> Actor:
-        """A task of a driver, as a process of its own."""
+        """Starts an attempt of a driver's task as a process of its own."""
         actor = self.world.start(name, function, left=True)
         self.tasks.append((None, name.partition("/")[2], actor))
         return actor
@@ -294,7 +294,7 @@ class History:
             self.odd.append(said)
 
     def wrong(self, who: str, error: BaseException) -> None:
-        """An error that nothing explains."""
+        """Reports an error that nothing explains."""
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = f"{who}: {type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
         self.found.broken(said.replace(f"{self.home}/", ""))

@@ -1,8 +1,8 @@
-"""Runs that last (theme `handover`): begun as Airflow does, and what must hold where one takes over from another.
+"""Runs that last (theme `handover`): started as Airflow does, with checks of the handover from one to the next.
 
-The next one begins while the one before is at work, by time (`airflow/schedule.py`): after half of the time that a run
-lasts, where that is short. Two are active at most (`max_active_runs`); where none is, one begins at once, as it is
-asked for by the acks or by the trigger that sees that nobody is at work.
+The next run begins by time while the one before is at work (`airflow/schedule.py`): after half of the time that a run
+lasts, if that is short. At most two are active (`max_active_runs`); if none is, one begins at once, as it is requested
+by the acks or by the trigger that sees that nobody is at work.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 TAKES_OVER = re.compile(r"run (\S+) takes over")
 EVERY = 0.3
-"""Seconds between two looks at what comes to the sources, in which something comes in every second."""
+"""Seconds between two chances of new events at the sources; some come about once a second."""
 STARTS = 1.5
 """Seconds that a node takes to be ready, at most."""
 PATIENCE = 15.0
-"""Seconds after the beginning of the next run in which a run has ended, where nothing breaks: it is twice what the
+"""Seconds from the beginning of the next run within which a run must have ended if there are no faults: twice what the
 slowest delivery takes."""
 GONE = 20.0
-"""Seconds after which somebody who was killed is at work for nobody any more."""
+"""Seconds after which nobody takes a killed process to be at work any more."""
 
 
 class Lasting:
-    """Plays the schedule of one history, and looks at its hand-overs. `count`: nodes that were taken over from."""
+    """Plays the schedule of one history, and checks its handovers. `count`: nodes that were taken over from."""
 
     def __init__(self, history: History) -> None:
         self.history, self.world, self.found = history, history.world, history.found
@@ -46,17 +46,17 @@ class Lasting:
         self._ready: dict[tuple[str, str], float] = {}
         self._runs: dict[str, Run] = {}
         self._over: dict[tuple[str, str], tuple[float, str]] = {}
-        """Of each node of each run, that ended in good order at its first try: when, and why."""
+        """(run, node) that ended in good order at its first try → when, and why."""
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """At what nodes say of themselves."""
+        """Notes when nodes report that they are ready."""
         from conduit_tasks.broker.broker import Broker
 
         ready = Broker.tell_ready
 
         def tell_ready(broker: Any, run: str, node: str) -> None:
-            # Before the call: the answer may come when another has acted on it.
+            # Before the call: another may have acted on it by the time the answer comes.
             self._ready.setdefault((run, node), self.world.now)
             ready(broker, run, node)
 
@@ -64,7 +64,7 @@ class Lasting:
             yield
 
     def goes_on(self) -> None:
-        """What nobody in the pipeline does: events come, an operator acts, and the next run begins in its time."""
+        """Plays everything outside the pipeline: events come, an operator acts, and the next run begins in its time."""
         history, now = self.history, self.world.now
         if now >= self._grows:
             self._grows = now + EVERY
@@ -88,7 +88,7 @@ class Lasting:
         return run
 
     def ended(self, run: Run, task: str, actor: Actor) -> None:
-        """A task has."""
+        """Notes that a task has ended, and checks its handover."""
         said = str(actor.answer)
         if actor.error is None and run.tries[task] == 1:
             self._over[run.id, task] = (self.world.now, said)
@@ -100,8 +100,8 @@ class Lasting:
                 self.found.broken(f"{actor.name} hands over to {after} before that is ready")
 
     def in_peace(self) -> bool:
-        """Two runs without faults, one after the other: the first one is taken over from while events come, the second
-        one is not and lasts as long as it may. Whether they ended."""
+        """Starts two runs without faults, one after the other: the second takes over from the first while events come;
+        nobody takes over from the second, which lasts as long as it may. Returns whether they ended."""
         history, began, runs = self.history, self.world.now, list[Run]()
         troubled = True
         while troubled or len(runs) < 2 or history.under_way:
@@ -109,7 +109,7 @@ class Lasting:
                 return False
             before = history.runs
             if troubled and not history.under_way and not history.tasks:
-                # Those of the trouble have ended. Who was killed may be at work still, for all that is known.
+                # The runs under faults have ended. Killed processes may still be taken to be at work.
                 troubled = False
                 self.world.now += GONE
             if not troubled and len(runs) < 2:
@@ -127,7 +127,7 @@ class Lasting:
             at, said = self._over[one.id, task]
             if at - two.began > PATIENCE:
                 self.found.broken(f"{one.id}/{task} goes on for {at - two.began:.1f} s after {two.id} has begun")
-            # One that began late, behind its successor or for less than that took, has nothing to hand over.
+            # A node that was ready only after its successor, or ended before that was ready, has nothing to hand over.
             ready = [self._ready.get((run.id, task), math.inf) for run in (one, two)]
             met = ready[0] < ready[1] < at
             if met and not task.startswith("acks.") and not gives_way(said):

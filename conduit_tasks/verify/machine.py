@@ -1,7 +1,7 @@
-"""What a machine brings into a process, by the seed in its place: names that are drawn, the order of what has none.
+"""Values that a process gets from its machine, drawn from the seed instead: random names, and undefined orders.
 
-A history is a function of its seed alone. What is left in no order by its contract (entries of a folder, fields of a
-hash) comes in one that the seed draws, so that nothing may lean on it.
+A history is a function of its seed alone. Items whose contract defines no order (entries of a folder, fields of a hash)
+come in an order that the seed draws, so that nothing may rely on it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from conduit_tasks.verify.world import World
 T = TypeVar("T")
 
 PATIENCE = 300.0
-"""Seconds that an answer of Redis may take, where nothing is wrong but that this machine has much to do."""
+"""Seconds that an answer of Redis may take if nothing is wrong except that this machine is busy."""
 
 
 class Orders:
-    """Orders that nothing promises. They have a generator of their own."""
+    """Orders that nothing promises, drawn by a random generator of their own."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(f"orders {seed}")
 
     def of(self, found: list[T]) -> list[T]:
-        """The same in another order."""
+        """Shuffles the list, and returns it."""
         self._random.shuffle(found)
         return found
 
     def fields(self, answer: Any) -> Any:
-        """A hash of Redis in another order; any other answer as it is."""
+        """Returns a hash of Redis in another order; any other answer as it is."""
         return dict(self.of(sorted(answer.items()))) if isinstance(answer, dict) else answer
 
 
 def machine(world: World, disk: Disk, orders: Orders) -> list[Patch]:
-    """Names, numbers and orders."""
+    """Returns patches of names, numbers and orders."""
     names = Random(f"names {world.seed}")
     real_listdir, real_scandir = os.listdir, os.scandir
 
@@ -59,7 +59,7 @@ def machine(world: World, disk: Disk, orders: Orders) -> list[Patch]:
     return [
         (uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),
         (secrets, "token_hex", lambda count=32: names.randbytes(count).hex()),
-        # As of machines that share nothing but a folder: the same number everywhere.
+        # As on machines that share nothing but a folder: the same number everywhere.
         (os, "getpid", lambda: 1),
         (socket, "gethostname", lambda: "machine"),
         (os, "listdir", listdir),
@@ -72,7 +72,7 @@ def _name(entry: os.DirEntry[str]) -> str:
 
 
 class _Entries:
-    """What `os.scandir` gives."""
+    """Replacement for the result of `os.scandir`."""
 
     def __init__(self, entries: list[os.DirEntry[str]]) -> None:
         self._entries = iter(entries)
@@ -87,7 +87,7 @@ class _Entries:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """All is read already."""
+        """Does nothing: all entries are read already."""
 
     def close(self) -> None:
-        """All is read already."""
+        """Does nothing: all entries are read already."""

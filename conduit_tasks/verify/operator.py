@@ -1,4 +1,4 @@
-"""Who does what no task does: the operator, and what befalls Redis and the machine."""
+"""Actions of the operator, and faults of Redis and of the machine: everything that no task does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 JUMP = 3_600.0
 """Seconds that a clock jumps by."""
 State = dict[Any, Any]
-"""Key -> what Redis' DUMP says."""
+"""Key -> the answer of Redis' DUMP."""
 
 
 class Operator:
@@ -64,7 +64,7 @@ class Operator:
         self.raw.close()
 
     def operate(self, random: Random) -> None:
-        """Now and then somebody stops the pipeline, or starts it again."""
+        """Stops the pipeline now and then, or starts it again."""
         status = self.broker.status().status
         if status in ("stopped", "degraded"):
             self.mend()
@@ -76,7 +76,7 @@ class Operator:
             self.broker.force_stop() if force else self.broker.stop(60.0)
 
     def mend(self) -> None:
-        """Mends what stopped the pipeline, and starts it."""
+        """Fixes the cause of a stop, and starts the pipeline."""
         broker = self.broker
         self._rebuild_lost()
         if self.scenario.gone is not None and self.asked:
@@ -98,12 +98,12 @@ class Operator:
         self.broker.attach(node, token)
 
     def _mishap(self, name: str) -> None:
-        """What a theme has happen to the world."""
+        """Applies a theme's fault to the world."""
         self.world.said(name)
         self._mishaps[name]()
 
     def _vanish(self) -> None:
-        """A file is removed, of which something is planned."""
+        """Removes a file of which something is planned."""
         unsealed = self.broker.unsealed()
         staged = sum(int(n) for n in self.broker.hash(self.broker.keys.index(LOST)).values())
         stage = unsealed.stages.get(f"sources.{LOST}") if unsealed is not None else None
@@ -113,7 +113,7 @@ class Operator:
         (settings().home / f"data/{LOST}.jsonl").rename(settings().home / "data/gone")
 
     def _find(self) -> None:
-        """What the error advises: the file's former content is put back, or it is forgotten and the rest goes on."""
+        """Does what the error advises: puts the file's former content back, or forgets it so that the rest goes on."""
         if self.scenario.vanishing == "put back":
             self.world.said("the operator puts the file back")
             (settings().home / "data/gone").rename(settings().home / f"data/{LOST}.jsonl")
@@ -137,8 +137,8 @@ class Operator:
         self._start()
 
     def _start(self) -> None:
-        """Starts it. C16: behind a stop by force, or an error, nothing is left of what was not sealed yet: it is asked
-        for again, and nobody who was at it goes on."""
+        """Starts the pipeline. Checks C16: after a stop by force, or an error, nothing is left of a micro-batch that
+        was not sealed yet: it is requested again, and no process that worked on it goes on."""
         broker, status, before = self.broker, self.broker.status().status, self.broker.unsealed()
         held = {node: self._holder(node) for node in (*before.nodes, "seal")} if before is not None else {}
         broker.start()
@@ -151,12 +151,12 @@ class Operator:
                 self.found.broken(f"C16: started after a stop, {holder[1]} goes on with {node} as before")
 
     def _holder(self, node: str) -> tuple[str, str]:
-        """Token and owner of its lease."""
+        """Returns token and owner of the node's lease."""
         lease = self.broker.hash(self.broker.keys.lease(node))
         return lease.get("token", ""), lease.get("owner", "")
 
     def _mend_cause(self) -> None:
-        """Of the first error: records that a processor fails, or that the receiver refuses."""
+        """Fixes the cause of the first error: records on which a processor fails, or that the receiver refuses."""
         error = self.broker.status().error
         if error is not None and error.node.startswith("sources."):
             deadly.stubborn = False
@@ -164,7 +164,7 @@ class Operator:
             self.scenario.memory.refused = frozenset()
 
     def _rebuild_lost(self) -> None:
-        """Where Redis forgot everything, the operator does what the runs' error says (X7)."""
+        """Rebuilds the state if Redis forgot everything, as the runs' error says (X7)."""
         from conduit_tasks.broker import rebuild
         from conduit_tasks.micro_batch.context import open_spool
 
@@ -178,19 +178,19 @@ class Operator:
             rebuild.apply(self.broker, rebuilt, replace=False)
 
     def fill(self) -> None:
-        """Redis has reached its maxmemory."""
+        """Makes Redis full: it has reached its maxmemory."""
         self.world.redis_full = True
         self.raw.config_set("maxmemory", 1)
 
     def make_room(self) -> None:
-        """It has room again."""
+        """Gives Redis room again."""
         if self.world.redis_full:
             self.world.said("Redis has room again")
             self.world.redis_full = False
             self.raw.config_set("maxmemory", 0)
 
     def drained(self) -> str:
-        """What is not delivered and acked of all that was opened, in words; empty where there is nothing."""
+        """Returns in words what is not delivered and acked of all that was opened; empty if there is nothing."""
         broker = self.broker
         if (unsealed := broker.unsealed()) is not None:
             return f"micro-batch {unsealed.number} is not sealed"
@@ -210,12 +210,12 @@ class Operator:
             self.forget()
 
     def _remember(self) -> None:
-        """What Redis has fsynced: at least everything that is a second old."""
+        """Remembers the state that Redis has fsynced: at least everything that is a second old."""
         if self.world.now - self._remembered[0] >= 0.7 and (state := self._state()):
             self._remembered = (self.world.now, state, len(self.scenario.memory.taken))
 
     def forget(self) -> None:
-        """Redis is as it was at its last fsync."""
+        """Puts Redis back to its last fsync."""
         if self._remembered[0]:
             self._restore(*self._remembered[1:])
 
@@ -246,5 +246,5 @@ class Operator:
 
 
 def url_of(client: Any) -> str:
-    """The address of a client's Redis."""
+    """Returns the address of a client's Redis."""
     return f"unix://{client.connection_pool.connection_kwargs['path']}"

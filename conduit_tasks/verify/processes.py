@@ -1,8 +1,8 @@
-"""The same with real processes: a run as a process that is killed by SIGKILL at any moment, and started again.
+"""Verification with real processes: a run is a process that is killed by SIGKILL at any moment, and started again.
 
-The process does what the tasks of a run do, side by side in threads; the executors are in it too, so that a kill takes
-all of them, and no JVM is waited for. What happens between is up to the machine: a seed draws the pipeline and the
-moments, but not to the same instruction again.
+The process does the tasks of a run side by side in threads; the executors are in it too, so that a kill ends all of
+them, and no JVM is waited for. The machine decides the rest: a seed draws the pipeline and the moments of the kills,
+but a repeat does not hit the same instruction.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from conduit_tasks.verify.server import own_redis, scratch_folder
 
 KILLS = 8
 MOST = 60
-"""Runs until everything must be drained."""
+"""Limit of runs within which everything must be drained."""
 LASTS = 3_600.0
 """Seconds that a run lasts at most."""
 
 
 def kill_processes(seeds: Sequence[int], events: int) -> Iterator[Result]:
-    """Lives each seed, one after the other."""
+    """Runs each seed, one after the other."""
     for seed in seeds:
         with scratch_folder() as folder, own_redis(folder) as url:
             yield _live(seed, events, folder, url)
@@ -48,7 +48,7 @@ def _live(seed: int, events: int, home: Path, url: str) -> Result:
     scenario = draw(seed, events, batch=max(20, events // 8))
     for rows in scenario.events.values():
         for row in rows:
-            # What a deadly record does is tried in the other mode, where children are not forked for nothing.
+            # Deadly records are tried in the other mode, in which children are not forked for nothing.
             if row["c"] in (DEADLY, STUBBORN):
                 row["c"] = -1
                 row.pop("deadly", None)
@@ -77,7 +77,7 @@ def _live(seed: int, events: int, home: Path, url: str) -> Result:
         Settings(home=home, redis_url=url).use()
         try:
             runs = _runs(scenario, home, environment, random, faults, found)
-            # Completed and untold, and what is on its way: the documented bound of each kill.
+            # Records completed but not reported, and those in flight: the documented bound of each kill.
             found.bound = len(faults) * (1_000 + scenario.unconfirmed)
             scenario.memory.taken = list(sends)
             _add_up(scenario, home, found)
@@ -91,7 +91,7 @@ def _live(seed: int, events: int, home: Path, url: str) -> Result:
 def _runs(  # noqa: PLR0917 - what one seed is made of
     scenario: Scenario, home: Path, environment: dict[str, str], random: Random, faults: list[str], found: Found
 ) -> int:
-    """Kills some, then lets them be; how many there were."""
+    """Kills some runs, then lets them finish; returns the number of runs."""
     began = time.monotonic()
     for run in range(MOST):
         scenario.grow(home, random, _no_queue, everything=len(faults) >= KILLS)
@@ -123,7 +123,7 @@ def _runs(  # noqa: PLR0917 - what one seed is made of
         if b"stopped" in said:
             scenario.memory.refused = frozenset()
             _start()
-        # A run that was done before its time: the next one is killed earlier.
+        # A run that was done before it was killed, with nothing left to read, counts as a kill.
         if (
             kill
             and b"idle" in said
@@ -135,7 +135,7 @@ def _runs(  # noqa: PLR0917 - what one seed is made of
 
 
 def _no_queue(*_: str) -> None:
-    """In this mode sources are files."""
+    """Does nothing: in this mode sources are files."""
 
 
 def _start() -> None:
@@ -156,7 +156,7 @@ def _add_up(scenario: Scenario, home: Path, found: Found) -> None:
 
 @contextmanager
 def _receiving(scenario: Scenario) -> Iterator[tuple[int, list[tuple[str, str, int]]]]:
-    """An HTTP server that remembers, in a thread; its port, and (id, source, n) of all that it took."""
+    """Runs an HTTP server that remembers, in a thread; yields its port, and (id, source, n) of all that it took."""
     from aiohttp import web
 
     taken: list[tuple[str, str, int]] = []
@@ -208,7 +208,10 @@ def _receiving(scenario: Scenario) -> Iterator[tuple[int, list[tuple[str, str, i
 
 
 def main(pipeline: str, run: str) -> int:
-    """One run in this process; prints `idle` where there was nothing to do, `stopped` where the pipeline is."""
+    """Executes one run in this process; prints `idle` if there was nothing to do, `stopped` if the pipeline is stopped.
+
+    Returns whether a task failed.
+    """
     from conduit_tasks.errors import ConduitError, LeaseHeld, PipelineStopped, Unavailable
     from conduit_tasks.micro_batch.plan import plan_run
     from conduit_tasks.pipeline.load import get_pipeline
@@ -231,7 +234,7 @@ def main(pipeline: str, run: str) -> int:
             said("stopped\n")
         except (LeaseHeld, Unavailable):
             return
-        except BaseException:  # noqa: BLE001 - it is told
+        except BaseException:  # noqa: BLE001 - it is reported
             failed.append(traceback.format_exc())
 
     nodes = [*(s.node for s in found.sources), *(["processors"] if found.processors else [])]

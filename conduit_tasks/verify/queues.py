@@ -1,7 +1,7 @@
-"""Queues that answer as Amazon SQS does, for the product's own `sqs` source: what is received is hidden, comes again
-when its time is up, and is gone only once it was deleted by its newest handle. They lose nothing themselves.
+"""Queues that answer as Amazon SQS does, for the product's own `sqs` source: a received message is hidden, comes again
+when its timeout is over, and is gone only once it was deleted by its newest handle. They lose nothing themselves.
 
-`tests/connectors/test_verify_queues.py` asks them and a server that speaks SQS's protocol the same.
+`tests/connectors/test_verify_queues.py` compares them with a server that speaks SQS's protocol.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from random import Random
 from typing import Any
 
 HIDDEN = 30.0
-"""Seconds, where the queue says nothing else."""
+"""Seconds that a received message is hidden, if nothing else is said."""
 
 
 @dataclass
 class Message:
-    """One that is not deleted yet. `until`: hidden up to there; `handle`: the newest that was given out."""
+    """A message that is not deleted yet. `until`: the time up to which it is hidden; `handle`: the newest one."""
 
     id: str
     body: str
@@ -27,7 +27,7 @@ class Message:
 
 
 class Queues:
-    """All queues of a world, by name. `now`: its clock; `point`: told before what changes one."""
+    """All queues of a world, by name. `now`: its clock; `point`: called before a queue changes."""
 
     def __init__(self, random: Random, now: Callable[[], float], point: Callable[[str], None]) -> None:
         self.random, self.now, self.point = random, now, point
@@ -35,20 +35,20 @@ class Queues:
         self.on_delete: Callable[[str, str], None] = lambda queue, id: None
 
     def send(self, queue: str, id: str, body: str) -> None:
-        """A producer's message."""
+        """Adds a producer's message."""
         self.messages.setdefault(queue, {})[id] = Message(id, body)
 
     def left(self) -> int:
-        """Messages that are not deleted."""
+        """Returns the number of messages that are not deleted."""
         return sum(map(len, self.messages.values()))
 
     def next_visible(self) -> float | None:
-        """When the next hidden one can be received again; None where none is hidden."""
+        """Returns the time at which the next hidden message can be received again; None if none is hidden."""
         hidden = [m.until for of in self.messages.values() for m in of.values() if m.until > self.now()]
         return min(hidden, default=None)
 
     def client(self, *_: Any, **__: Any) -> Client:
-        """In place of `aws.client`."""
+        """Returns a client, in place of `aws.client`."""
         return Client(self)
 
 
@@ -73,7 +73,7 @@ class Client:
         VisibilityTimeout: float = HIDDEN,
         **_: Any,
     ) -> dict[str, Any]:
-        """Some of what is visible, in no order; hidden from now on."""
+        """Returns some of the visible messages, in no order, and hides them from now on."""
         queues = self._queues
         queues.point(f"receive from {QueueUrl}")
         there = [m for m in self._of(QueueUrl).values() if m.until <= queues.now()]
@@ -123,7 +123,7 @@ class Client:
         return self._each(QueueUrl, Entries, delete)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: nothing is open."""
 
     def _of(self, queue: str) -> dict[str, Message]:
         return self._queues.messages.setdefault(queue, {})
@@ -131,7 +131,7 @@ class Client:
     def _each(
         self, queue: str, entries: Sequence[Mapping[str, Any]], act: Callable[[Message, Mapping[str, Any]], bool]
     ) -> dict[str, Any]:
-        """An outcome per entry: a handle that is not the newest changes nothing; of a deleted message it is none."""
+        """Returns an outcome per entry: a handle that is not the newest fails; a deleted message succeeds unchanged."""
         done, failed = [], []
         for entry in entries:
             message = self._of(queue).get(entry["ReceiptHandle"].rpartition("#")[0])

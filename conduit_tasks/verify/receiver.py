@@ -18,21 +18,21 @@ TIMEOUT = 2.0
 
 @dataclass
 class Memory:
-    """What a receiver has seen. `taken`: (id, source, n), in order of arrival, repetitions too."""
+    """State of a receiver. `taken`: (id, source, n), in order of arrival, repetitions too."""
 
     random: Random
     refused: frozenset[int] = frozenset()
     """Classes of records that it answers with 400."""
     lossy: float = 0.0
-    """How often it takes a record and its answer is lost."""
+    """Probability that it takes a record and its answer is lost."""
     busy: float = 0.0
-    """How often it answers 503."""
+    """Probability that it answers 503."""
     silent: float = 0.0
-    """How often it takes a record and never answers."""
+    """Probability that it takes a record and never answers."""
     slow: float = 0.05
     """Seconds that each half of a send takes, at most."""
     endless: float = 0.0
-    """How often a connection is never seen to end."""
+    """Probability that closing a connection never ends."""
     taken: list[tuple[str, str, int]] = field(default_factory=list)
     lost_answers: int = 0
 

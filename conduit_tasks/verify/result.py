@@ -1,4 +1,4 @@
-"""What a seed came to, as it is printed."""
+"""Results of a seed, as they are printed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 PLENTY = 12
-"""Violations after which a history is not lived on."""
+"""Number of violations after which a history ends."""
 
 
 @dataclass
 class Found:
-    """What was looked for. `bound`: repetitions over HTTP that its interruptions explain, at most."""
+    """Findings of a history. `bound`: limit of the repetitions over HTTP that its interruptions explain."""
 
     loss: int = 0
     inversions: int = 0
@@ -22,20 +22,20 @@ class Found:
 
     @property
     def plenty(self) -> bool:
-        """Whether so much is broken that living on would only say the same again."""
+        """Returns whether so much is broken that going on would only say the same again."""
         return len(self.violations) >= PLENTY
 
     def broken(self, said: str) -> None:
-        """Something did not hold; said once."""
+        """Adds a violation, each text once."""
         if said not in self.violations:
             self.violations.append(said)
 
 
 @dataclass
 class Result:
-    """One seed. `faults`: what was done to whom, and when (seconds); `odd`: errors that the next attempt mended;
-    `history`: the last operations, where something did not hold; `digest`: of all of them. `processes`: real ones, so
-    not to the same point again."""
+    """Result of one seed. `faults`: what was done to whom, and when (seconds); `odd`: errors that the next attempt
+    fixed; `history`: the last operations, if something did not hold; `digest`: of all operations. `processes`: whether
+    it ran with real processes, which do not repeat exactly."""
 
     seed: int
     events: int
@@ -50,12 +50,12 @@ class Result:
     digest: str = ""
     processes: bool = False
     handovers: int = 0
-    """Nodes that ended because the same of the next run had taken over."""
+    """Number of nodes that ended because the same node of the next run had taken over."""
     befell: int = 0
-    """How many faults there were, where they are not listed."""
+    """Number of faults, if they are not listed."""
 
     def short(self) -> Result:
-        """The same without lists."""
+        """Returns the same without lists."""
         return replace(self, befell=len(self.faults), faults=[], odd=[], history=[])
 
     @property
@@ -68,12 +68,12 @@ class Result:
 
     @property
     def again(self) -> str:
-        """The command that lives it once more."""
+        """Returns the command that runs it again."""
         kind = "--seeds 0 --processes 1 " if self.processes else ""
         return f"conduit verify {kind}--seed {self.seed} --events {self.size}"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON types."""
+        """Returns the result in JSON types."""
         found = asdict(self.found)
         violations = found.pop("violations")
         return {

@@ -19,18 +19,19 @@ from conduit_tasks.verify.result import Result
 from conduit_tasks.verify.server import cleaned_up, own_redis, scratch_folder
 
 LOOK = 5.0
-"""Seconds after which a worker that says nothing is looked at."""
+"""Seconds without a result after which the workers are checked."""
 ENDS = 20.0
 """Seconds that a worker has to end in good order."""
 
 
 def verify(seeds: Sequence[int], events: int, jobs: int, *, trace: bool = False) -> Iterator[Result]:
-    """Lives every seed, `jobs` at a time, and hands each out as it ends. One job: in this process; `trace`: `live`."""
+    """Runs every seed, `jobs` at a time, and yields each result as it ends. One job: in this process; `trace`: as in
+    `live`."""
     jobs = min(jobs, len(seeds))
     if jobs <= 1:
         yield from _share(list(seeds), events, trace)
         return
-    # Of the workers: what one leaves that is killed is removed with it.
+    # A folder for all workers: whatever a killed worker leaves is removed with it.
     with scratch_folder() as root:
         yield from _side_by_side(seeds, events, jobs, trace, root)
 
@@ -41,7 +42,7 @@ def _side_by_side(seeds: Sequence[int], events: int, jobs: int, trace: bool, roo
     for seed in seeds:
         todo.put(seed)
     workers = []
-    # The same order of sets in every process: a seed's history must not depend on who lives it.
+    # The same order of sets in every process: a seed's history must not depend on the process that runs it.
     held = os.environ.get("PYTHONHASHSEED")
     os.environ["PYTHONHASHSEED"] = "0"
     try:
@@ -57,7 +58,7 @@ def _side_by_side(seeds: Sequence[int], events: int, jobs: int, trace: bool, roo
     try:
         yield from _ended(done, workers)
     finally:
-        # One that was killed may have left a queue locked, and who waits for it does not end by itself.
+        # A killed worker may have left a queue locked, and a worker that waits for it does not end by itself.
         todo.cancel_join_thread()
         for worker in workers:
             worker.terminate()
@@ -68,10 +69,10 @@ def _side_by_side(seeds: Sequence[int], events: int, jobs: int, trace: bool, roo
 
 
 def _ended(done: Any, workers: list[Any]) -> Iterator[Result]:
-    """What the workers hand out, until all have ended. Raises RuntimeError where one did so without a word."""
+    """Yields the workers' results until all have ended. Raises RuntimeError if one ended without reporting it."""
     ended = 0
     while ended < len(workers):
-        # Each time: the others may hand something out as often as they are asked.
+        # Checked each time: the others may always have a result ready.
         if gone := [worker for worker in workers if worker.exitcode]:
             raise RuntimeError(f"a process of verify ended with {gone[0].exitcode}, its seed unfinished")
         try:
@@ -101,8 +102,8 @@ def _work(todo: Any, done: Any, events: int, trace: bool, root: Path) -> None:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Nothing is said of what is left of dead processes: their coroutines and writers complain when they are collected,
-    many of them with the history that held them."""
+    """Silences the remains of dead processes: their coroutines and writers complain when they are collected, many of
+    them with the history that held them."""
     with warnings.catch_warnings(), patch.object(sys, "unraisablehook", lambda _: None):
         warnings.simplefilter("ignore")
         yield
@@ -117,7 +118,7 @@ def _share(seeds: Any, events: int, trace: bool, root: Path | None = None) -> It
                     result = live(seed, events, folder, url, trace=trace)
                     # Garbage that is frozen would stay for ever, two MB a seed.
                     gc.collect()
-                # What outlives a seed are modules: the next collection, which closes files of the dead, spares them.
+                # Only modules outlive a seed: the next collection, which closes files of dead processes, spares them.
                 gc.freeze()
                 yield result
         finally:

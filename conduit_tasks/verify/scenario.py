@@ -1,6 +1,6 @@
-"""One pipeline drawn from a seed, its events, and what must become of each: the oracle.
+"""One pipeline drawn from a seed, its events, and the expected outcome of each: the oracle.
 
-An event is `{"s": source, "n": number, "k": key, "c": class}`; its class decides its fate (`FATES`).
+An event is `{"s": source, "n": number, "k": key, "c": class}`; its class decides its outcome (`classes`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ LOST = "lost"
 
 @dataclass
 class Scenario:
-    """`text`: the pipeline file. `events`: per source, in its order; `written`: how many of them are in its file."""
+    """A pipeline and its events. `text`: the pipeline file. `events`: per source, in its order; `written`: the number
+    of them in its file."""
 
     seed: int
     sources: list[str]
@@ -45,7 +46,7 @@ class Scenario:
     pipeline_processors: bool
     few: bool
     strict: bool
-    """The default nack window: the first nack stops the pipeline until the operator mends its cause and starts it."""
+    """The default nack window: the first nack stops the pipeline until the operator fixes its cause and starts it."""
     stored: bool
     order: str
     unconfirmed: int
@@ -59,56 +60,56 @@ class Scenario:
     budget: int
     memory: Memory
     own_disk: bool
-    """Redis lives on the machine that loses power, and forgets at most its last second."""
+    """Whether Redis runs on the machine that loses power, and so forgets at most its last second."""
     wide: bool
     """A nack window that tolerates nearly everything, in place of none."""
     queued: bool = False
-    """Its sources are queues: a message comes once, unless nobody settles it, and in no order."""
+    """Whether its sources are queues: a message comes once, unless nobody settles it, and in no order."""
     attempts: bool = False
-    """Deliveries run in executors of their own (`executors`)."""
+    """Whether deliveries run in executors of their own (`executors`)."""
     unattended: bool = False
-    """No operator stops it."""
+    """Whether no operator stops it."""
     chunk: int = 64 << 20
-    """Bytes that are held together, at most."""
+    """Limit of the bytes that are held together."""
     large: bool = False
-    """Records of up to hundreds of KB."""
+    """Whether records have up to hundreds of KB."""
     quiet: int = 0
-    """So many of each source come first and are nothing special; the next one is of its first class. At least as many
+    """Number of plain events at the beginning of each source; the next event is of the first class. At least as many
     follow."""
     more: int = 1
-    """Times as many events."""
+    """Factor of the number of events."""
     vanishing: str = ""
-    """What is done about a file of source `lost` that is gone: skip it by the setting, put it back, or forget it."""
+    """Action if the file of source `lost` is gone: skip it by the setting, put it back, or forget it."""
     gone: tuple[int, int] | None = None
-    """The file of `lost` is gone: so many of its events, at least and at most, had been read."""
+    """Set if the file of `lost` is gone: the least and the most of its events that had been read."""
     unread: bool = False
-    """Something of it was planned and not read, and nobody has acted since."""
+    """Whether something of it was planned and not read, and nobody has acted since."""
     lasts: float = 0.0
-    """Seconds that its runs last, each taken over from by the next; 0: a run ends where nothing is left."""
+    """Seconds that its runs last, until the next one takes over; 0: a run ends when nothing is left."""
     theme: str = ""
-    """What the seed is about (`themes`); empty: everything as it is drawn."""
+    """Theme of the seed (`themes`); empty: everything as it is drawn."""
     text: str = ""
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
 
     @property
     def forgetful(self) -> bool:
-        """Whether Redis may forget something: then more may be there twice."""
+        """Returns whether Redis may forget something: then there may be more duplicates."""
         return self.own_disk or self.rates.forget > 0
 
     @property
     def window(self) -> bool:
-        """Whether nacks before the fan-out are counted in a window."""
+        """Returns whether nacks before the fan-out are counted in a window."""
         return self.strict or self.wide
 
     @property
     def destinations(self) -> list[str]:
         return ["file", "web", "table", *(["few"] if self.few else [])]
 
-    # -- what must become of an event ---------------------------------------------------------------------------
+    # -- the expected outcome of an event -----------------------------------------------------------------------
 
     def before_fan_out(self, event: dict[str, Any]) -> str:
-        """ "" where it reaches the fan-out, else filtered or nacked."""
+        """Returns "" if the event reaches the fan-out, else filtered or nacked."""
         c = event["c"]
         if c in (FAILED, BROKEN, DEADLY):
             return "nacked"
@@ -119,7 +120,7 @@ class Scenario:
         return ""
 
     def at(self, destination: str, event: dict[str, Any]) -> str:
-        """What becomes of it there: delivered, nacked, filtered, or "" where its trigger does not want it."""
+        """Returns the event's outcome there: delivered, nacked, filtered, or "" if it does not come there."""
         if self.before_fan_out(event) or (destination == "few" and event["k"] != 1):
             return ""
         if destination == "file" and event["c"] == SKIPPED:
@@ -131,7 +132,7 @@ class Scenario:
         return "delivered"
 
     def copies(self, event: dict[str, Any]) -> int:
-        """Rows that become of it."""
+        """Returns the number of rows that the event becomes."""
         return 2 if self.pipeline_processors and event["c"] == CLONED else 1
 
     # -- the sources --------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class Scenario:
         everything: bool = False,
         most: int | None = None,
     ) -> None:
-        """Some of what is not there yet comes to the sources: `most` to each, or a micro-batch; `send`: to a queue."""
+        """Adds some of the next events to the sources: up to `most` to each, or a micro-batch. `send`: to a queue."""
         for source in self.sources:
             if source == LOST and self.gone is not None:
                 continue
@@ -163,12 +164,13 @@ class Scenario:
 
 
 def line(event: dict[str, Any]) -> str:
-    """An event as it comes."""
+    """Returns an event as its source gives it."""
     return "{broken" if event["c"] == BROKEN else json.dumps(event)
 
 
 def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
-    """The scenario of a seed with about `events` events; `batch`: of its micro-batches, whatever the seed says."""
+    """Draws the scenario of a seed with about `events` events; `batch`: size of its micro-batches in place of the
+    seed's."""
     random = Random(f"scenario {seed}")
     chance = random.random
     strict = chance() < 0.15
@@ -176,7 +178,7 @@ def draw(seed: int, events: int, batch: int | None = None) -> Scenario:
     if chance() < 0.15:
         classes.append(DEADLY)
     if strict:
-        # Only what an operator can mend: the receiver refuses until then.
+        # Only failures that an operator can fix: the receiver refuses until then.
         classes = [c for c in classes if c in (FILTERED, LATE_FILTERED, CLONED, SKIPPED, REFUSED)]
     forgetful = chance() < 0.2
     drawn = random.choice([3, 5, 8, 15, 1000])
@@ -249,14 +251,14 @@ def _when(c: int) -> str:
 
 
 def _path(s: Scenario, source: str) -> str:
-    """Of a source's file, and what is to be done if it is gone."""
+    """Returns the path of a source's file, and the setting for the case that it is gone."""
     if not s.vanishing:
         return f"data/{source}.jsonl"
     return f'"data/{source}*.jsonl", missing: {"skip" if s.vanishing == "skip" else "fail"}'
 
 
 def text_of(s: Scenario) -> str:
-    """The pipeline file."""
+    """Returns the pipeline file."""
     lines = [
         'version: "2.2"',
         "pipelines:",

@@ -1,4 +1,4 @@
-"""A Redis of verify's own: its state is thrown away, and nobody else's is touched."""
+"""A Redis of verify's own: its state is thrown away, and no other Redis is touched."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from conduit_tasks.stack.layout import make_private, socket_in
 from conduit_tasks.stack.redis import binary
 
 PR_SET_PDEATHSIG = 1
-"""Of `prctl`: the signal that a process is sent when its parent ends."""
+"""Option of `prctl`: the signal that a process is sent when its parent ends."""
 
 
 def scratch() -> Path:
-    """A folder for everything that is thrown away; in memory where the machine has such a place."""
+    """Creates a folder for everything that is thrown away; in memory if the machine has such a place."""
     memory = Path("/dev/shm")  # noqa: S108 - made by mkdtemp below
     return Path(tempfile.mkdtemp(prefix="conduit-verify-", dir=memory if os.access(memory, os.W_OK) else None))
 
 
 @contextmanager
 def cleaned_up() -> Iterator[None]:
-    """SIGTERM ends this process as an exception does: servers are stopped and folders removed on its way out."""
+    """Makes SIGTERM end this process as an exception does: servers are stopped and folders removed on the way out."""
 
     def leave(*_: object) -> None:
-        # Once: a second one would cut the clearing away short.
+        # Once: a second signal would interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(128 + signal.SIGTERM)
 
@@ -48,7 +48,7 @@ def cleaned_up() -> Iterator[None]:
 
 @contextmanager
 def own_redis(folder: Path) -> Iterator[str]:
-    """Starts one in `folder`; its URL. Raises BrokerUnavailable where it does not start."""
+    """Starts a Redis in `folder`; yields its URL. Raises BrokerUnavailable if it does not start."""
     socket = socket_in(folder)
     if socket.parent != folder:
         make_private(socket.parent)
@@ -69,7 +69,7 @@ def own_redis(folder: Path) -> Iterator[str]:
 
 
 def _end_with_parent() -> None:
-    """A server whose process was killed has nobody left to stop it, and would stay for ever."""
+    """Makes the server end with its parent: if that is killed, nobody is left to stop the server."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -91,7 +91,7 @@ def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def scratch_folder(within: Path | None = None) -> Iterator[Path]:
-    """`scratch`, or one within another, removed after."""
+    """Creates a folder by `scratch`, or one within `within`; removes it after the block."""
     folder = scratch() if within is None else Path(tempfile.mkdtemp(dir=within))
     try:
         yield folder

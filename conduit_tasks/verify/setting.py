@@ -1,4 +1,4 @@
-"""Where a seed is lived: the product, with the world in place of its clocks, disk, Redis and Spark."""
+"""The setting of a seed: the product, with the world in place of its clocks, disk, Redis and Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conduit_tasks.connectors import file as _file  # noqa: F401 - see below
 from conduit_tasks.connectors import sql as _sql  # noqa: F401
 from conduit_tasks.connectors import sqs as _sqs  # noqa: F401
 
-# What is imported only while the product is in the world would keep the world's parts for ever: so it is imported here.
+# Modules imported only while the product is in the world would keep the world's parts for ever: so import them here.
 from conduit_tasks.micro_batch import (  # noqa: F401
     acks,
     at_work,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def set_up(history: History) -> Iterator[None]:
-    """The product in the world, looked at; gives the history its pipeline and its operator."""
+    """Puts the product into the world and watches it; gives the history its pipeline and its operator."""
     from conduit_tasks.delivery import record_wise
     from conduit_tasks.pipeline.load import get_pipeline
 
@@ -68,7 +68,7 @@ def set_up(history: History) -> Iterator[None]:
         stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
         _connected(history, stack)
         for module, name in everywhere(get_pipeline):
-            # Read once: the file does not change, and parsing it is what takes longest.
+            # Read once: the file does not change, and parsing it takes longest.
             stack.enter_context(patch.object(module, name, lambda id: history.pipeline))
         logs = [logging.getLogger(name) for name in ("asyncio", "conduit_tasks")]
         levels = [log.level for log in logs]
@@ -95,7 +95,7 @@ def set_up(history: History) -> Iterator[None]:
 
 
 def _connected(history: History, stack: ExitStack) -> None:
-    """One connection for all, as one moves at a time: to open one takes longer than most of what it is for."""
+    """Opens one connection for all, as one process moves at a time: opening one takes longer than most of its uses."""
     from conduit_tasks.broker import connection
     from conduit_tasks.broker.connection import check_durability, connect, options
 

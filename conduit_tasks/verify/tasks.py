@@ -1,4 +1,4 @@
-"""What the tasks of a run do, without Airflow and without a JVM; and the runs, with the DAG's trigger rules."""
+"""The tasks of a run, without Airflow and without a JVM; and the runs, with the DAG's trigger rules."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from conduit_tasks.errors import LeaseHeld, PipelineStopped, Unavailable
 from conduit_tasks.pipeline.topology import Pipeline
 
 RETRIES, RETRY_DELAY = 1, 1.0
-"""Attempts that Airflow adds to the first, and the seconds before one."""
+"""Attempts that Airflow adds to the first, and the seconds before each."""
 
 
 def here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
-    """In place of Spark executors: one piece after the other, in this process."""
+    """Runs one piece after the other in this process, in place of Spark executors."""
     return [function(piece) for piece in pieces]
 
 
 run_all: Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]] = here
-"""Where a driver's tasks run; a world puts its own here."""
+"""The function that runs a driver's tasks; a world puts its own here."""
 
 
 def plan_task(pipeline: str, run: str, by_hand: bool = False) -> bool:
-    """`plan`; whether there is work."""
+    """Runs `plan`; returns whether there is work."""
     from conduit_tasks.micro_batch.plan import plan_run
 
     return plan_run(pipeline, run, by_hand=by_hand).work
@@ -34,8 +34,8 @@ def plan_task(pipeline: str, run: str, by_hand: bool = False) -> bool:
 def node_task(  # noqa: PLR0917 - what a command line holds
     pipeline: str, node: str, run: str, drain_limit: float, cleared: bool = False, starts: float = 0.0
 ) -> str:
-    """The operator's wait for work, then the application of a node, which works through what the run brings; it takes
-    so many seconds to start."""
+    """Waits for work as the Airflow operator does, then runs the application of a node, which works through the run;
+    `starts`: seconds that the application takes to start."""
     from conduit_tasks.micro_batch.at_work import at_work
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.node import work_through
@@ -61,7 +61,7 @@ def node_task(  # noqa: PLR0917 - what a command line holds
 
 
 def ack_task(pipeline: str, source: str, run: str) -> str:
-    """`acks.<source>`."""
+    """Runs `acks.<source>`."""
     from conduit_tasks.micro_batch.acks import ack_along
 
     done = ack_along(pipeline, source, run, lambda: None)
@@ -69,12 +69,12 @@ def ack_task(pipeline: str, source: str, run: str) -> str:
 
 
 def gives_way(said: str) -> bool:
-    """Whether a node that says so ends because the same of the next run goes on."""
+    """Returns whether a node with this answer ends because the same node of the next run goes on."""
     return "takes over" in said or said.endswith("left to the next run")
 
 
 def outcome(error: BaseException | None, answer: Any) -> str:
-    """success, skipped or failed, as Airflow has it."""
+    """Returns success, skipped or failed, as Airflow has it."""
     if error is None:
         return "success"
     return "skipped" if isinstance(error, Unavailable | PipelineStopped | LeaseHeld) else "failed"
@@ -82,7 +82,7 @@ def outcome(error: BaseException | None, answer: Any) -> str:
 
 @dataclass
 class Run:
-    """One run under way: which tasks come next, and what became of those before."""
+    """One run under way: the tasks that come next, and the outcomes of those before."""
 
     pipeline: Pipeline
     id: str
@@ -95,23 +95,23 @@ class Run:
     began: float = 0.0
     errors: int = 0
     idle: bool = False
-    """`plan` found nothing to do."""
+    """Whether `plan` found nothing to do."""
 
     @cached_property
     def nodes(self) -> list[str]:
-        """All tasks behind `plan`; they are at work side by side."""
+        """Returns all tasks behind `plan`; they run side by side."""
         p = self.pipeline
         processors = ["processors"] if p.processors else []
         nodes = [*(s.node for s in p.sources), *processors, *(d.node for d in p.destinations)]
         return [*nodes, *(f"acks.{s.id}" for s in p.sources)]
 
     def due(self) -> list[str]:
-        """Tasks that may start now; [] while `plan` is under way, and at the end."""
+        """Returns tasks that may start now; [] while `plan` is under way, and at the end."""
         if "plan" not in self.states:
             return [] if "plan" in self.tries else ["plan"]
         if self.idle:
             return []
-        # Where `plan` has failed, acks run all the same.
+        # If `plan` has failed, acks run all the same.
         failed = self.states["plan"] == "failed"
         return [task for task in self.nodes if task not in self.tries and (not failed or task.startswith("acks."))]
 
@@ -122,7 +122,7 @@ class Run:
         return "plan" in self.states and len(self.states) == len(self.tries) and not self.due()
 
     def function(self, task: str) -> Callable[[], Any]:
-        """What the task does."""
+        """Returns the task as a function."""
         p = self.pipeline.id
         if task == "plan":
             return lambda: plan_task(p, self.id, self.by_hand)
@@ -131,12 +131,12 @@ class Run:
         return lambda: node_task(p, task, self.id, self.drain_limit, starts=self.starts)
 
     def ended(self, task: str, error: BaseException | None, answer: Any) -> bool:
-        """A task's attempt has ended; whether it is tried again."""
+        """Notes the end of a task's attempt; returns whether it is tried again."""
         state = outcome(error, answer)
         if state == "failed" and self.tries[task] <= RETRIES:
             return True
         self.states[task] = state
         if task == "plan":
-            # A plan that failed skips nothing but the acks' upstream: acks run whatever happened.
+            # A plan that failed skips only the tasks before the acks: acks run whatever happened.
             self.idle = state != "failed" and not answer
         return False

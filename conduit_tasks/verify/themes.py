@@ -1,7 +1,8 @@
-"""Themes: what the odd seeds are about, one after the other, so that each is lived often enough in any hundred seeds.
+"""Themes of the odd seeds, in turn, so that each theme runs often enough in any hundred seeds.
 
-A theme changes what was drawn so that one kind of trouble happens in nearly every history of it; the rest stays drawn.
-Even seeds have none. A fault that a guarantee is meant for is found by its theme, not by a lucky number.
+A theme changes the drawn scenario so that one kind of fault happens in nearly every history of it; the rest stays as
+drawn. Even seeds have none, except those of `_EVEN`. A fault that a guarantee is meant for is found by its theme, not
+by a lucky seed.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def _restage(s: Scenario, random: Random) -> None:
-    """What was staged is dropped before it is sealed, and numbered again; one who looked before another staged it comes
-    after it."""
+    """Drops staged data before it is sealed, so that it is numbered again; a process that looked before another one
+    staged comes after it."""
     s.sources = ["a", "b"]
     s.pipeline_processors = True
     s.strict = False
@@ -29,7 +30,7 @@ def _restage(s: Scenario, random: Random) -> None:
 
 
 def _collect(s: Scenario, random: Random) -> None:
-    """Much is collected while some destinations lag far behind others."""
+    """Makes much be collected while some destinations lag far behind others."""
     s.strict = False
     s.retention, s.batch, s.lag = "0s", 3, 50
     s.stored = False
@@ -41,29 +42,29 @@ def _collect(s: Scenario, random: Random) -> None:
 
 
 def _trip(s: Scenario, random: Random) -> None:
-    """The default nack window: the first nack stops the pipeline, until the operator has mended its cause."""
+    """Sets the default nack window: the first nack stops the pipeline, until the operator has fixed its cause."""
     s.strict = True
     s.batch, s.unconfirmed = random.choice([8, 15]), random.choice([1, 4, 8])
     if random.random() < 0.25:
         s.classes = [STUBBORN, REFUSED]
         return
-    # Nothing else happens: what arrived before the trip is not sent again after it, but for what was on its way.
+    # No other faults: records that arrived before the trip are not sent again after it, except those in flight.
     s.classes, s.sources, s.more, s.batch, s.untold = [REFUSED], ["a"], 1, 1000, 1000
     s.quiet, s.few, s.unconfirmed = 10, False, random.choice([1, 2])
     s.rates, s.aims, s.memory.lossy, s.memory.busy = Rates(0, 0, 0, 0, 0.1), [], 0.0, 0.0
-    # At once, so that what was delivered is told together with the nack.
+    # At once, so that deliveries are reported together with the nack.
     s.memory.slow = 0.0
 
 
 def _power(s: Scenario, random: Random) -> None:
-    """The machine loses power right after something was confirmed."""
+    """Cuts the machine's power at confirms."""
     s.strict = False
     s.rates = replace(s.rates, power=0.005)
     s.aims = [Aim("confirm", f"destinations.{d}", n, "power") for d in ("file", "table") for n in (2, 4)]
 
 
 def _torn(s: Scenario, random: Random) -> None:
-    """Holders die right before a write, and between a write and its confirm."""
+    """Kills holders right before a write, and between a write and its confirm."""
     s.strict, s.few = False, True
     s.aims = [Aim("write out/", "destinations.few", n, "before") for n in (1, 2)]
     s.aims += [Aim("confirm", "destinations.file", n, "before") for n in (1, 3)]
@@ -71,7 +72,7 @@ def _torn(s: Scenario, random: Random) -> None:
 
 
 def _attempts(s: Scenario, random: Random) -> None:
-    """An executor stands still, another is given the same task, and the first one wakes up."""
+    """Pauses an executor; another one is given the same task, and the first one wakes up."""
     s.attempts, s.strict, s.few = True, False, False
     s.classes = [c for c in s.classes if c not in (DEADLY, CLONED)]
     s.sources, s.more, s.batch, s.lag = ["a"], 1, 1000, None
@@ -88,10 +89,10 @@ def _attempts(s: Scenario, random: Random) -> None:
 
 
 def _queue(s: Scenario, random: Random) -> None:
-    """Sources that cannot be read again: what was settled is gone."""
+    """Makes the sources queues, which cannot be read again: a settled message is gone."""
     s.queued, s.strict = True, False
     if random.random() > 0.25:
-        # One that kills, for certain.
+        # A deadly record, for certain.
         s.classes, s.quiet = [DEADLY, *(c for c in s.classes if c != DEADLY)], random.randint(1, 3)
     s.stored = random.random() < 0.5
     s.own_disk = random.random() < 0.5
@@ -103,7 +104,7 @@ def _queue(s: Scenario, random: Random) -> None:
 
 
 def _older(s: Scenario, random: Random) -> None:
-    """An older copy of Redis is put back, which knows some of the dead letters."""
+    """Puts an older copy of Redis back, which knows some of the dead letters."""
     _queue(s, random)
     s.classes = [FAILED, REFUSED, *(c for c in s.classes if c not in (FAILED, REFUSED, DEADLY))]
     s.sources, s.more, s.quiet = ["a"], 3, 0
@@ -117,7 +118,8 @@ def _older(s: Scenario, random: Random) -> None:
 
 
 def _clocks(s: Scenario, random: Random) -> None:
-    """Clocks jump by an hour; in most seeds Redis' goes back, and whoever holds a lease by the former time dies."""
+    """Makes clocks jump by an hour; in most seeds Redis' clock goes back, and a process that holds a lease by the
+    former time dies."""
     s.strict = False
     holders = [*_HOLDERS, ""]
     kind = holders[s.seed // (2 * len(_ODD)) % len(holders)]
@@ -141,11 +143,11 @@ _HOLDERS = {
     "executor": ("attempt", "destinations.", 1),
     "reading": ("acquire", "sources.", 1),
 }
-"""Who holds a lease: by which operation of which actors it is had, and the last call of it that is aimed at."""
+"""Holders of a lease → the operation that gives it, the actors that call it, and the last such call to aim at."""
 
 
 def _full(s: Scenario, random: Random) -> None:
-    """Redis reaches its maxmemory, and stays there until what is under way has ended."""
+    """Makes Redis reach its maxmemory, and stay there until the work in progress has ended."""
     s.strict = s.own_disk = False
     s.batch, s.lag = 5, 50
     s.rates = replace(s.rates, forget=0.0, power=0.0)
@@ -153,33 +155,33 @@ def _full(s: Scenario, random: Random) -> None:
 
 
 def _sizes(s: Scenario, random: Random) -> None:
-    """Records from some bytes to hundreds of KB, of which few may be held together."""
+    """Makes records of some bytes to hundreds of KB, of which few may be held together."""
     s.large, s.strict = True, False
     s.chunk = random.choice([2_000, 60_000, 300_000])
     s.batch = 1000
 
 
 def _silence(s: Scenario, random: Random) -> None:
-    """A receiver that takes a record and never answers, and connections that never end."""
+    """Makes the receiver take records and never answer, and connections never end."""
     s.strict = False
     s.memory.silent, s.memory.endless = 0.1, 0.5
     s.memory.busy = 0.0
 
 
 def _vanish(s: Scenario, random: Random) -> None:
-    """A file is removed between the plan and its read: the setting passes it over, or the operator acts."""
+    """Removes a file between the plan and its read: the setting skips it, or the operator acts."""
     s.sources, s.strict, s.own_disk = ["a", "lost"], False, False
     s.classes = [c for c in s.classes if c != DEADLY]
     s.batch, s.lag, s.more = random.choice([3, 5]), random.choice([None, 50]), 2
     s.vanishing = random.choice(["skip", "put back", "put back", "forget"])
     s.rates = replace(s.rates, forget=0.0, power=0.0)
-    # Its first lease is the one under which it reads; of the later ones some are for the plan, or a seal.
+    # Its first lease is the one for reading; some of the later ones are for the plan, or a seal.
     s.aims = [Aim("acquire", "sources.lost", random.choice([1, 1, 1, 4]), "a source's file is gone")]
     s.aims += [Aim("stage", "sources.", random.randint(1, 3), "before")]
 
 
 def _handover(s: Scenario, random: Random) -> None:
-    """Runs last and take over from each other, while those who hand over and those who take over die or stand still."""
+    """Makes runs last and take over from each other, while processes on both sides of a handover die or stand still."""
     s.lasts = random.choice([4.0, 6.0, 10.0])
     s.strict, s.more, s.lag = False, 2, random.choice([None, 50])
     s.classes = [c for c in s.classes if c != DEADLY]
@@ -220,21 +222,21 @@ THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "vanish": _vanish,
     "handover": _handover,
 }
-"""Name → how it changes what was drawn."""
+"""Name → the function that changes the drawn scenario."""
 _EVEN = {6: "handover"}
-"""Themes that came later: they have some of the even seeds, so that every other seed is what it was. Which: by the turn
-of the odd seed behind it."""
+"""Themes that were added later: they have some of the even seeds, by the turn of the odd seed behind it, so that every
+other seed stays as it was."""
 _ODD = [name for name in THEMES if name not in _EVEN.values()]
 
 
 def theme_of(seed: int) -> str:
-    """The theme of a seed; empty: none."""
+    """Returns the theme of a seed; empty: none."""
     turn = seed // 2 % len(_ODD)
     return _ODD[turn] if seed % 2 else _EVEN.get(turn, "")
 
 
 def seeds_of(theme: str, first: int = 1) -> Iterator[int]:
-    """The seeds of a theme from `first` on; all of them where it is empty. Raises ValueError on an unknown one."""
+    """Yields the seeds of a theme from `first` on; all seeds if it is empty. Raises ValueError if it is unknown."""
     if theme and theme not in THEMES:
         raise ValueError(f"no theme {theme}: there are {', '.join(THEMES)}")
     seed = first

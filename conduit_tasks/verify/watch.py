@@ -1,4 +1,4 @@
-"""What must hold while a history goes on: looked at beside the calls that could break it."""
+"""Invariants that are checked while a history goes on, beside the calls that could break them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conduit_tasks.verify.world import World
 
 
 class Watch:
-    """Looks on while a history goes on: what is acked, opened, confirmed and removed (invariants 1, 2, 6, 7, 8)."""
+    """Checks, while a history goes on, what is acked, opened, confirmed and removed (invariants 1, 2, 6, 7, 8)."""
 
     def __init__(self, world: World, scenario: Scenario, outside: Outside, found: Found, redis: Any, raw: Any) -> None:  # noqa: PLR0917
         self.world, self.scenario, self.outside, self.found, self.redis = world, scenario, outside, found, redis
@@ -37,7 +37,7 @@ class Watch:
         self._passed: set[tuple[str, int]] = set()
         self._given: dict[tuple[str, int], RangeSet] = defaultdict(lambda: RangeSet(()))
         self._unstaged: dict[int, int] = {}
-        """By a lease's token: the micro-batch of which its node had not staged anything when the lease was given."""
+        """Lease token → the micro-batch of which its node had not staged anything when the lease was given."""
         self._attempts: dict[str, int] = {}
 
     @contextmanager
@@ -59,7 +59,7 @@ class Watch:
                 (Broker, "attempt", None, self._attempted),
                 (Broker, "stage", self._staging, None),
                 (Broker, "seal", None, self._sealed),
-                # Whoever sealed it may have died before it was looked at.
+                # The process that sealed it may have died before the check.
                 (Broker, "begin_collect", self._sealed, None),
                 (Broker, "vote", self._voting, None),
                 (DeadLetterStore, "store", self._storing, None),
@@ -79,14 +79,14 @@ class Watch:
         def call(*args: Any, **options: Any) -> Any:
             if self.world.actor is None:
                 return original(*args, **options)
-            # What can be gone through once is for the call itself, not for those who look at it.
+            # Iterators become lists: a hook must not use up what the call itself reads.
             options = {name: list(each) if isinstance(each, Iterator) else each for name, each in options.items()}
             if before is not None:
                 with self.world.watching():
                     before(*args, **options)
             forgotten = self.world.forgotten
             answer = original(*args, **options)
-            # Where Redis forgot in that moment, it may be as if it was not called.
+            # If Redis forgot in that moment, the call may have had no effect.
             if after is not None and forgotten == self.world.forgotten:
                 with self.world.watching():
                     after(answer, *args, **options)
@@ -95,7 +95,8 @@ class Watch:
         return call
 
     def _acking(self, connector: Any, position: dict[str, Any]) -> None:
-        """Invariants 1 and 2, C12: only what every destination has; in order, and once but for a crash's repeat."""
+        """Checks invariants 1 and 2, C12: only records that every destination has are acked, in order, and once except
+        for a repeat after a crash."""
         self.told[connector.connector].append(position)
         for part, token in position.items():
             source, offset = Path(part).stem, int(token["offset"])
@@ -105,7 +106,7 @@ class Watch:
             given.append(offset)
             count = sum(1 for at in self.outside.offsets(source)[1:] if at <= offset)
             if source == LOST and self.scenario.gone is not None:
-                # What was passed over is acked as well.
+                # Skipped events are acked as well.
                 count = min(count, self.scenario.gone[0])
             self._has_all(source, self.scenario.events[source][:count])
         self.world.call("the source is acked", lambda: None)
@@ -114,13 +115,13 @@ class Watch:
         self.told[connector.connector].append(position)
 
     def _deleting(self, queue: str, id: str) -> None:
-        """Invariant 1, of a message that is deleted."""
+        """Checks invariant 1 for a message that is deleted."""
         if self.world.actor is not None:
             with self.world.watching():
                 self._has_all(queue, [self.scenario.events[queue][int(id.rpartition("-")[2])]])
 
     def _has_all(self, source: str, events: Sequence[dict[str, Any]]) -> None:
-        """Whether these events are wherever they must be before their source is acked."""
+        """Checks that these events have arrived at every destination that needs them before their source is acked."""
         if self.scenario.stored:
             return
         dead: dict[str, list[tuple[Event, str]]] | None = None
@@ -130,18 +131,18 @@ class Watch:
                 state = self.scenario.at(destination, event)
                 if state not in ("delivered", "nacked") or (source, event["n"]) in has:
                     continue
-                # The letters are files: read only where something is not there.
+                # Dead letters are files: read only if something is missing.
                 dead = self.outside.dead() if dead is None else dead
                 if (source, event["n"]) not in {e for e, _ in dead.get(destination, ())}:
                     self.found.broken(f"Invariant 1: {source} is acked, but {destination} has not {event['n']}")
 
     def _committing(self, _: Any, source: str, ack: Any, *__: Any, **___: Any) -> None:
-        """C12: the source was told before the broker calls it told."""
+        """Checks C12: an ack is committed in the broker only after the source was told."""
         if ack.position not in self.told[source]:
             self.found.broken(f"C12: an ack of {source} is committed before the source was told {ack.position}")
 
     def _opened(self, *_: Any, **__: Any) -> None:
-        """Invariants 3 and 7: what is read and not confirmed is within the budget."""
+        """Checks invariants 3 and 7: records that are read and not confirmed are within the budget."""
         s = self.scenario
         names = self._numbers("pipeline", "sealed", "unsealed")
         sealed, unsealed = names
@@ -165,14 +166,14 @@ class Watch:
             self._unstaged[lease.token] = unsealed
 
     def _staging(self, _: Any, node: str, m: int, token: int, *__: Any, **___: Any) -> None:
-        """Invariant 3: what is staged is not made again, whatever became of it since."""
+        """Checks invariant 3: a staged micro-batch is not made again, whatever became of it since."""
         if self._unstaged.get(token) != m and not self.scenario.forgetful:
             self.found.broken(
                 f"Invariant 3: {node} makes micro-batch {m} again, which was staged before it had the lease"
             )
 
     def _sealed(self, *_: Any, **__: Any) -> None:
-        """Indexes are consecutive per source partition, over restages too (invariant 3)."""
+        """Checks that indexes are consecutive per source partition, over restages too (invariant 3)."""
         if self.scenario.forgetful:
             return
         sealed = self._numbers("pipeline", "sealed")[0]
@@ -201,7 +202,7 @@ class Watch:
             at += count
 
     def _storing(self, store: Any, letters: Sequence[Any]) -> None:
-        """C6: a dead letter is stored after its vote was taken: the one that trips the window is none."""
+        """Checks C6: a dead letter is stored only after its vote; the record that trips the window becomes none."""
         destination = store._folder.rpartition("destination=")[2]
         if destination == "_pipeline":
             destination = ""
@@ -216,14 +217,14 @@ class Watch:
                     self.found.broken(f"C6: {destination or 'seal'} stores a dead letter before the vote on it")
 
     def _attempted(self, attempt: Any, _: Any, node: str, *__: Any) -> None:
-        """Invariant 4: each attempt has a token of its own, newer than those before it."""
+        """Checks invariant 4: each attempt has a token of its own, newer than those before it."""
         if attempt.token <= self._attempts.get(node, 0) and not self.scenario.forgetful:
             self.found.broken(f"Invariant 4: two attempts at {node} have the token {attempt.token}")
         self._attempts[node] = attempt.token
 
     def _drained(self, said: Any, drain: Any, *_: Any) -> None:
-        """No micro-batch is left behind by a holder that gives its lease up because there is nothing left; one that has
-        lost it leaves what there is to its successor."""
+        """Checks that a holder that gives its lease up because there is nothing left leaves no micro-batch behind; a
+        holder that has lost its lease leaves the rest to its successor."""
         name, sealed = drain.destination.id, self._numbers("pipeline", "sealed")[0]
         cursor = self._numbers(f"destination:{name}", "cursor")[0]
         ours = self._numbers(f"lease:{drain.destination.node}", "token")[0] == drain.lease.token
@@ -234,7 +235,7 @@ class Watch:
     def _confirming(
         self, _: Any, destination: str, m: int, token: int, ranges: Any, *__: Any, dead: Sequence[Any] = (), **more: Any
     ) -> None:
-        """Invariant 8: its dead letters are stored before a nack is confirmed."""
+        """Checks invariant 8: the dead letter of a nack is stored before the nack is confirmed."""
         if not more.get("epoch"):
             given = ranges if isinstance(ranges, RangeSet) else RangeSet.of(ranges)
             self._given[destination, m] = self._given[destination, m].add(given)
@@ -248,7 +249,7 @@ class Watch:
                     )
 
     def _confirmed(self, _: Any, __: Any, destination: str, m: int, *___: Any, **____: Any) -> None:
-        """Invariant 10: the cursor moves over a micro-batch of which every record was confirmed."""
+        """Checks invariant 10: the cursor moves only over a micro-batch of which every record was confirmed."""
         cursor = self._numbers(f"destination:{destination}", "cursor")[0]
         if cursor < m or self.scenario.forgetful or (destination, m) in self._passed:
             return
@@ -259,7 +260,7 @@ class Watch:
             self.found.broken(f"Invariant 10: {destination} passes micro-batch {m} of {total} records by {given}")
 
     def _collecting(self, spool: Any, pipeline: str, micro_batch: int) -> None:
-        """Invariant 6: nobody needs it any more, and marks in the spool say so as well (X7)."""
+        """Checks invariant 6: nobody needs a removed micro-batch any more, and marks in the spool say so too (X7)."""
         from conduit_tasks.spool.checkpoint import Checkpoint
 
         s = self.scenario

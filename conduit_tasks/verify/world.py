@@ -1,9 +1,9 @@
-"""A small world in which processes run one at a time, on a clock of its own, and die where a seed says so.
+"""A simulated world in which processes run one at a time, on a clock of its own, and die at points that a seed draws.
 
 Every task of a run is an *actor*: a thread that runs the product's own code and hands over at its *points*, the
 operations on Redis and on files. Only one actor moves at a time and every choice comes from one seeded generator, so
-the same seed gives the same history. A dead actor's points do nothing any more: what its `finally` blocks would still
-do is what a SIGKILL would have prevented.
+the same seed gives the same history. A dead actor's points do nothing any more, so that its `finally` blocks have no
+effect, as after a SIGKILL.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from conduit_tasks.verify.actor import FATES, Actor, Aim, Beat, Crash, Rates, Si
 T = TypeVar("T")
 
 EPOCH = 1_700_000_000.0
-"""The clock's start: any second of the past, always the same."""
+"""Start of the clock: any second of the past, always the same."""
 TICK = 0.002
-"""Seconds an operation takes."""
+"""Seconds that an operation takes."""
 HISTORY = 400
 """Points that are remembered for a report."""
 LONG = (8.0, 12.0)
-"""Seconds: longer than any lease, and not so long that everything is over."""
+"""Seconds of a long pause: longer than any lease, and not so long that everything is over."""
 POINTS = 200_000
-"""More than any history takes: one that goes on longer hangs."""
+"""Limit of points, more than any history takes: one that goes on longer hangs."""
 SWEEP = 5_000
 """Points between two collections of garbage."""
 
@@ -40,14 +40,14 @@ class World:
     """The clock, the actors and the faults.
 
     `faults`: what was done to whom, in order; `history`: the last operations, or all of them (`trace`); `digest`: of
-    all of them; `forgotten`: how often Redis went back to an earlier state.
+    all of them; `forgotten`: number of times that Redis went back to an earlier state.
     """
 
     def __init__(self, seed: int, rates: Rates, budget: int, aims: Sequence[Aim] = (), *, trace: bool = False) -> None:
         self.seed = seed
         self.random = random.Random(seed)
         self.rates, self.budget, self._aims = rates, budget, aims
-        # Half of it is for what comes last: otherwise most histories would be over before anything was delivered.
+        # Half of it is for deliveries and acks: otherwise most histories would be over before anything was delivered.
         self._kept = budget // 2
         # Counted from a small number: a float of this size tells microseconds apart.
         self.now = 1_000.0
@@ -66,7 +66,7 @@ class World:
         self.on_tick: Callable[[], None] | None = None
         self.on_mishap: Callable[[str], None] = lambda name: None
         self.beats = False
-        """Whether threads that keep something beside the work are lived, too."""
+        """Whether threads that keep something beside the work run, too."""
         self._here = threading.local()
         self._scheduler = Signal()
         self._sweep = SWEEP
@@ -87,17 +87,17 @@ class World:
 
     @property
     def actor(self) -> Actor | None:
-        """Who is asking; None outside of actors, and where faults are switched off."""
+        """The actor that is calling; None outside of actors, and while faults are switched off."""
         return None if getattr(self._here, "off", 0) else getattr(self._here, "actor", None)
 
     @property
     def beside(self) -> bool:
-        """Whether somebody is asking who looks on while a process stands still."""
+        """Returns whether the caller is an observer inside an actor, which stands still meanwhile."""
         return getattr(self._here, "actor", None) is not None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """No faults and no points inside: for those who look on."""
+        """Switches faults and points off in the block, for observers."""
         self._here.off = getattr(self._here, "off", 0) + 1
         try:
             yield
@@ -105,7 +105,7 @@ class World:
             self._here.off -= 1
 
     def check(self) -> None:
-        """Raises Crash in an actor that is dead."""
+        """Raises Crash if the calling actor is dead."""
         actor = getattr(self._here, "actor", None)
         if actor is not None and actor.dead:
             raise Crash(actor.name)
@@ -119,7 +119,7 @@ class World:
         repeatable: bool = False,
         torn: Callable[[], Any] | None = None,
     ) -> T:
-        """One operation, with what happens to it. `torn`: the operation done by half, before a crash."""
+        """Does one operation, with its fate. `torn`: does half of the operation, before a crash."""
         actor = self.actor
         if actor is None:
             return operation()
@@ -161,10 +161,10 @@ class World:
         return answer
 
     def sleep(self, seconds: float) -> None:
-        """Others move on meanwhile; outside of actors time just passes."""
+        """Waits while others move on; outside of actors time just passes."""
         self.check()
         actor = getattr(self._here, "actor", None)
-        # A wait of less than a float can tell would never end.
+        # A wait that is too short for the clock's float would never end.
         seconds = max(seconds, 1e-5)
         if actor is None:
             self.now += seconds
@@ -181,8 +181,8 @@ class World:
 
     @contextmanager
     def beside_it(self, name: str, seconds: float, call: Callable[[], bool]) -> Iterator[None]:
-        """In place of a thread of this name that calls it every so many seconds: between two operations of its process,
-        and while that waits; not while that stands still."""
+        """Makes a call every `seconds`, in place of a thread of this name: between two operations of its process, and
+        while that process waits; not while it stands still."""
         actor = self.actor
         if actor is None:
             yield
@@ -195,13 +195,13 @@ class World:
                 actor.beats.remove(beat)
 
     def rings(self) -> None:
-        """Wakes who is blocked."""
+        """Wakes the actors that are blocked."""
         for actor in self.actors:
             if actor.blocked:
                 actor.wake = min(actor.wake, self.now)
 
     def blocks(self, seconds: float) -> None:
-        """Waits until it rings, or the next beat is due; so many seconds at most."""
+        """Waits until `rings` is called, or the next beat is due; `seconds` at most."""
         actor = self._here.actor
         actor.blocked = True
         try:
@@ -229,7 +229,7 @@ class World:
             self._die(actor, why)
 
     def revive(self) -> None:
-        """The process that died was only a child of this one."""
+        """Revives the calling process: only a child of it has died."""
         self._here.actor.dead = False
 
     def _aimed(self, actor: Actor, what: str) -> str:
@@ -237,7 +237,7 @@ class World:
         return hits[0] if hits and not self.calm else ""
 
     def said(self, text: str) -> None:
-        """Notes what happened to the world, for who reads the faults."""
+        """Notes what happened to the world, for readers of the faults."""
         self._note(text)
 
     def _fate(self, actor: Actor, changes: bool, repeatable: bool) -> str:
@@ -294,7 +294,7 @@ class World:
         self.lived(f"*** {text}")
 
     def lived(self, text: str) -> None:
-        """Keeps a line of the history; all of them go into its digest."""
+        """Keeps a line of the history; all lines go into its digest."""
         line = f"{self.now - 1_000.0:8.3f}  {text}"
         self.digest.update(line.encode())
         self.history.append(line)
@@ -302,7 +302,7 @@ class World:
     # -- seen from the scheduler --------------------------------------------------------------------------------
 
     def start(self, name: str, function: Callable[[], Any], left: bool = False) -> Actor:
-        """A new process; it moves when its turn comes."""
+        """Starts a new process, which moves when its turn comes."""
         actor = Actor(name, function, wake=self.now, left=left)
         self.actors.append(actor)
         threading.Thread(target=self._run, args=(actor,), name=name, daemon=True).start()
@@ -315,7 +315,7 @@ class World:
             self.check()
             actor.answer = actor.function()
         except BaseException as error:  # noqa: BLE001 - kept for whoever looks at the actor
-            # What it held is let go here and now, in its own name, as by any process that ends.
+            # Frees what the actor held here and now, in its own name, as any process that ends does.
             traceback.clear_frames(error.__traceback__)
             actor.error = Crash(actor.name) if actor.dead else error
         finally:
@@ -323,7 +323,7 @@ class World:
             self._scheduler.release()
 
     def step(self) -> bool:
-        """Lets one actor move until it hands over; time passes where all sleep. False: there is none left."""
+        """Lets one actor move until it hands over; time passes if all sleep. Returns False if there is none left."""
         self.actors = [a for a in self.actors if not a.ended]
         if not self.actors:
             return False
@@ -346,8 +346,8 @@ class World:
 
     @contextmanager
     def tidy(self) -> Iterator[None]:
-        """Garbage is cleared away by `sweep` alone meanwhile, and at the end: the interpreter would do it at any
-        moment, and in the name of whoever moves then."""
+        """Leaves garbage collection to `sweep` in the block, and runs it at the end: the interpreter would collect at
+        any moment, as whichever actor moves then."""
         enabled = gc.isenabled()
         gc.disable()
         try:
@@ -358,7 +358,7 @@ class World:
                 gc.enable()
 
     def sweep(self) -> None:
-        """Clears garbage away in the name of a dead process: its files and coroutines do nothing any more."""
+        """Collects garbage as a dead process: its files and coroutines do nothing any more."""
         self._here.actor = self._ghost
         try:
             gc.collect()

@@ -1,1 +1,1 @@
-"""The API of the Airflow plugin, and what serves its pages."""
+"""The API and the pages of the Airflow plugin."""

@@ -1,8 +1,8 @@
-"""Who may do what: Airflow's own users and permissions, asked for the DAG of the pipeline.
+"""Access to the API: Airflow's own users and their permissions for the DAG of the pipeline.
 
-A plugin's routes are open unless each of them says otherwise. Whoever may see a DAG's runs sees its pipeline; its
-records (dead letters, and what the targets answered to each) are shown to whoever may read its tasks' logs; whoever may
-start its runs may change it.
+A plugin's routes are open unless each of them asks for a permission. Users who may see a DAG's runs see its pipeline;
+users who may read its tasks' logs see its records (dead letters, and the targets' answers to each); users who may start
+its runs may change it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PipelineId = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9_:.\-]{1,128}$", description="The pipeline's id, as in its file.")
 ]
 Shown = Callable[[str, Any], Any]
-"""Pipeline's id and an answer → the answer as this user may see it."""
+"""Function from a pipeline's id and an answer to the answer as this user may see it."""
 HEADER = "X-Conduit-Request"
-"""What no other site's form can send, and no script without this server's leave."""
+"""Header that no form of another site can send, and no script without this server's permission."""
 
 
 def _pipeline(method: str, entity: DagAccessEntity) -> Callable[..., Pipeline]:
     def allowed(pipeline_id: PipelineId, request: Request, user: GetUserDep) -> Pipeline:
-        # Before it is looked for, so that nobody learns which ids exist.
+        # Checked before the pipeline is looked up, so that nobody learns which ids exist.
         check = requires_access_dag(method=method, access_entity=entity, param_dag_id=dag_id(pipeline_id))  # type: ignore[arg-type]
         check(request, user)
         return find(pipeline_id)
@@ -40,7 +40,7 @@ def _pipeline(method: str, entity: DagAccessEntity) -> Callable[..., Pipeline]:
 
 
 def find(pipeline_id: str) -> Pipeline:
-    """404 where no file has it."""
+    """Returns the pipeline; raises HTTPException 404 if no file has it."""
     for pipeline in pipelines():
         if pipeline.id == pipeline_id:
             return pipeline
@@ -50,7 +50,7 @@ def find(pipeline_id: str) -> Pipeline:
 
 
 def same_site(request: Request) -> None:
-    """Refuses a change that another site may have made this browser ask for: a cookie alone is no consent."""
+    """Refuses a change that another site may have made this browser send: a cookie alone is no consent."""
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
         raise HTTPException(403, "a change asked for by another site is refused; use the pages, or a bearer token")
     bearer = request.headers.get("Authorization", "").lower().startswith("bearer ")
@@ -59,7 +59,7 @@ def same_site(request: Request) -> None:
 
 
 def visible(user: BaseUser) -> set[str]:
-    """The ids of the DAGs that this user may see."""
+    """Returns the ids of the DAGs that this user may see."""
     return get_auth_manager().get_authorized_dag_ids(user=user)
 
 
@@ -67,8 +67,8 @@ WITHHELD = "what it says is shown to whoever may read the logs of the pipeline's
 
 
 def shown(request: Request, user: GetUserDep) -> Shown:
-    """Takes errors out of what is answered of a pipeline, for a user who may not read its tasks' logs: an error may
-    quote what a target answered, or a record. Which node failed, by what class of error and when is left."""
+    """Returns the function that removes error texts from answers for users who may not read the logs of the pipeline's
+    tasks: an error may quote a target's answer, or a record. The failed node, the class of error and the time stay."""
 
     def show(pipeline_id: str, answer: Any) -> Any:
         dag = dag_id(pipeline_id)

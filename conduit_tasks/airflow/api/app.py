@@ -16,7 +16,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 )
-"""Nothing but our own files, in frames of Airflow only. A record that holds markup is text here in any case."""
+"""Policy for browsers: our own files only, in frames of Airflow only. Records with markup are shown as text anyway."""
 _PAGES = {
     "conduit.js": "text/javascript; charset=utf-8",
     "drawing.js": "text/javascript; charset=utf-8",
@@ -41,7 +41,7 @@ app.include_router(replays.router)
 
 @app.middleware("http")
 async def headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Every answer: what a browser may do with it."""
+    """Adds to every answer the headers that limit what a browser may do with it."""
     response = await call_next(request)
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -52,13 +52,13 @@ async def headers(request: Request, call_next: Callable[[Request], Awaitable[Res
 
 @app.get("/openapi.json", include_in_schema=False)
 def described(_: GetUserDep) -> JSONResponse:
-    """What this API is; FastAPI's own route would tell it to everybody."""
+    """Returns the description of this API; FastAPI's own route would show it to everybody."""
     return JSONResponse(app.openapi())
 
 
 @app.get("/v1/metrics", tags=["metrics"], response_class=PlainTextResponse)
 def metrics(user: GetUserDep) -> PlainTextResponse:
-    """Figures of the pipelines that this user may see, in Prometheus' text format."""
+    """Returns metrics of the pipelines that this user may see, in Prometheus' text format."""
     seen = access.visible(user)
     found = [p for p in files.pipelines() if dag_id(p.id) in seen]
     return PlainTextResponse(overview.exposed(found), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -66,13 +66,13 @@ def metrics(user: GetUserDep) -> PlainTextResponse:
 
 @app.get("/pages/", include_in_schema=False)
 def page(_: GetUserDep) -> Response:
-    """The one page; what it shows is in the address behind `#`, or the DAG that it is framed by."""
+    """Returns the one page; it shows what the address names behind `#`, or the DAG whose frame it is in."""
     return Response(_text("index.html"), media_type="text/html; charset=utf-8")
 
 
 @app.get("/pages/{name}", include_in_schema=False)
 def part(_: GetUserDep, name: str) -> Response:
-    """Its script and style."""
+    """Returns a script or the style sheet of the page."""
     if name not in _PAGES:
         raise HTTPException(404, f"there is no {name}; the pages begin at /conduit/pages/")
     return Response(_text(name), media_type=_PAGES[name], headers={"Cache-Control": "no-cache"})

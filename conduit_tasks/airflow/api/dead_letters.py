@@ -1,4 +1,4 @@
-"""`/v1/pipelines/{id}/dead-letters`: what could not be delivered, with the record and its error (C14)."""
+"""`/v1/pipelines/{id}/dead-letters`: records that could not be delivered, each with its error (C14)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ router = APIRouter(prefix="/v1/pipelines/{pipeline_id}/dead-letters", tags=["dea
 
 DESTINATION = r"^[A-Za-z0-9_:.\-]{1,128}$"
 FRESH = 30.0
-"""Seconds for which rows are kept where the index counts the same: 100,000 take 3.5 s to read."""
+"""Seconds for which rows are kept while the index's counts do not change: 100,000 take 3.5 s to read."""
 LISTED = ("destination", "epoch", "micro_batch", "seq", "ord", "id", "node", "error_class", "error", "attempts", "at")
 _lock = threading.Lock()
 _known: tuple[Any, float, Rows] | None = None
@@ -51,7 +51,8 @@ def list_dead_letters(  # noqa: PLR0917 - its filters
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
-    """Each once, in their order, with how many there are of each class. The record is with the single one."""
+    """Lists dead letters in their order, each once, and the number of each error class. The list has no records; a
+    single dead letter has its record."""
     after, before = _utc(since), _utc(until)
     rows = [
         row
@@ -67,7 +68,8 @@ def list_dead_letters(  # noqa: PLR0917 - its filters
 
 
 class Redrive(BaseModel):
-    """What goes again; what is given must all hold, of several values of one filter one. `dry_run`: only looked at."""
+    """Filters of the dead letters to send again; a letter must match every given filter, by one of its values.
+    `dry_run`: only counts them."""
 
     model_config = ConfigDict(extra="forbid")
     dry_run: bool = False
@@ -82,8 +84,9 @@ class Redrive(BaseModel):
 
 @router.post("/redrive", dependencies=[Depends(same_site)])
 def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> dict[str, Any]:
-    """Sends dead letters again to exactly their destination (X2), by a run of `<pipeline>.redrive`, whose result its
-    task has. Says what would go (`shares`) and what of it `cannot`; with `dry_run` that is all."""
+    """Sends dead letters again to exactly their destination (X2), by a run of `<pipeline>.redrive`; the result is with
+    the run's task. Answers with the counts to be sent (`shares`) and the reasons for those that `cannot`; with
+    `dry_run` that is all."""
     from conduit_tasks.delivery.redrive import shares
 
     since, until = _utc(body.since), _utc(body.until)
@@ -130,7 +133,7 @@ def show_dead_letter(  # noqa: PLR0917 - what names a letter
     seq: Annotated[int, Path(ge=0)],
     ordinal: Annotated[int, Path(ge=0)],
 ) -> dict[str, Any]:
-    """One dead letter with its record."""
+    """Returns one dead letter with its record."""
     wanted = (epoch, micro_batch, seq, ordinal)
     for row in _open(pipeline, destination):
         if (row["epoch"], row["micro_batch"], row["seq"], row["ord"]) == wanted:
@@ -142,7 +145,8 @@ def show_dead_letter(  # noqa: PLR0917 - what names a letter
 
 
 def _rows(pipeline: Pipeline) -> Rows:
-    """The letters of a pipeline without their records, read anew when the index's counts changed or after `FRESH`."""
+    """Returns the letters of a pipeline without their records, read again when the index's counts have changed or after
+    `FRESH` seconds."""
     global _known  # noqa: PLW0603 - the last one looked at: a page asks again every few seconds
     with brokers() as broker_of:
         counts = [broker_of(pipeline.id).dead_count(id) for id in ("", *(d.id for d in pipeline.destinations))]
@@ -157,7 +161,7 @@ def _rows(pipeline: Pipeline) -> Rows:
 
 
 def _open(pipeline: Pipeline, destination: str | None = None) -> Rows:
-    """The rows of the store that no redrive has settled."""
+    """Returns the rows of the store that no redrive has settled."""
     root = settings().path(settings().dead_letters)
     store, marks = DeadLetterStore(root, pipeline.id), Marks(root, pipeline.id)
     settled = {name: marks.read(name) for name in store.destinations()}

@@ -17,7 +17,7 @@ _known: tuple[Path, dict[Path, Signature], list[Pipeline]] | None = None
 
 
 def pipelines() -> list[Pipeline]:
-    """Every pipeline that loads, in the order of their ids."""
+    """Returns every pipeline that loads, in the order of their ids."""
     global _known  # noqa: PLW0603 - one process, one folder
     folder = Path(settings().path(settings().pipelines))
     with _lock:
@@ -30,7 +30,7 @@ def pipelines() -> list[Pipeline]:
 
 
 def _loaded(file: Path, **options: Any) -> LoadResult:
-    """As `load_file`; what a file was when it was looked at last is what it is."""
+    """Loads a file as `load_file` does, or returns its last result if its time and size are the same."""
     signature = _signature(file)
     if file not in _files or _files[file][0] != signature:
         _files[file] = (signature, load_file(file, **options))

@@ -1,4 +1,4 @@
-"""What the API answers of a pipeline: the CLI's `snapshot`, with lag in seconds, leases and the graph."""
+"""Answers of the API about a pipeline: the CLI's `snapshot`, with lag in seconds, leases and the graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def brokers() -> Iterator[Any]:
-    """Brokers of many pipelines over one connection."""
+    """Yields a function from a pipeline's id to its broker; all brokers use one connection."""
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.broker.connection import connect
 
@@ -31,7 +31,7 @@ def brokers() -> Iterator[Any]:
 
 
 def exposed(pipelines: Sequence[Pipeline]) -> bytes:
-    """Their metrics in Prometheus' text format."""
+    """Returns the pipelines' metrics in Prometheus' text format."""
     from conduit_tasks.metrics.definitions import STATE
     from conduit_tasks.metrics.prometheus import exposition
     from conduit_tasks.metrics.state import samples
@@ -41,7 +41,8 @@ def exposed(pipelines: Sequence[Pipeline]) -> bytes:
 
 
 def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
-    """One line per pipeline: status, first error, micro-batches sealed and what is furthest behind."""
+    """Returns one row per pipeline: status, first error, sealed micro-batches and the backlog of the slowest
+    destination."""
     out = []
     with brokers() as broker_of:
         for pipeline in pipelines:
@@ -67,7 +68,7 @@ def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
 
 
 def details(pipeline: Pipeline) -> dict[str, Any]:
-    """Everything the broker knows of one pipeline."""
+    """Returns everything that the broker knows of one pipeline."""
     with opened(pipeline, "status") as context:
         found = describe(context)
         broker, now = context.broker, context.broker.now()
@@ -88,7 +89,7 @@ def details(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def topology(pipeline: Pipeline) -> dict[str, Any]:
-    """The graph, as the page draws it. No settings: they may hold secrets."""
+    """Returns the graph, as the page draws it. No settings: they may hold secrets."""
     return {
         "pipeline": pipeline.id,
         "dag_id": dag_id(pipeline.id),
@@ -111,7 +112,8 @@ def topology(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def micro_batches(pipeline: Pipeline, offset: int, limit: int) -> tuple[int, list[dict[str, Any]]]:
-    """Newest first: how many were ever opened, and this page of them; collected ones say so."""
+    """Returns the number of micro-batches ever opened, and one page of them, newest first; collected ones have the
+    state "collected"."""
     with opened(pipeline, "status") as context:
         broker = context.broker
         unsealed = broker.unsealed()
@@ -149,7 +151,8 @@ def _micro_batch(number: int, found: MicroBatch | None) -> dict[str, Any]:
 
 
 def _lag(context: Context, id: str, now: float) -> dict[str, Any]:
-    """What is sealed and not confirmed by one destination; of a micro-batch under way, less what it confirmed."""
+    """Returns the sealed records that one destination has not confirmed; those it has confirmed of a micro-batch under
+    way are subtracted."""
     backlog = context.broker.backlog([id])
     confirmed = context.broker.delivery(id).confirmed.count
     return {

@@ -26,14 +26,14 @@ Status = Literal["running", "stopping", "stopped", "recovering", "degraded"]
 
 
 class Start(BaseModel):
-    """`destination`: only this one of an isolated pipeline."""
+    """Body of a start. `destination`: only this one of an isolated pipeline."""
 
     model_config = ConfigDict(extra="forbid")
     destination: str | None = Field(None, max_length=128)
 
 
 class Place(BaseModel):
-    """`tokens`: part → token, as shown. `forget`: parts that begin as new ones do."""
+    """Position of a source. `tokens`: part → token, as shown. `forget`: parts that begin as new parts do."""
 
     model_config = ConfigDict(extra="forbid")
     source: str = Field(max_length=128)
@@ -43,8 +43,8 @@ class Place(BaseModel):
 
 
 class Stop(BaseModel):
-    """`force`: at once, what is not sealed is dropped (C16). `deadline`: seconds for delivering the rest.
-    `destination`: only this one of an isolated pipeline, at once; its cursor stays (X1)."""
+    """Body of a stop. `force`: at once, and whatever is not sealed is dropped (C16). `deadline`: seconds for the
+    delivery of the rest. `destination`: only this one of an isolated pipeline, at once; its cursor stays (X1)."""
 
     model_config = ConfigDict(extra="forbid")
     destination: str | None = Field(None, max_length=128)
@@ -53,7 +53,7 @@ class Stop(BaseModel):
 
 
 def page(items: list[dict[str, Any]], total: int | None, offset: int, limit: int) -> dict[str, Any]:
-    """One page of a list, and how many there are."""
+    """Returns one page of a list, with the total number of items."""
     return {"items": items, "total": total, "offset": offset, "limit": limit}
 
 
@@ -67,7 +67,7 @@ def list_pipelines(  # noqa: PLR0917 - its filters
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
-    """Pipelines that this user may see, in the order of their ids, with status and first error."""
+    """Lists the pipelines that this user may see, in the order of their ids, with status and first error."""
     seen = visible(user)
     found = [
         p for p in pipelines() if dag_id(p.id) in seen and q.lower() in p.id.lower() and dag in (None, dag_id(p.id))
@@ -82,32 +82,33 @@ def list_pipelines(  # noqa: PLR0917 - its filters
 
 @router.get("/{pipeline_id}")
 def show_pipeline(pipeline: Seen, show: Show) -> Any:
-    """Status, first error, sources with positions, destinations with cursor, lag, counts and lease."""
+    """Returns status, first error, sources with positions, destinations with cursor, lag, counts and lease."""
     return show(pipeline.id, overview.details(pipeline))
 
 
 @router.get("/{pipeline_id}/topology")
 def show_topology(pipeline: Seen) -> dict[str, Any]:
-    """Sources, processors and destinations; no settings."""
+    """Returns sources, processors and destinations; no settings."""
     return overview.topology(pipeline)
 
 
 @router.get("/{pipeline_id}/positions")
 def show_positions(pipeline: Seen) -> dict[str, Any]:
-    """Per source: how far it is planned, and how far acked."""
+    """Returns for each source the positions up to which it is planned and acked."""
     return {"pipeline": pipeline.id, "sources": positions.positions(pipeline.id)}
 
 
 @router.put("/{pipeline_id}/positions", dependencies=[Depends(same_site)])
 def set_positions(pipeline: Changed, body: Place) -> dict[str, Any]:
-    """Sets how far a source is planned: only while the pipeline is stopped and nothing is in flight (else 409)."""
+    """Sets the position up to which a source is planned: only while the pipeline is stopped and nothing is in flight
+    (else 409)."""
     before, after = positions.place(pipeline.id, body.source, body.tokens, body.forget, dry_run=body.dry_run)
     return {"pipeline": pipeline.id, "source": body.source, "before": before, "after": after}
 
 
 @router.get("/{pipeline_id}/error")
 def show_error(pipeline: Seen, show: Show) -> dict[str, Any]:
-    """Why the pipeline, or one of its destinations, is stopped: the first error of each; null where there is none."""
+    """Returns the first error that stopped the pipeline, and of each stopped destination; null if there is none."""
     found = show(pipeline.id, overview.details(pipeline))
     stopped = {d["id"]: d["error"] for d in found["destinations"] if d["error"]}
     return {"pipeline": pipeline.id, "status": found["status"], "error": found["error"], "destinations": stopped}
@@ -115,7 +116,8 @@ def show_error(pipeline: Seen, show: Show) -> dict[str, Any]:
 
 @router.get("/{pipeline_id}/destinations")
 def list_destinations(pipeline: Seen, show: Show) -> dict[str, Any]:
-    """Each with status, cursor, lag (records, bytes, age in seconds), counts, first error and lease."""
+    """Lists destinations, each with status, cursor, lag (records, bytes, age in seconds), counts, first error and
+    lease."""
     found = show(pipeline.id, overview.details(pipeline))["destinations"]
     return page(found, len(found), 0, len(found))
 
@@ -124,7 +126,7 @@ def list_destinations(pipeline: Seen, show: Show) -> dict[str, Any]:
 def show_destination(
     pipeline: Seen, show: Show, destination: Annotated[str, Path(max_length=128, description="The destination's id.")]
 ) -> dict[str, Any]:
-    """One of them."""
+    """Returns one destination, as in the list of destinations."""
     for found in show(pipeline.id, overview.details(pipeline))["destinations"]:
         if found["id"] == destination:
             return dict(found)
@@ -133,7 +135,7 @@ def show_destination(
 
 @router.get("/{pipeline_id}/micro-batches")
 def list_micro_batches(pipeline: Seen, offset: Offset = 0, limit: Limit = 50) -> dict[str, Any]:
-    """Newest first, with their delivery per destination."""
+    """Lists micro-batches, newest first, with their delivery per destination."""
     total, items = overview.micro_batches(pipeline, offset, limit)
     return page(items, total, offset, limit)
 
@@ -143,9 +145,9 @@ def show_history(
     pipeline: SeenRecords,
     record_id: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{8,128}$", description="The record's id.")],
 ) -> dict[str, Any]:
-    """Every attempt at this record, at each destination, from the ledger; of each of its places also `state`, what
-    became of it as a whole: acked, nacked or open. `left`: micro-batches of the spool that were not looked through yet;
-    ask again, and it goes on with them."""
+    """Returns every attempt at this record, at each destination, from the ledger, and for each of its places the
+    overall `state`: acked, nacked or open. `left`: micro-batches of the spool that were not searched yet; ask again,
+    and the search goes on with them."""
     from conduit_tasks.ledger.history import attempts_at, places_so_far
     from conduit_tasks.ledger.messages import Overall
     from conduit_tasks.ledger.store import Ledger
@@ -171,8 +173,8 @@ def list_attempts(  # noqa: PLR0917 - its filters
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
-    """Attempts at deliveries, newest first: what became of which records, from the ledger (X5). As much of it is read
-    as the page needs; `total` is null where there are older ones that were not looked at."""
+    """Lists delivery attempts, newest first, with their records and outcomes, from the ledger (X5). Reads as much of it
+    as the page needs; `total` is null if there are older attempts that were not read."""
     from conduit_tasks.ledger.store import Ledger
     from conduit_tasks.micro_batch.context import open_spool
 
@@ -193,7 +195,8 @@ def start_pipeline(pipeline: Changed, body: Start) -> dict[str, Any]:
 
 @router.post("/{pipeline_id}/stop", dependencies=[Depends(same_site)])
 def stop_pipeline(pipeline: Changed, body: Stop, user: GetUserDep) -> dict[str, Any]:
-    """Stops it, gracefully unless `force`; answers at once, a run drains what is `left` (C15, C16)."""
+    """Stops a pipeline or one destination; a pipeline gracefully unless `force`: answers at once, and a run drains what
+    is `left` (C15, C16)."""
     if body.destination:
         status = control.stop_destination(pipeline.id, body.destination)
         return {"pipeline": pipeline.id, "status": status, "left": "", "note": f"{body.destination} is stopped"}

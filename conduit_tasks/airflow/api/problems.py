@@ -22,13 +22,13 @@ _STATUS: tuple[tuple[type[ConduitError], int], ...] = (
 
 
 def problem(status: int, detail: str, headers: Any = None, **more: Any) -> JSONResponse:
-    """A response of the type `application/problem+json`."""
+    """Returns a response of the type `application/problem+json`."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
     return JSONResponse(body, status, headers=headers, media_type="application/problem+json")
 
 
 def install(app: FastAPI) -> None:
-    """Has every error of this app answered in this form."""
+    """Installs handlers that answer every error of this app in this form."""
 
     @app.exception_handler(ConduitError)
     async def ours(_: Request, error: ConduitError) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""`/v1/pipelines/{id}/replays`: an interval again, to chosen destinations, and what became of it (SEMANTICS X3)."""
+"""`/v1/pipelines/{id}/replays`: replays of an interval to chosen destinations, and their results (SEMANTICS X3)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SHOWN = 20
 
 
 class Replay(BaseModel):
-    """Event times from `from` up to `to`, which is not inside (UTC where they name no zone); no destination = all.
-    `dry_run`: what would go is only counted."""
+    """Interval of event times from `from` up to `to`, exclusive (UTC if they name no zone); no destination = all.
+    `dry_run`: only counts the records that would be sent."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
     start: Annotated[str, Field(alias="from", max_length=64)]
@@ -33,8 +33,8 @@ class Replay(BaseModel):
 
 @router.post("/replay", dependencies=[Depends(same_site)])
 def replay(pipeline: Changed, body: Replay, user: GetUserDep) -> dict[str, Any]:
-    """Starts a run of `<pipeline>.replay`, which reads the sources; a dry run is one too, and sends nothing. Its result
-    is in the list."""
+    """Starts a run of `<pipeline>.replay`, which reads the sources; a dry run starts one too, which sends nothing. The
+    result is in the list of replays."""
     chosen = ask(pipeline, body.start, body.end, body.destinations, body.what)
     said = {"pipeline": pipeline.id, "dag_id": replay_dag_id(pipeline.id), "run_id": f"replay__{uuid.uuid4()}"}
     conf = {
@@ -50,7 +50,8 @@ def replay(pipeline: Changed, body: Replay, user: GetUserDep) -> dict[str, Any]:
 
 @router.get("/replays")
 def list_replays(pipeline: Seen) -> dict[str, Any]:
-    """The last ones, newest first: state, interval, and once they are known, what was found and what was sent."""
+    """Lists the last replays, newest first: state, interval, and once they are known, the counts of records found and
+    sent."""
     ids = {f"destinations.{safe_name(d.id)}": d.id for d in pipeline.destinations}
     dag, items = replay_dag_id(pipeline.id), []
     for run in results(dag, SHOWN):

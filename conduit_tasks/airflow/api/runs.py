@@ -1,4 +1,4 @@
-"""Runs of Airflow that the API starts, to drain, redrive or replay, and what they came to."""
+"""Runs of Airflow that the API starts, to drain, redrive or replay, and their results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from conduit_tasks.errors import ConduitError
 
 
 class NoRun(ConduitError):
-    """Airflow cannot start the run; the message says why."""
+    """A run that Airflow cannot start; the message says why."""
 
 
 def see_to_a_run(dag: str, user: str) -> str:
-    """Starts a run that drains, where none is under way; says why where none can be."""
+    """Starts a run that drains, if none is under way. Returns "", or the reason if none can be started."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.state import DagRunState
 
@@ -30,7 +30,7 @@ def see_to_a_run(dag: str, user: str) -> str:
 
 
 def start(dag: str, run_id: str, user: str, conf: dict[str, Any] | None = None) -> None:
-    """Triggers a run. Raises NoRun."""
+    """Triggers a run. Raises NoRun if Airflow cannot start it."""
     from airflow.api.common.trigger_dag import trigger_dag
     from airflow.exceptions import AirflowException
     from airflow.utils.types import DagRunTriggeredByType
@@ -51,7 +51,7 @@ def start(dag: str, run_id: str, user: str, conf: dict[str, Any] | None = None) 
 
 
 def results(dag: str, limit: int) -> list[dict[str, Any]]:
-    """The last runs, newest first: id, state, conf, data interval, and what each task returned."""
+    """Returns the last runs, newest first: id, state, conf, data interval, and the return value of each task."""
     from airflow.models.dagrun import DagRun
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session

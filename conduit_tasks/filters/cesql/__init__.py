@@ -3,7 +3,7 @@
     expression = compile("type = 'flight.departed' AND EXISTS carrier")
     expression.evaluate({"type": "flight.departed", "carrier": "UA"})    # Evaluation(result=True, …)
 
-An evaluation always has a result, and may have an error. As a trigger's filter an expression matches only where the
+An evaluation always has a result, and may have an error. As a trigger's filter an expression matches only if the
 result is the Boolean true and there was no error (section 1.2): `Expression.matches`.
 """
 
@@ -19,7 +19,8 @@ __all__ = ["Evaluation", "Expression", "Fault", "Kind", "ParseError", "Problem",
 
 
 class Evaluation(NamedTuple):
-    """`result` always; `error_kind` and `message` of the error that ended the evaluation, None where there was none."""
+    """Outcome of an evaluation: `result` is always set; `error_kind` and `message` of the error that ended it, None if
+    there was none."""
 
     result: Value
     error_kind: Kind | None = None
@@ -32,8 +33,8 @@ _TRUE, _FALSE = Evaluation(True), Evaluation(False)
 class Expression:
     """A compiled expression; safe to share between threads.
 
-    `attributes`: names it reads. `problems`: what fails on every event. `type`: str, int or bool; None where only the
-    event tells.
+    `attributes`: names it reads. `problems`: parts that fail on every event. `type`: str, int or bool; None if it
+    depends on the event.
     """
 
     __slots__ = ("_run", "attributes", "problems", "text", "type")
@@ -44,7 +45,7 @@ class Expression:
         self._run = node.run
 
     def evaluate(self, view: View) -> Evaluation:
-        """Result and error for the attributes in `view`; None in it is the same as absent."""
+        """Returns result and error for the attributes in `view`; a None value is the same as absent."""
         faults: Faults = []
         result = self._run(view, faults)
         if faults:
@@ -52,7 +53,7 @@ class Expression:
         return _TRUE if result is True else _FALSE if result is False else Evaluation(result)
 
     def matches(self, view: View) -> bool:
-        """Whether a trigger with this filter wants the event: true, and no error."""
+        """Returns whether a trigger with this filter wants the event: the result is true, and there is no error."""
         faults: Faults = []
         return self._run(view, faults) is True and not faults
 
@@ -61,12 +62,13 @@ class Expression:
 
 
 def compile(text: str) -> Expression:
-    """Raises ParseError, a ConfigError with `line` and `column`; its `kind` is Kind.parse."""
+    """Compiles an expression. Raises ParseError, a ConfigError with `line` and `column`; its `kind` is Kind.parse."""
     return Expression(text)
 
 
 def compile_filter(text: str) -> Expression:
-    """As `compile`, for a trigger: also refuses what no event can match. Raises ParseError."""
+    """Compiles the expression of a trigger. Raises ParseError, also if a part of it fails on every event or the result
+    is never Boolean."""
     expression = Expression(text)
     for _, message, line, column in expression.problems:
         raise ParseError(message, line, column)

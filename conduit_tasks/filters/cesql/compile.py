@@ -1,4 +1,4 @@
-"""From the grammar's pieces to one closure, built while the text is parsed."""
+"""Compiles the grammar's pieces to one closure while the text is parsed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ REQUIRED = frozenset({"id", "source", "type", "specversion"})
 PAYLOAD = "data"
 NO_PAYLOAD = "CloudEvents SQL reads attributes, not data; set an extension from the payload first"
 DEPTH = 100
-"""Deeper nesting is refused, so that an evaluation never meets Python's recursion limit."""
+"""Most levels of nesting; deeper is refused, so that an evaluation never reaches Python's recursion limit."""
 
 
 class Problem(NamedTuple):
-    """What is known to fail on every event, though the text is an expression."""
+    """A part of a valid expression that fails on every event."""
 
     kind: Kind
     message: str
@@ -33,7 +33,8 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A compiled piece. `type` is None where only the event tells; `literal` and `attribute` say what it is."""
+    """A compiled piece. `type` is None if it depends on the event; `literal` is set for a literal, `attribute` for an
+    attribute."""
 
     run: Run
     type: type | None
@@ -43,11 +44,11 @@ class Node:
     literal: Value | None = None
     attribute: str | None = None
     token: Token | None = None
-    """Set for the number 2147483648, which is an Integer only behind a minus."""
+    """Token of the number 2147483648, which is an Integer only after a minus; None for every other piece."""
 
 
 def _node(run: Run, kind: type | None, *children: Node, problem: Problem | None = None) -> Node:
-    """A piece made of others."""
+    """Makes a piece from its children. Raises ParseError if it is nested too deeply."""
     for child in children:
         whole(child)
     depth = 1 + max((child.depth for child in children), default=0)
@@ -59,7 +60,7 @@ def _node(run: Run, kind: type | None, *children: Node, problem: Problem | None 
 
 
 def whole(node: Node) -> Node:
-    """Refuses the number that is too large by one."""
+    """Returns the node. Raises ParseError for the number 2147483648 without a minus."""
     if node.token is not None:
         raise _too_large(node.token)
     return node
@@ -74,14 +75,14 @@ def _literal(value: Value) -> Node:
 
 
 def _unquoted(token: Token) -> str:
-    """The text of a literal: a backslash takes its quote's meaning away, every other backslash stands for itself."""
+    """Returns the text of a literal: a backslash before its quote character escapes it, other backslashes stay."""
     quote = token[0]
     return re.sub(r"\\(.)", lambda found: quote if found[1] == quote else found[0], token[1:-1], flags=re.DOTALL)
 
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, Node]):
-    """One method per alternative of the grammar."""
+    """Builder with one method per alternative of the grammar."""
 
     def start(self, node: Node) -> Node:
         return whole(node)
@@ -230,6 +231,6 @@ def _parser() -> Lark:
 
 
 def build(text: str) -> Node:
-    """The compiled expression. Raises ParseError."""
+    """Returns the compiled expression. Raises ParseError."""
     node: Node = grammar.parse(_parser(), text)
     return node

@@ -1,4 +1,4 @@
-"""What can go wrong in an expression: the error types of the CloudEvents SQL specification 1.0.0, section 3.3."""
+"""Errors of an expression: the error types of the CloudEvents SQL specification 1.0.0, section 3.3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kind(StrEnum):
 
 
 class Fault(NamedTuple):
-    """One error of an evaluation; it never replaces the result, it comes with it."""
+    """One error of an evaluation; it comes with the result and never replaces it."""
 
     kind: Kind
     message: str

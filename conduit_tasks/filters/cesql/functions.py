@@ -1,7 +1,7 @@
 """The functions of the language (CloudEvents SQL 1.0.0, section 3.5), and the casts as functions.
 
-A function gets its arguments cast to its parameter types. Where something goes wrong it raises FunctionFailed with
-the value that stands all the same.
+A function gets its arguments cast to its parameter types. If it fails, it raises FunctionFailed with the value that it
+still returns.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from conduit_tasks.filters.cesql.errors import Fault, Kind
 from conduit_tasks.filters.cesql.values import MAX, MIN, Value, castable
 
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
-"""What Unicode calls white space; Python's own `strip` also takes four control characters, which TRIM must not."""
+"""White space by Unicode; Python's own `strip` also removes four control characters, which TRIM must not."""
 
 ANY = object
-"""The type of a parameter that takes a value as it is."""
+"""Type of a parameter that takes a value without a cast."""
 
 
 class FunctionFailed(Exception):
-    """An error with the value that the function has all the same."""
+    """An error with the value that the function still returns."""
 
     def __init__(self, message: str, value: Value, kind: Kind = Kind.function_evaluation) -> None:
         super().__init__(message)
@@ -28,7 +28,8 @@ class FunctionFailed(Exception):
 
 
 class Function(NamedTuple):
-    """`parameters`: types of the fixed ones; `more`: type of any number of further ones, None = no more."""
+    """A function of the language. `parameters`: types of the fixed parameters; `more`: type of any number of further
+    ones, None = no more."""
 
     call: Callable[..., Any]
     returns: type
@@ -36,11 +37,11 @@ class Function(NamedTuple):
     more: type | None = None
 
     def takes(self, count: int) -> bool:
-        """Whether it can be called with so many arguments."""
+        """Returns whether it can be called with `count` arguments."""
         return count == len(self.parameters) or (self.more is not None and count > len(self.parameters))
 
     def types(self, count: int) -> tuple[type, ...]:
-        """The parameter type of each of so many arguments."""
+        """Returns the parameter type of each of `count` arguments."""
         if self.more is None:
             return self.parameters
         return self.parameters + (self.more,) * (count - len(self.parameters))
@@ -92,9 +93,9 @@ FUNCTIONS: dict[str, tuple[Function, ...]] = {
     "IS_INT": (Function(lambda value: castable(value, int), bool, (ANY,)),),
     "IS_BOOL": (Function(lambda value: castable(value, bool), bool, (ANY,)),),
 }
-"""By name in upper case, which is how they are found; overloads differ in the number of arguments."""
+"""Functions by name in upper case; overloads differ in the number of arguments."""
 
 
 def find(name: str, arguments: int) -> Function | None:
-    """The function of this name, in any case, that takes so many arguments."""
+    """Returns the function of this name (in any case) that takes `arguments` arguments; None if there is none."""
     return next((f for f in FUNCTIONS.get(name.upper(), ()) if f.takes(arguments)), None)

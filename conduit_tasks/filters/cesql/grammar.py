@@ -1,9 +1,9 @@
-"""The grammar (CloudEvents SQL 1.0.0, section 2) with the precedence of section 3.6, and what a parse error says.
+"""The grammar (CloudEvents SQL 1.0.0, section 2) with the precedence of section 3.6, and messages of parse errors.
 
 Precedence, tightest first: functions; NOT and unary minus; LIKE, IN; `* / %`; `+ -`; comparisons; AND, OR and XOR,
 which are equal and go from left to right. So `NOT a = b` is `(NOT a) = b`.
 
-A text that is no expression raises ParseError; the parser holds no state, so that one serves all threads.
+Text that is no expression raises ParseError; the parser holds no state, so that one serves all threads.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ _OPERATOR = {"COMPARISON", "STAR"}
 
 
 def parser(transformer: Transformer[Any, Any]) -> Lark:
-    """A parser that hands each piece to `transformer` as soon as it is read: no tree, no recursion."""
+    """Makes a parser that passes each piece to `transformer` as soon as it is read: no tree, no recursion."""
     return Lark(GRAMMAR, parser="lalr", lexer="basic", transformer=transformer)
 
 
 def parse(lark: Lark, text: str) -> Any:
-    """What the transformer makes of `text`. Raises ParseError."""
+    """Parses `text` and returns the transformer's result. Raises ParseError."""
     try:
         return lark.parse(text)
     except UnexpectedToken as error:

@@ -1,8 +1,8 @@
 """LIKE patterns (CloudEvents SQL 1.0.0, section 3.4.3): `%` any text, `_` one character, `\\%` and `\\_` themselves.
 
-A pattern becomes the cheapest test there is for it: equality, a prefix, a suffix, a piece inside; only what is none
-of these is a regular expression. Its pieces between `%` are matched one after the other, each at its first place and
-for good (atomic groups), so that no pattern takes more than length × pieces steps.
+A pattern becomes the cheapest possible test: equality, a prefix, a suffix, a substring; any other pattern becomes a
+regular expression. Its pieces between `%` are matched one after the other, each at its first place and without
+backtracking (atomic groups), so that no pattern takes more than length × pieces steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ONE = "_"
 
 
 def compile_like(pattern: str) -> Test:
-    """The test of a pattern; case sensitive, line ends are characters like others."""
+    """Returns the test of a pattern; case sensitive, line ends are characters like others."""
     pieces = _pieces(pattern)
     if any(_ONE in _wild(piece) for piece in pieces):
         return _expression(pieces)
@@ -34,7 +34,7 @@ def compile_like(pattern: str) -> Test:
 
 
 def _pieces(pattern: str) -> list[list[str]]:
-    """The pattern split at its `%`; a character that stands for itself though special has a backslash before it."""
+    """Splits the pattern at its `%`; an escaped character keeps a backslash before it."""
     pieces: list[list[str]] = [[]]
     at = 0
     while at < len(pattern):

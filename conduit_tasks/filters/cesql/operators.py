@@ -1,9 +1,9 @@
 """The operators as closures (CloudEvents SQL 1.0.0, section 3.4).
 
-An operator casts its operands. One whose operand failed, or cannot be cast, gives the zero value of its own type:
-errors end an evaluation ("fail fast", section 4.1), which is what a filter needs. The exception is NOT: an operand
-that cannot be cast counts as false there, so the result is true, and an Integer is one of these (the conformance
-suite says both of `NOT 10`).
+An operator casts its operands. If an operand failed or cannot be cast, the result is the zero value of the operator's
+type: errors end an evaluation ("fail fast", section 4.1), as a filter needs it. The exception is NOT: an operand that
+cannot be cast counts as false, so the result is true; an Integer cannot be cast there (the conformance suite expects
+both for `NOT 10`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from conduit_tasks.filters.cesql.values import (
 
 
 def constant(value: Value) -> Run:
-    """A literal."""
+    """Compiles a literal."""
     return lambda view, faults: value
 
 
 def attribute(name: str) -> Run:
-    """An attribute's value; alone, a missing one is false, as the type assumed for it is Boolean (section 3.2)."""
+    """Compiles an attribute; a missing one is false, as the type assumed for it is Boolean (section 3.2)."""
     fault = missing(name)
 
     def run(view: View, faults: Faults) -> Any:
@@ -52,12 +52,12 @@ def attribute(name: str) -> Run:
 
 
 def missing(name: str) -> Fault:
-    """The fault of an event without this attribute."""
+    """Returns the fault of an event without this attribute."""
     return Fault(Kind.missing_attribute, f"the event has no attribute {name}")
 
 
 def equals_constant(name: str, wanted: Value, positive: bool) -> Run:
-    """`attribute = literal` and `attribute != literal`, the most frequent operation, in one step."""
+    """Compiles `attribute = literal` and `attribute != literal`, the most frequent operation, as one step."""
     fault, kind = missing(name), wanted.__class__
 
     def run(view: View, faults: Faults) -> bool:
@@ -77,7 +77,7 @@ def equals_constant(name: str, wanted: Value, positive: bool) -> Run:
 
 
 def equals(left: Run, right: Run, positive: bool) -> Run:
-    """`=` (positive) and `!=`: the left operand is cast to the right one's type."""
+    """Compiles `=` (positive) and `!=`: the left operand is cast to the right one's type."""
 
     def run(view: View, faults: Faults) -> bool:
         x, y = left(view, faults), right(view, faults)
@@ -101,7 +101,7 @@ ORDER: dict[str, Callable[[int, int], bool]] = {
 
 
 def ordered(left: Run, right: Run, test: Callable[[int, int], bool]) -> Run:
-    """`<`, `<=`, `>`, `>=`, which are defined for integers only."""
+    """Compiles `<`, `<=`, `>`, `>=`, which are defined for integers only."""
 
     def run(view: View, faults: Faults) -> bool:
         x, y = left(view, faults), right(view, faults)
@@ -134,7 +134,8 @@ ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 
 
 def arithmetic(left: Run, right: Run, symbol: str) -> Run:
-    """`+ - * / %` of 32 bit integers; division rounds towards 0, the remainder has the sign of the dividend."""
+    """Compiles `+ - * / %` of 32 bit integers; division rounds towards 0, the remainder has the sign of the
+    dividend."""
     compute = ARITHMETIC[symbol]
 
     def run(view: View, faults: Faults) -> int:
@@ -156,7 +157,7 @@ def arithmetic(left: Run, right: Run, symbol: str) -> Run:
 
 
 def within_32_bits(result: int, shown: str, faults: Faults) -> int:
-    """The result, or 0 with a math fault where it is no 32 bit integer."""
+    """Returns the result, or 0 with a math fault if it is no 32 bit integer."""
     if MIN <= result <= MAX:
         return result
     faults.append(Fault(Kind.math, f"{shown}: the result is no 32 bit integer"))
@@ -164,7 +165,7 @@ def within_32_bits(result: int, shown: str, faults: Faults) -> int:
 
 
 def negative(operand: Run) -> Run:
-    """Unary minus."""
+    """Compiles unary minus."""
 
     def run(view: View, faults: Faults) -> int:
         x = operand(view, faults)
@@ -181,7 +182,7 @@ def negative(operand: Run) -> Run:
 
 
 def negation(operand: Run) -> Run:
-    """NOT."""
+    """Compiles NOT."""
 
     def run(view: View, faults: Faults) -> bool:
         x = operand(view, faults)
@@ -201,7 +202,7 @@ def negation(operand: Run) -> Run:
 
 
 def logic(first: Run, rest: Sequence[tuple[str, Run]]) -> Run:
-    """AND, OR, XOR from left to right; AND and OR look at their right operand only where it decides."""
+    """Compiles AND, OR, XOR from left to right; AND and OR evaluate their right operand only if it decides."""
     names = {name for name, _ in rest}
     if names == {"AND"}:
         return _chain([first, *(run for _, run in rest)], until=False)
@@ -223,7 +224,7 @@ def logic(first: Run, rest: Sequence[tuple[str, Run]]) -> Run:
 
 
 def _chain(operands: list[Run], until: bool) -> Run:
-    """Operands of AND until one is false, of OR until one is true."""
+    """Compiles a chain of AND, evaluated until an operand is false, or of OR, until one is true."""
 
     def run(view: View, faults: Faults) -> bool:
         for operand in operands:
@@ -240,7 +241,7 @@ def _chain(operands: list[Run], until: bool) -> Run:
 
 
 def _boolean(x: Any, faults: Faults) -> bool:
-    """The operand of AND, OR, XOR as Boolean."""
+    """Returns the operand of AND, OR, XOR as Boolean."""
     if x.__class__ is bool:
         return x
     try:
@@ -251,7 +252,7 @@ def _boolean(x: Any, faults: Faults) -> bool:
 
 
 def like(operand: Run, pattern: str, positive: bool) -> Run:
-    """LIKE and NOT LIKE."""
+    """Compiles LIKE and NOT LIKE."""
     test = compile_like(pattern)
 
     def run(view: View, faults: Faults) -> bool:
@@ -264,12 +265,12 @@ def like(operand: Run, pattern: str, positive: bool) -> Run:
 
 
 def exists(name: str) -> Run:
-    """EXISTS."""
+    """Compiles EXISTS."""
     return lambda view, faults: view.get(name) is not None
 
 
 def within(operand: Run, elements: Sequence[Run], positive: bool) -> Run:
-    """IN and NOT IN: the elements are cast to the left operand's type."""
+    """Compiles IN and NOT IN: the elements are cast to the left operand's type."""
 
     def run(view: View, faults: Faults) -> bool:
         x = operand(view, faults)
@@ -289,7 +290,7 @@ def within(operand: Run, elements: Sequence[Run], positive: bool) -> Run:
 
 
 def within_constants(operand: Run, texts: frozenset[str], positive: bool) -> Run:
-    """IN and NOT IN with text literals only, which is one look-up where the left operand is a text."""
+    """Compiles IN and NOT IN with text literals only: one set look-up if the left operand is a text."""
     slow = within(operand, [constant(text) for text in sorted(texts)], positive)
 
     def run(view: View, faults: Faults) -> bool:

@@ -15,7 +15,7 @@ View = Mapping[str, Any]
 """Attributes that the event has, by name."""
 Faults = list[Fault]
 Run = Callable[[View, Faults], Any]
-"""A compiled expression: gives its value and appends what went wrong; the first of these is the error."""
+"""A compiled expression: returns its value and appends its faults; the first fault is the error."""
 
 MIN, MAX = -(2**31), 2**31 - 1
 ZERO: dict[type, Value] = {str: "", int: 0, bool: False}
@@ -25,7 +25,7 @@ _INTEGER = re.compile(r"([+-]?)0*([0-9]{1,10})")
 
 
 class CastFailed(Exception):
-    """Carries the fault of a cast to the operator whose operand it was."""
+    """Fault of a cast, for the operator whose operand was cast."""
 
     def __init__(self, value: Value, target: type) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class CastFailed(Exception):
 
 
 def primitive(value: Any) -> Value:
-    """An attribute as one of the three types; what is none of them becomes its CloudEvents text."""
+    """Returns an attribute as one of the three types; a value of another type becomes its CloudEvents text."""
     kind = value.__class__
     if kind is str or kind is bool:
         return value
@@ -47,7 +47,7 @@ def primitive(value: Any) -> Value:
 
 
 def to_integer(value: Value) -> int:
-    """Raises CastFailed for a text that is no 32 bit integer."""
+    """Casts a value to Integer. Raises CastFailed for a text that is no 32 bit integer."""
     if value.__class__ is str:
         if len(value) < 10 and value.isascii() and value.isdecimal():
             return int(value)
@@ -59,7 +59,7 @@ def to_integer(value: Value) -> int:
 
 
 def to_boolean(value: Value) -> bool:
-    """Raises CastFailed for a text other than true and false, in any case."""
+    """Casts a value to Boolean. Raises CastFailed for a text other than true and false (in upper or lower case)."""
     if value.__class__ is str:
         lower = value.lower()
         if lower == "true":
@@ -71,7 +71,7 @@ def to_boolean(value: Value) -> bool:
 
 
 def to_text(value: Value) -> str:
-    """Every value has a text: integers in base 10, Booleans in lower case."""
+    """Casts a value to String, which never fails: integers in base 10, Booleans in lower case."""
     if value is True:
         return "true"
     if value is False:
@@ -83,12 +83,12 @@ CASTS: dict[type, Callable[[Any], Any]] = {str: to_text, int: to_integer, bool: 
 
 
 def cast(value: Value, target: type) -> Any:
-    """`value` as `target`. Raises CastFailed."""
+    """Casts `value` to `target`. Raises CastFailed."""
     return value if value.__class__ is target else CASTS[target](value)
 
 
 def castable(value: Value, target: type) -> bool:
-    """Whether `cast` succeeds."""
+    """Returns whether `cast` succeeds."""
     try:
         cast(value, target)
     except CastFailed:

@@ -1,4 +1,4 @@
-"""Lists and maps of sprig. They never change their arguments: a condition must not change the record."""
+"""List and map functions of sprig. They never change their arguments: a condition must not change the record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _dict(*pairs: Any) -> dict[str, Any]:
 
 
 def slice_(value: Any, *bounds: int) -> Any:
-    """`slice`: part of text or of a list, by positions counted from 0."""
+    """Returns part of text or of a list (`slice`), by positions counted from 0."""
     whole = text(value) if not isinstance(value, list) else value
     start = bounds[0] if bounds else 0
     end = bounds[1] if len(bounds) > 1 else len(whole)

@@ -1,4 +1,4 @@
-"""Dates of sprig, with Go's reference layout (`2006-01-02T15:04:05Z07:00`)."""
+"""Date functions of sprig, with Go's reference layout (`2006-01-02T15:04:05Z07:00`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _offset(moment: datetime, separator: str) -> str:
 
 
 def format_date(layout: str, moment: datetime) -> str:
-    """`moment` in Go's layout."""
+    """Formats `moment` in Go's layout."""
 
     def replace(found: re.Match[str]) -> str:
         if found[1] is None:
@@ -63,7 +63,7 @@ def format_date(layout: str, moment: datetime) -> str:
 
 
 def moment_of(value: Any) -> datetime:
-    """A time: one already, unix seconds, or RFC 3339 text. Raises RecordError."""
+    """Returns a time, from a time, unix seconds or RFC 3339 text. Raises RecordError."""
     if isinstance(value, datetime):
         return value
     try:

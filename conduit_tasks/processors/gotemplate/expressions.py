@@ -1,4 +1,4 @@
-"""The closures that expressions become; the frequent shapes have closures of their own (a condition costs < 3 µs)."""
+"""Closures compiled from expressions; the frequent shapes have closures of their own (a condition costs < 3 µs)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ __all__ = ["RECORD_FIELDS", "Expression", "call", "constant", "dot", "dot_field"
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`f(dot, env)` gives the value. `names`: the fields of dot that it is, if it is nothing else."""
+    """A compiled expression: `f(dot, env)` returns its value. `names`: its path of fields, if it is only a field of
+    dot."""
 
     f: Eval
     is_constant: bool = False
@@ -38,7 +39,7 @@ def variable(slot: int) -> Expression:
 
 
 def fields(base: Expression, names: Sequence[str]) -> Expression:
-    """Fields of any value, as in `$x.a.b` and `(index .a 0).b`."""
+    """Returns the expression for fields of any value, as in `$x.a.b` and `(index .a 0).b`."""
     if not names:
         return base
     inner = base.f
@@ -53,7 +54,7 @@ def fields(base: Expression, names: Sequence[str]) -> Expression:
 
 
 def dot_field(names: Sequence[str]) -> Expression:
-    """Fields of dot: `.Payload.After.x`."""
+    """Returns the expression for fields of dot: `.Payload.After.x`."""
     path = tuple(names)
     general = fields(dot(), path).f
     match path:
@@ -66,7 +67,7 @@ def dot_field(names: Sequence[str]) -> Expression:
     return Expression(general, names=path)
 
 
-# Inside `with` and `range`, dot may be a map that happens to have a field Payload: then it is read in general.
+# Inside `with` and `range`, dot may be a map that happens to have a field Payload: then `general` reads it.
 
 
 def _after(general: Eval) -> Eval:
@@ -97,7 +98,7 @@ def _metadata(name: str, general: Eval) -> Eval:
 def call(  # noqa: PLR0911 - one line per shape of a call
     name: str, function: Callable[..., Any], arguments: Sequence[Expression]
 ) -> Expression:
-    """A function called with these arguments, a piped value being the last of them."""
+    """Returns the expression for a call with these arguments; a piped value is the last of them."""
     match name, arguments:
         case "and" | "or", _:
             return Expression(_short_circuit([a.f for a in arguments], name == "or"))

@@ -13,7 +13,7 @@ _VERB = re.compile(r"%([-+# 0]*+)(\d++)?+(?:\.(\d*+))?+([a-zA-Z%])")
 
 
 def sprint(*arguments: Any) -> str:
-    """`print`: a blank between two arguments where neither is text."""
+    """Implements `print`: a blank between two arguments if neither is text."""
     out = ""
     for i, value in enumerate(arguments):
         if i and not isinstance(value, str) and not isinstance(arguments[i - 1], str):
@@ -23,12 +23,12 @@ def sprint(*arguments: Any) -> str:
 
 
 def sprintln(*arguments: Any) -> str:
-    """`println`: blanks between, a line end after."""
+    """Implements `println`: blanks between arguments, a line end after them."""
     return " ".join(map(nested, arguments)) + "\n"
 
 
 def printf(pattern: Any, *arguments: Any) -> str:
-    """`printf`. What Go marks inside the text as `%!d(…)` raises RecordError here: it is a mistake to be seen."""
+    """Implements `printf`. Mistakes that Go marks inside the text as `%!d(…)` raise RecordError, so that they show."""
     rest = list(arguments)
 
     def replace(found: re.Match[str]) -> str:

@@ -1,8 +1,8 @@
-"""The functions of templates: Go's own, and those of sprig that conditions and values use, by their names there.
+"""The functions of templates by their names: Go's own, and the sprig functions that conditions and values use.
 
-Arguments come in sprig's order (the value a pipeline carries is last). String functions take nothing as empty text;
-numbers are converted as sprig does (what is not a number is 0). Functions that read the environment, files or the
-network, or that would change the record, do not exist here.
+Arguments come in sprig's order (the value a pipeline carries is last). String functions take a missing value as empty
+text; numbers are converted as sprig does (anything that is not a number is 0). Functions that read the environment,
+files or the network, or that would change the record, do not exist here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANY = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`call` takes between `least` and `most` arguments."""
+    """A function of templates; `call` takes between `least` and `most` arguments."""
 
     call: Callable[..., Any]
     least: int
@@ -32,7 +32,7 @@ class Function:
 
 
 def to_int(value: Any) -> int:
-    """Whole part of a number or of text that is a whole number (with 0x, 0b, 0o); anything else is 0."""
+    """Returns the whole part of a number, or text that is a whole number (with 0x, 0b, 0o); 0 for anything else."""
     match value:
         case bool():
             return int(value)
@@ -49,13 +49,13 @@ def to_int(value: Any) -> int:
 
 
 def atoi(value: Any) -> int:
-    """Text as a whole number in base ten; 0 where it is none."""
+    """Returns text as a whole number in base ten; 0 if it is none."""
     digits = values.text(value)
     return int(digits) if digits.isascii() and digits.lstrip("+-").isdigit() and digits.count("_") == 0 else 0
 
 
 def to_float(value: Any) -> float:
-    """A number, or text that is one; anything else is 0."""
+    """Returns a number, or text that is one; 0 for anything else."""
     if isinstance(value, int | float):
         return float(value)
     try:

@@ -27,7 +27,7 @@ _COMMENT = re.compile(r"/\*.*?\*/(\s-)?\}\}", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`kind`: string, char, number, field, variable, name, symbol, or end. `glued`: nothing lies before it."""
+    """One token. `kind`: string, char, number, field, variable, name, symbol, or end. `glued`: no space before it."""
 
     kind: str
     text: str
@@ -37,7 +37,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What stands between the braces."""
+    """The tokens between the braces."""
 
     tokens: tuple[Token, ...]
     at: int
@@ -50,14 +50,14 @@ class Source:
         self.text = text
 
     def error(self, at: int, reason: str) -> ConfigError:
-        """A ConfigError that names line and column (from 1)."""
+        """Returns a ConfigError that names line and column (from 1)."""
         line = self.text.count("\n", 0, at) + 1
         column = at - (self.text.rfind("\n", 0, at) + 1) + 1
         return ConfigError(f"template {self.text!r}, line {line}, column {column}: {reason}")
 
 
 def split(source: Source) -> list[str | Action]:
-    """Literal text and actions in order; trim markers are applied, comments are gone."""
+    """Returns literal text and actions in order; applies trim markers and drops comments."""
     text = source.text
     parts: list[str | Action] = []
     at, trim = 0, False
@@ -111,7 +111,7 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}
 
 
 def unquote(text: str) -> str:
-    """The value of a Go string or character literal. Raises ValueError."""
+    """Returns the value of a Go string or character literal. Raises ValueError."""
     if text[0] == "`":
         return text[1:-1]
 
@@ -131,7 +131,7 @@ def unquote(text: str) -> str:
 
 
 def number(text: str) -> int | float:
-    """The value of a Go number literal. Raises ValueError."""
+    """Returns the value of a Go number literal. Raises ValueError."""
     clean = text.replace("_", "")
     digits = clean.lstrip("+-").lower()
     if digits.startswith(("0x", "0b", "0o")):

@@ -1,4 +1,4 @@
-"""The closures that text, actions and blocks of a template become."""
+"""Closures compiled from the text, actions and blocks of a template."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Node = Callable[[Any, list[Any], list[str]], str | None]
 
 BREAK, CONTINUE = "break", "continue"
 MOST = 1_000_000
-"""Numbers that `range` counts over."""
+"""Limit of the numbers that `range` counts over."""
 
 
 def literal(text: str) -> Node:

@@ -22,7 +22,7 @@ _UNSUPPORTED = ("define", "template", "block")
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled template: its nodes, its only expression where it is nothing but one, its number of variables.
+    """A compiled template: its nodes, its expression if it consists of a single one, its number of variables.
 
     `reads`: the parts of a record that it can look at.
     """
@@ -68,7 +68,7 @@ class _Parser:
     # Blocks
 
     def _nodes(self, ends: tuple[str, ...]) -> tuple[list[Node], str | None]:
-        """Nodes up to one of `ends`, which is consumed with its action left open for what follows the word."""
+        """Returns the nodes up to one of `ends`, and that word. The word is consumed; the rest of its action is not."""
         nodes: list[Node] = []
         opened_at = self.parts[self.at - 1].at if ends else 0  # type: ignore[union-attr]
         while self.at < len(self.parts):
@@ -237,7 +237,7 @@ class _Parser:
                     known = ", ".join("." + name for name in ex.RECORD_FIELDS)
                     raise self._error(token, f"a record has no field {token.text}; it has {known}")
                 if names[0] in ex.RECORD_FIELDS:
-                    # Inside a block dot is a part of what was read to open it, unless it is the record itself.
+                    # Inside a block dot is a part of the value that opened it, unless it is the record itself.
                     self.reads |= parts_of(names)
                 return ex.dot_field(names)
             case "variable", _:

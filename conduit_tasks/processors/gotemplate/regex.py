@@ -1,10 +1,10 @@
-"""Regular expressions of templates: RE2, as Go's `regexp` has them, so that to find one match takes linear time.
+"""Regular expressions of templates: RE2, as in Go's `regexp`, so that finding one match takes linear time.
 
-To find all may take the square of it, in Go, too: each may be looked for up to the end of the text (`a*b|a` in many a).
-So that has a limit of processor time, beyond which the record fails.
+Finding all matches may take quadratic time, in Go, too: each search may run to the end of the text (`a*b|a` in many a).
+So it has a limit of processor time, beyond which the record fails.
 
 Syntax is Go's (`(?P<name>…)`, `(?i)`, `\\pL`, no look-around and no back-references); replacements know `$1`, `${name}`
-and `$$`. Matching is over UTF-8; what is none of it becomes U+FFFD.
+and `$$`. Matching is over UTF-8; bytes that are not UTF-8 become U+FFFD.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from conduit_tasks.patterns import compiled
 from conduit_tasks.processors.gotemplate.values import text
 
 MOST = 32 << 20
-"""Bytes of text that a function makes."""
+"""Limit of the bytes of text that a function makes."""
 SECONDS, EACH = 10.0, 50e-6
-"""Of processor time, to look for all matches: in all, and more for each match. Where no match is looked for much
-further than it reaches, 64 MiB of text take a fraction of the first and every match one of the second."""
+"""Seconds of processor time to find all matches: in all, and in addition for each match. If no search runs much further
+than its match, 64 MiB of text take a fraction of the first, and each match a fraction of the second."""
 
 _REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|(\$))")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
 def too_long(what: str) -> RecordError:
-    """What a function would make is beyond `MOST`."""
+    """Returns the error of a function whose result would be larger than `MOST`."""
     return RecordError(f"{what} would make text of more than {MOST >> 20} MiB")
 
 
@@ -45,7 +45,10 @@ def _bytes(value: Any) -> bytes:
 
 
 def _matches(pattern: Any, value: bytes) -> Iterator[Any]:
-    """As Go finds all: an empty match right behind another one does not count. Raises RecordError beyond `SECONDS`."""
+    """Yields all matches as Go does: an empty match right behind another one does not count.
+
+    Raises RecordError beyond `SECONDS`.
+    """
     at, before, limit = 0, -1, time.thread_time() + SECONDS
     while at <= len(value):
         limit += EACH
@@ -65,7 +68,7 @@ def _matches(pattern: Any, value: bytes) -> Iterator[Any]:
 
 
 def _width(value: bytes, at: int) -> int:
-    """Bytes of the character there; 1 at the end."""
+    """Returns the number of bytes of the character at `at`; 1 at the end."""
     end = at + 1
     while end < len(value) and value[end] & 0xC0 == 0x80:
         end += 1
@@ -73,18 +76,18 @@ def _width(value: bytes, at: int) -> int:
 
 
 def matches(pattern: Any, value: Any) -> bool:
-    """`regexMatch`."""
+    """Returns whether the pattern matches (`regexMatch`)."""
     return _compiled(pattern).search(_bytes(value)) is not None
 
 
 def find(pattern: Any, value: Any) -> str:
-    """`regexFind`: the first match, or nothing."""
+    """Returns the first match, or empty text (`regexFind`)."""
     found = _compiled(pattern).search(_bytes(value))
     return found[0].decode(errors="replace") if found else ""
 
 
 def find_all(pattern: Any, value: Any, count: Any) -> list[str]:
-    """`regexFindAll`: at most `count`, below 0 all."""
+    """Returns at most `count` matches, all if it is below 0 (`regexFindAll`)."""
     out: list[str] = []
     if count == 0:
         return out
@@ -96,7 +99,7 @@ def find_all(pattern: Any, value: Any, count: Any) -> list[str]:
 
 
 def replace_all(pattern: Any, value: Any, replacement: Any) -> str:
-    """`regexReplaceAll`: `$1`, `${1}` and `${name}` are groups, `$$` a dollar; a group that is not there is empty."""
+    """Implements `regexReplaceAll`: `$1`, `${1}` and `${name}` are groups, `$$` a dollar; an unknown group is empty."""
     found = _compiled(pattern)
     names = {name.decode(): at for name, at in found.groupindex.items()}
     parts = list(_parts(text(replacement), found.groups, names))
@@ -108,13 +111,13 @@ def replace_all(pattern: Any, value: Any, replacement: Any) -> str:
 
 
 def replace_literal(pattern: Any, value: Any, replacement: Any) -> str:
-    """`regexReplaceAllLiteral`."""
+    """Implements `regexReplaceAllLiteral`."""
     new = _bytes(replacement)
     return _replaced(_compiled(pattern), _bytes(value), lambda _: new)
 
 
 def quote(value: Any) -> str:
-    """`regexQuoteMeta`: a pattern that matches exactly this text."""
+    """Returns a pattern that matches exactly this text (`regexQuoteMeta`)."""
     return _SPECIAL.sub(r"\\\1", text(value))
 
 

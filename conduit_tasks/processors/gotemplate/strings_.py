@@ -1,4 +1,4 @@
-"""Text, regular expressions, encodings and hashes of sprig."""
+"""Functions of sprig for text, regular expressions, encodings and hashes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from conduit_tasks.record.record import Record
 
 
 def go_quote(value: str) -> str:
-    """A Go string literal of the text (`%q`)."""
+    """Returns the text as a Go string literal (`%q`)."""
     out = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return f'"{out}"'
 
@@ -31,7 +31,7 @@ def _default_json(value: Any) -> Any:
 
 
 def to_json(value: Any, *, escaped: bool = True, indent: bool = False) -> str:
-    """JSON with sorted keys, as Go prints maps; `escaped` hides `<`, `>` and `&` as Go does for HTML."""
+    """Returns JSON with sorted keys, as Go prints maps; `escaped` escapes `<`, `>` and `&` as Go does for HTML."""
     option = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
     option |= orjson.OPT_INDENT_2 if indent else 0
     try:

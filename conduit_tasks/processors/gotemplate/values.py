@@ -1,7 +1,7 @@
-"""How template values look, compare and are walked: Go's rules over what JSON gives us.
+"""Printing, comparison and fields of template values: Go's rules over the values that JSON has.
 
 Values are None, bool, int, float, str, bytes (raw data), list, dict, datetime (from `now`) and the record itself.
-Where Go would stumble over JSON numbers (always float64 there), a whole and a fractional number compare as numbers.
+Whole and fractional numbers compare with each other; Go, in which JSON numbers are always float64, would refuse some.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NO_VALUE = "<no value>"
 
 
 def truth(value: Any) -> bool:
-    """Go's truth: not the zero value, not empty."""
+    """Returns whether the value is true in Go: not the zero value, not empty."""
     return bool(value)
 
 
 def show(value: Any) -> str:
-    """What an action prints for `value`."""
+    """Returns the text that an action prints for `value`."""
     kind = value.__class__
     if kind is str:
         return value
@@ -35,7 +35,7 @@ def show(value: Any) -> str:
 
 
 def nested(value: Any) -> str:  # noqa: PLR0911 - one case per type
-    """`%v`: as `show`, but nothing is `<nil>`, as it is inside a map or list."""
+    """Returns the text of `%v`: as `show`, but None is `<nil>`, as it is inside a map or list."""
     match value:
         case str():
             return value
@@ -61,7 +61,7 @@ def nested(value: Any) -> str:  # noqa: PLR0911 - one case per type
 
 
 def float_text(value: float) -> str:
-    """Go's shortest form of a float64 (`%v`): an exponent only below 1e-4 and from 1e21 on."""
+    """Returns Go's shortest form of a float64 (`%v`): an exponent only below 1e-4 and from 1e21 on."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -75,13 +75,13 @@ def float_text(value: float) -> str:
 
 
 def plain_float(value: float) -> str:
-    """The shortest form without an exponent (`strconv.FormatFloat(f, 'f', -1, 64)`)."""
+    """Returns the shortest form without an exponent (`strconv.FormatFloat(f, 'f', -1, 64)`)."""
     text = f"{Decimal(repr(value)):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def text(value: Any) -> str:
-    """An argument of a string function: nothing is empty text, anything else as it prints."""
+    """Returns an argument of a string function as text: empty for None, otherwise as it prints."""
     if value.__class__ is str:
         return value
     return "" if value is None else nested(value)
@@ -103,7 +103,8 @@ def _family(value: Any) -> str:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """`eq`: nothing equals only nothing. Raises RecordError where the types do not compare."""
+    """Returns whether two values are equal (`eq`); None equals only None. Raises RecordError if the types do not
+    compare."""
     if left is None or right is None:
         return left is right
     kind = _comparable(left, right)
@@ -113,7 +114,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def equals_any(left: Any, *rights: Any) -> bool:
-    """`eq` with several arguments: the first equals any other."""
+    """Returns whether the first argument equals any other (`eq` with several arguments)."""
     if not rights:
         raise RecordError("eq compares at least two values")
     return any(equal(left, right) for right in rights)
@@ -147,7 +148,7 @@ def _comparable(left: Any, right: Any) -> str:
 
 
 def field(value: Any, name: str) -> Any:
-    """`.name` of a value; None of nothing. Raises RecordError where the value has no fields."""
+    """Returns `.name` of a value; None if the value is None. Raises RecordError if the value has no fields."""
     if value.__class__ is dict:
         return value.get(name)
     if value is None:
@@ -169,7 +170,7 @@ RECORD_FIELDS: dict[str, Callable[[Record], Any]] = {
 
 
 def record_field(record: Record, name: str) -> Any:
-    """A field of the record by the name that Conduit's templates use."""
+    """Returns a field of the record by the name that Conduit's templates use."""
     accessor = RECORD_FIELDS.get(name)
     if accessor is None:
         raise RecordError(f"a record has no field {name}; it has {', '.join(RECORD_FIELDS)}")
@@ -177,7 +178,7 @@ def record_field(record: Record, name: str) -> Any:
 
 
 def index(value: Any, *keys: Any) -> Any:
-    """`index`: elements of lists by number, of maps by key; None of nothing and of an absent key."""
+    """Returns an element (`index`): of lists by number, of maps by key; None for None and for an absent key."""
     for key in keys:
         if value is None:
             return None
@@ -195,7 +196,7 @@ def index(value: Any, *keys: Any) -> Any:
 
 
 def length(value: Any) -> int:
-    """`len`: bytes of text, elements of a list or map."""
+    """Returns the length (`len`): bytes of text, elements of a list or map."""
     if isinstance(value, str):
         return len(value.encode())
     if isinstance(value, bytes | list | dict):

@@ -1,1 +1,1 @@
-"""The compose stack, tried for real: up from nothing, run across two Spark workers, killed in parts, checked."""
+"""Trial of the compose stack: started from nothing, run across two Spark workers, killed in parts, checked."""

@@ -3,8 +3,9 @@
     python -m conduit_tasks.stack.trial [--spool s3] [--months N] [--keep]
     python -m conduit_tasks.stack.trial down
 
-Exit code 0 only where everything came up healthy, all that was killed came back, the demo's account comes out, both
-Spark workers had executors, and the gateway's events are all there. `--keep` leaves the stack up; `down` removes it.
+Exit code 0 only if every service became healthy, each killed service came back, the demo's account has no fault, both
+Spark workers had executors, and all events of the gateway are in the file. `--keep` leaves the stack up; `down` removes
+it.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from conduit_tasks.stack.trial.events import Producer
 
 RECEIVER = "http://receiver:9000"
 UP = 420
-"""Seconds for `up --wait`; 56 were measured on two cores with nothing else to do."""
+"""Timeout in seconds of `up --wait`; 56 were measured on two idle cores."""
 LAST_EVENTS = 360.0
-"""Seconds in which the events that were taken last reach the file."""
+"""Seconds in which the last events that the gateway took must reach the file."""
 PER_MONTH = 10_000
-"""Records of a micro-batch for each month of flights: that makes three, with four kills in them."""
+"""Records of a micro-batch per month of flights: that makes three micro-batches, with four kills in them."""
 S3 = {
     "CONDUIT_SPOOL": "s3://conduit/spool",
     "CONDUIT_DEAD_LETTERS": "s3://conduit/dead-letters",
@@ -50,7 +51,7 @@ S3 = {
 
 @dataclass
 class Trial:
-    """One trial below `.conduit/stack` of the checkout `root`. `months` of flights, in two micro-batches."""
+    """One trial below `.conduit/stack` of the checkout `root`, with `months` of flights."""
 
     root: Path
     s3: bool = False
@@ -66,11 +67,11 @@ class Trial:
 
     @property
     def url(self) -> str:
-        """Of Airflow's UI and API."""
+        """Address of Airflow's UI and API."""
         return f"http://127.0.0.1:{self.values['CONDUIT_UI_PORT']}"
 
     def prepare(self) -> None:
-        """An engine, images, secrets of this trial, a project of its own."""
+        """Starts an engine, and makes images, this trial's secrets, and a project for it."""
         note("engine")
         self.engine.start()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,7 @@ class Trial:
         self.values = dict(line.split("=", 1) for line in self.env.read_text().splitlines())
 
     def up(self) -> float:
-        """Everything, healthy; returns the seconds it took."""
+        """Starts everything and waits until it is healthy; returns the seconds that it took."""
         self._with_s3(self.s3)
         started = time.monotonic()
         note("starting the stack from empty volumes")
@@ -104,7 +105,7 @@ class Trial:
         return time.monotonic() - started
 
     def play(self) -> tuple[list[kills.Done], Producer]:
-        """The demo and the producer, with the kills; the demo's lines are printed as they come."""
+        """Runs the demo and the producer, with the kills; prints the demo's lines as they come."""
         gateway = f"http://127.0.0.1:{self.values['CONDUIT_GATEWAY_PORT']}/ingest/events/web"
         producer = Producer(gateway, self.values["GATEWAY_TOKEN"])
         producer.start()
@@ -125,7 +126,7 @@ class Trial:
         return done, producer
 
     def check_workers(self) -> dict[str, int]:
-        """How many executors each worker had. Their folders stay for a day."""
+        """Returns the number of executors that each worker had, by their folders, which stay for a day."""
         found = {}
         for worker in kills.WORKERS:
             listed = self.engine.compose("exec", "-T", worker, "sh", "-c", "ls -d /var/lib/spark/work/app-*/* | wc -l")
@@ -135,7 +136,7 @@ class Trial:
         return found
 
     def check_events(self, taken: list[int]) -> int:
-        """Waits until every event that the gateway answered for is in the file; returns how many lines it has."""
+        """Waits until every event that the gateway has taken is in the file; returns the number of its lines."""
         held: list[int] = []
 
         def all_there() -> bool:
@@ -155,14 +156,14 @@ class Trial:
         return len(held)
 
     def check_health(self) -> None:
-        """At the end every service runs and is healthy, whatever was done to it."""
+        """Checks that every service runs and is healthy at the end, whatever was done to it."""
         if bad := self._unhealthy():
             self.faults.append(f"not healthy in the end:\n{bad}")
 
     def remove(self) -> None:
-        """Containers, networks and volumes."""
+        """Removes containers, networks and volumes."""
         if self.env.exists():
-            # Also of a trial that had one where this one has none.
+            # With the S3 service, too: an earlier trial may have had one although this one has none.
             self._with_s3(True)
             self.engine.compose("down", "-v", "--remove-orphans", "--timeout", "10", timeout=300)
 
@@ -176,7 +177,7 @@ class Trial:
         return [orjson.loads(line)["number"] for line in text.splitlines()]
 
     def _unhealthy(self) -> str:
-        """Every container that is neither healthy nor done, with the end of its log; "" where there is none."""
+        """Returns every container that is neither healthy nor done, with the end of its log; "" if there is none."""
         out = []
         for line in self.engine.compose("ps", "-a", "--format", "json").splitlines():
             about = orjson.loads(line)
@@ -187,7 +188,7 @@ class Trial:
         return "\n".join(out)
 
     def _project(self) -> Path:
-        """The pipelines and data that this trial runs, readable by the containers' user."""
+        """Makes the folder with this trial's pipelines and data, readable by the containers' user."""
         from conduit_tasks.demo.data import fetch
 
         project = self.folder / "project"
@@ -219,7 +220,7 @@ def _free_port() -> int:
 
 
 def run(trial: Trial) -> None:
-    """The whole trial; what does not hold is in `trial.faults`."""
+    """Runs the whole trial; failed checks are in `trial.faults`."""
     began = time.monotonic()
     trial.prepare()
     seconds = trial.up()
@@ -246,7 +247,7 @@ def run(trial: Trial) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Runs or removes a trial; returns the exit code."""
     parser = argparse.ArgumentParser(prog="conduit_tasks.stack.trial", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("what", nargs="?", choices=("run", "down"), default="run")
     parser.add_argument("--spool", choices=("volume", "s3"), default="volume", help="where micro-batches lie")

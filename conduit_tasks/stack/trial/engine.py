@@ -1,4 +1,4 @@
-"""The container engine and compose, as far as the trial needs them; every command's own words are its error's."""
+"""The container engine and compose, as far as the trial needs them; an error contains the command's own output."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ PROJECT = "conduit-trial"
 
 
 class TrialError(ConduitError):
-    """A step of the trial did not come out; the message has what was said."""
+    """A step of the trial that failed; the message has the output."""
 
 
 @dataclass
 class Engine:
-    """`root`: the checkout. `environment`: added to ours for every command. `options`: of compose itself."""
+    """A container engine. `root`: the checkout. `environment`: added to ours for every command. `options`: of compose
+    itself."""
 
     root: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -32,14 +33,14 @@ class Engine:
     options: list[str] = field(default_factory=list)
 
     def start(self) -> None:
-        """Has an engine and compose, installed and started where they are missing."""
+        """Installs and starts an engine and compose if they are missing."""
         said = self.run([str(self.root / SCRIPT), "start"], timeout=600)
         found = dict(line.partition("=")[::2] for line in said.splitlines() if "=" in line)
         self.compose_command = found.pop("COMPOSE").split()
         self.environment.update(found)
 
     def stop(self) -> None:
-        """Ends the engine where `start` started one."""
+        """Ends the engine if `start` started one."""
         self.run([str(self.root / SCRIPT), "stop"], timeout=120)
 
     def docker(self, *words: str, timeout: float = 120) -> str:
@@ -52,7 +53,7 @@ class Engine:
         return [*self.compose_command, "-p", PROJECT, *self.options, *words]
 
     def popen(self, line: Sequence[str]) -> subprocess.Popen[str]:
-        """A command whose two outputs are one, to be read line by line."""
+        """Starts a command whose stdout and stderr are one stream, to be read line by line."""
         return subprocess.Popen(  # noqa: S603 - our own words
             list(line),
             env={**os.environ, **self.environment},
@@ -64,7 +65,8 @@ class Engine:
         )
 
     def run(self, line: Sequence[str], *, timeout: float) -> str:
-        """What the command prints. Raises TrialError with the end of what it said where it fails or lasts too long."""
+        """Runs a command and returns its output. Raises TrialError if it fails, with the end of its output, or lasts
+        too long."""
         what = " ".join(list(line)[:4])
         try:
             done = subprocess.run(  # noqa: S603 - our own words
@@ -87,7 +89,7 @@ class Engine:
         return done.stdout
 
     def container(self, service: str) -> dict[str, Any]:
-        """What the engine knows of a service's container, stopped ones included."""
+        """Returns the engine's description of a service's container, also of a stopped one."""
         ids = self.compose("ps", "-a", "-q", service).split()
         if not ids:
             raise TrialError(f"the stack has no container of {service}")
@@ -111,7 +113,8 @@ class Killed:
     at: float
 
     def await_back(self, timeout: float) -> float:
-        """Seconds until its restart policy had it running and healthy again. Raises TrialError where it does not."""
+        """Returns the seconds until its restart policy had it running and healthy again. Raises TrialError if it is not
+        in time."""
         until(self._healthy, f"{self.service} to be healthy again after its kill", timeout)
         return time.monotonic() - self.at
 
@@ -122,7 +125,7 @@ class Killed:
 
 
 def until(condition: Callable[[], bool], what: str, timeout: float, pause: float = 1.0) -> None:
-    """Waits for a condition. Raises TrialError naming what was waited for."""
+    """Waits for a condition. Raises TrialError, which names `what` was waited for."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

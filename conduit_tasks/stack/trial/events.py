@@ -1,4 +1,4 @@
-"""Events sent to the gateway all through the trial, by a producer that keeps to what it answers."""
+"""Events sent to the gateway during the whole trial, by a producer that acts on the gateway's answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ PAUSE = 0.1
 
 
 class Producer(threading.Thread):
-    """Sends numbered CloudEvents to `url` until `finish`; each again, under its id, until the gateway took it."""
+    """Producer of numbered CloudEvents to `url` until `finish`; it retries each, under its id, until the gateway has
+    taken it."""
 
     def __init__(self, url: str, token: str) -> None:
         super().__init__(daemon=True)
@@ -44,7 +45,8 @@ class Producer(threading.Thread):
         return answer.is_success
 
     def finish(self, timeout: float = 120.0) -> list[int]:
-        """The numbers of all events that the gateway answered for; the last one is waited for."""
+        """Ends the producer, waits for the last event, and returns the numbers of all events that the gateway has
+        taken."""
         self._ended.set()
         self.join(timeout)
         return self.taken

@@ -1,4 +1,4 @@
-"""The images of the stack: the official ones where a registry answers, else stand-ins of Debian packages."""
+"""The images of the stack: the official ones if a registry answers, else stand-ins of Debian packages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ OFFICIAL = "python:3.11.13-slim-bookworm"
 BASE = "conduit-standin/base:1"
 IMAGE = "conduit-tasks:local"
 PULL_PATIENCE = 90.0
-"""Seconds; where registries are shut off, some refuse at once and some let one wait."""
+"""Timeout in seconds; of registries that are shut off, some refuse at once and some do not answer."""
 BUILD = 1800.0
 MACHINE = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT", "PIP_DEFAULT_TIMEOUT")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 
 
 def ensure(engine: Engine, say: Callable[[str], None]) -> dict[str, str]:
-    """Builds what is missing. Returns the variables of docker-compose.yaml that name images."""
+    """Builds missing images. Returns the variables of docker-compose.yaml that name images."""
     if _official(engine):
         say("images: the official ones, and our own")
         _build(engine, IMAGE, "Dockerfile", engine.root, OFFICIAL)
@@ -41,7 +41,7 @@ def ensure(engine: Engine, say: Callable[[str], None]) -> dict[str, str]:
         "CONDUIT_IMAGE": IMAGE,
         "POSTGRES_IMAGE": "conduit-standin/postgres:1",
         "REDIS_IMAGE": "conduit-standin/redis:1",
-        # Debian's Redis is older than 7.2, which can be asked whether an event is on disk.
+        # Debian's Redis is older than 7.2, the first that can be asked whether an event is on disk.
         "REDIS_APPENDFSYNC": "always",
         "KAFKA_IMAGE": "conduit-standin/kafka:1",
     }
@@ -62,7 +62,8 @@ def _has(engine: Engine, image: str) -> bool:
 
 
 def _build(engine: Engine, image: str, file: str, context: Path, base: str) -> None:
-    """By the classic builder, which needs no plugin. The machine's proxy and pip settings go along where it has any."""
+    """Builds an image by the classic builder, which needs no plugin, with the machine's proxy and pip settings, if
+    any."""
     words = ["build", "-q", "-t", image, "-f", str(engine.root / file), "--build-arg", f"BASE_IMAGE={base}"]
     # By name only: the values stay out of the list of processes.
     names = [name for name in (*MACHINE, *PROXIES) if os.environ.get(name)]
@@ -71,7 +72,7 @@ def _build(engine: Engine, image: str, file: str, context: Path, base: str) -> N
 
 
 def _kafka(root: Path) -> Path:
-    """A build context that holds the jars, linked instead of copied where that is possible."""
+    """Makes a build context with the jars, linked instead of copied if that is possible."""
     context = root / ".conduit" / "stack" / "kafka"
     shutil.rmtree(context, ignore_errors=True)
     shutil.copytree(root / ".conduit" / "kafka" / "jars", context / "jars", copy_function=link_or_copy)
@@ -80,7 +81,7 @@ def _kafka(root: Path) -> Path:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """A hard link, or a copy where the two lie on different file systems."""
+    """Makes a hard link, or a copy if a link is not possible, as between two file systems."""
     try:
         os.link(source, target)
     except OSError:

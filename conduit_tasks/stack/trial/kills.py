@@ -1,4 +1,4 @@
-"""What is killed while the demo runs, and when: while a node's task is at work."""
+"""Kills of services during the demo, each while a node's task is at work."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SCHEDULER = "airflow-scheduler"
 WORKERS = ("spark-worker-1", "spark-worker-2")
 PIPELINE = "flights"
 NODE = re.compile(rf"--pipeline {PIPELINE} --node (\S+)")
-"""In the command line of a node's driver, wherever Spark is."""
+"""Pattern of the command line of a node's driver, wherever Spark is."""
 BACK = 180.0
-"""Seconds in which a killed part must be healthy again; two busy cores need one for the scheduler's start."""
+"""Seconds in which a killed service must be healthy again; two busy cores need one for the scheduler's start."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """`service` dies while the driver of a node that begins with `node` is at work."""
+    """A planned kill of `service`, while the driver of a node whose name begins with `node` is at work."""
 
     service: str
     node: str
@@ -32,12 +32,12 @@ PLAN = (
     Kill("spark-connect", "destinations."),
     Kill(SCHEDULER, "destinations."),
 )
-"""In this order: sources that follow destinations are those of the next micro-batch."""
+"""Kills in their order: sources after destinations are those of the next micro-batch."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """One kill: while which node was at work, and after how many seconds the part was healthy again."""
+    """One kill that was done: the node that was at work, and the seconds until the service was healthy again."""
 
     service: str
     node: str
@@ -45,9 +45,9 @@ class Done:
 
 
 def watch(engine: Engine, ended: Callable[[], bool], say: Callable[[str], None]) -> list[Done]:
-    """Kills one after the other, each once the one before is back.
+    """Does the kills one after the other, each once the service killed before is back.
 
-    Raises TrialError where a part does not come back, or the demo `ended` before everything was killed.
+    Raises TrialError if a service does not come back, or the demo `ended` before all kills were done.
     """
     done = []
     for kill in PLAN:
@@ -71,9 +71,9 @@ def _await_work(engine: Engine, kill: Kill, ended: Callable[[], bool]) -> str:
 
 
 def at_work(engine: Engine) -> list[str]:
-    """Nodes of the demo's pipeline that have a driver."""
+    """Returns the nodes of the demo's pipeline that have a driver."""
     try:
         shown = engine.docker("top", engine.container(SCHEDULER)["Id"], "-eo", "pid,args")
     except TrialError:
-        return []  # it has only just been killed
+        return []  # the scheduler has only just been killed
     return sorted(set(NODE.findall(shown)))
