@@ -107,13 +107,13 @@ class Attempts:
         if self._gate is not None:
             await self._gate.passed(entry.seq)
 
-    async def bring(self, entry: Entry, task: asyncio.Task[Any]) -> bool:
+    async def bring(self, entry: Entry, task: asyncio.Task[Any]) -> bool:  # noqa: PLR0912 - the steps of one loop
         """Brings one record to its outcome in `task`, the current one. Returns whether it is a nack."""
         if (nacked := self._unsent(entry)) is not None:
             return nacked
         if self._numbering is not None or self._gate is not None:
             await self._before_the_first(entry)
-        attempts = 1
+        attempts, before = 1, 0
         first = began = time.monotonic()
         deadlines = self._deadlines
         while True:
@@ -139,16 +139,18 @@ class Attempts:
             if outcome.kind != "failed":
                 self.suspects.succeeded(began, time.monotonic())
                 break
-            delay = self._policy.delay(attempts, outcome)
+            delay = self._policy.delay(attempts - before, outcome)
             if delay is None:
-                break
+                if not await self._outlived(outcome, first, began, again=before > 0):
+                    break
+                delay, before, first = 0.0, attempts, time.monotonic()
             attempts += 1
             await asyncio.sleep(delay)
             began = time.monotonic()
         if outcome.kind == "delivered":
             self._delivered(entry, attempts - 1)
             return False
-        return await self._not_delivered(entry, outcome, attempts, first, began)
+        return self._not_delivered(entry, outcome, attempts)
 
     def down(self, suspects: int) -> Unavailable:
         """Returns the error of a target that is down. `suspects`: number of records that it was tried with."""
@@ -184,19 +186,24 @@ class Attempts:
             self._numbering.delivered(entry)
         self._progress.complete(entry.seq, entry.record.ordinal, "delivered", retried=retried)
 
-    async def _not_delivered(self, entry: Entry, outcome: Outcome, attempts: int, first: float, last: float) -> bool:
-        """Ends a record that was refused or has used up its retries. `first`, `last`: times at which its first and last
-        attempt began. Returns whether that is a nack."""
+    async def _outlived(self, outcome: Outcome, first: float, last: float, *, again: bool) -> bool:
+        """Waits until it is known whether the target is down, for a record that has used up its retries; ends the
+        delivery if it is. `first`, `last`, `again`: see `Suspects.wait`. Returns whether the record may have failed by
+        an outage that is over, and is to be tried once more: never twice, and not at most once."""
+        if self._options.on_unavailable != "wait":
+            return False
+        verdict = self.suspects.wait(outcome, first, last, time.monotonic(), again=again)
+        self._last_failure = outcome
+        self._suspected()
+        return await verdict and not again and self._gate is None
+
+    def _not_delivered(self, entry: Entry, outcome: Outcome, attempts: int) -> bool:
+        """Ends a record that was refused or has used up its retries. Returns whether that is a nack."""
         record, seq, retried = entry.record, entry.seq, attempts - 1
         if outcome.kind == "refused" and self._options.refused == "complete":
             log.warning("%s refused record %s, which counts as complete: %s", self._work.node, seq, outcome.message)
             self._progress.complete(seq, record.ordinal, "completed", retried=retried)
             return False
-        if outcome.kind == "failed" and self._options.on_unavailable == "wait":
-            verdict = self.suspects.wait(outcome, first, last, time.monotonic())
-            self._last_failure = outcome
-            self._suspected()
-            await verdict
         letter = self._work.letter(seq, record, outcome.message, error_class(outcome), attempts=attempts)
         return self._nack(entry, letter, retried)
 

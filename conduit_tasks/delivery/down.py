@@ -1,12 +1,13 @@
 """Decides whether a target is down, or a record fails for a reason of its own (SEMANTICS T7).
 
 A target is **down** if nothing succeeded through a whole retry cycle of the records tried. So a record whose retries
-are used up is first *suspected*, and waits. If a send that begins after that succeeds, the failure is the record's own:
-the target is up. If every record on its way is suspected and no other can be tried, earlier answers decide: if each of
-them saw another record succeed (during its last attempt, or since its first one if the answer was about the record:
-500, not 503), they failed by themselves; otherwise the target is down. So the records that happen to be on their way
-when an outage begins are not taken for its cause. An answer that refuses a record counts as a success here: the target
-answered.
+are used up is first *suspected*, and waits. If a send that begins after that succeeds, the target is up, and the
+failure is the record's own; but if nothing at all succeeded while it was tried, an outage may just have ended, and it
+is tried through one more cycle. If every record on its way is suspected and no other can be tried, earlier answers
+decide: if each of them saw another record succeed (during its last attempt, or since its first one if the answer was
+about the record: 500, not 503), they failed by themselves; otherwise the target is down. So the records that happen to
+be on their way when an outage begins are not taken for its cause. An answer that refuses a record counts as a success
+here: the target answered.
 
 A record that always fails, if no other can be tried beside it (one lane, or the only record left), looks the same as an
 outage: the delivery waits.
@@ -29,7 +30,9 @@ class _Suspect:
     """Time after which a success shows that the target is up."""
     failed: float
     """Time at which its last attempt failed."""
-    freed: asyncio.Future[None]
+    outage: bool
+    """Whether nothing succeeded from its first attempt until then."""
+    freed: asyncio.Future[bool]
 
 
 class Suspects:
@@ -46,17 +49,21 @@ class Suspects:
         """Notes that a send that began at `began` was answered at `now`; frees the records that had failed before it
         began."""
         self._last_success = now
-        if self._waiting:
-            self._free([s for s in self._waiting if s.failed <= began])
+        for suspect in [s for s in self._waiting if s.failed <= began]:
+            self._free(suspect, again=suspect.outage)
 
-    def wait(self, outcome: Outcome, first: float, last: float, now: float) -> asyncio.Future[None]:
-        """Adds a record. Returns a future that is done when the failure turns out to be the record's own; never, if the
-        target is down.
+    def wait(
+        self, outcome: Outcome, first: float, last: float, now: float, *, again: bool = False
+    ) -> asyncio.Future[bool]:
+        """Adds a record. Returns a future that is done when the target turns out to be up, and never, if it is down:
+        False if the failure is the record's own, True if the record may have failed by an outage that is over.
 
-        `first`, `last`: times at which the record's first and last attempt began; `outcome`: of the last.
+        `first`, `last`: times at which the first and last attempt of its cycle began; `outcome`: of the last; `again`:
+        the cycle is its second one, so that a success of another record at any time of it counts.
         """
-        since = last if outcome.status in NOT_ABOUT_THE_RECORD else first
-        suspect = _Suspect(since, now, asyncio.get_running_loop().create_future())
+        since = last if outcome.status in NOT_ABOUT_THE_RECORD and not again else first
+        outage = self._last_success < first
+        suspect = _Suspect(since, now, outage, asyncio.get_running_loop().create_future())
         self._waiting.append(suspect)
         return suspect.freed
 
@@ -65,11 +72,11 @@ class Suspects:
         records."""
         if any(self._last_success < s.since for s in self._waiting):
             return True
-        self._free(list(self._waiting))
+        for suspect in list(self._waiting):
+            self._free(suspect, again=False)
         return False
 
-    def _free(self, suspects: list[_Suspect]) -> None:
-        for suspect in suspects:
-            self._waiting.remove(suspect)
-            if not suspect.freed.done():
-                suspect.freed.set_result(None)
+    def _free(self, suspect: _Suspect, *, again: bool) -> None:
+        self._waiting.remove(suspect)
+        if not suspect.freed.done():
+            suspect.freed.set_result(again)

@@ -224,6 +224,48 @@ def test_a_single_failing_record_is_not_mistaken_for_an_outage_when_others_get_t
     assert port.complete
 
 
+def outage_of(sends: int, poison: int = -1) -> Target:
+    """A target that is down for so many sends; one record it never takes."""
+    left = iter(range(sends))
+    return Target(lambda seq, _: BUSY if next(left, None) is not None or seq == poison else DELIVERED)
+
+
+@pytest.mark.proves("T7")
+@pytest.mark.parametrize("retry", [0, 1, 3])
+def test_a_record_whose_retries_an_outage_has_used_up_is_tried_again_when_that_is_over(retry: int) -> None:
+    # Given an outage that ends when the retries of one record are used up, and others have one try left
+    port = FakePort(40, list(range(40)))
+    target = outage_of(8 * retry + 1)
+    # When the next ones succeed
+    report = deliver(work_of(port), target, port, Delivery(order_by="none", max_unconfirmed=8, retry=retry, **QUICK))
+    # Then that record is no dead letter
+    assert port.stored == {}
+    assert sorted(seq for seq, _ in target.taken) == list(range(40))
+    assert max(target.sends.count(seq) for seq in range(40)) == retry + 2
+    assert report.counts.retried == 8 * retry + 1
+    assert port.complete
+
+
+@pytest.mark.proves("T7")
+def test_a_record_that_fails_also_behind_an_outage_is_a_dead_letter_after_one_more_cycle() -> None:
+    port = FakePort(40, list(range(40)))
+    target = outage_of(17, poison=0)
+    deliver(work_of(port), target, port, Delivery(order_by="none", max_unconfirmed=8, retry=2, **QUICK))
+    (letter,) = port.stored.values()
+    assert (letter.seq, letter.attempts, target.sends.count(0)) == (0, 6, 6)
+    assert port.complete
+
+
+@pytest.mark.proves("T7", "B8")
+def test_at_most_once_an_outage_that_is_over_sends_nothing_again() -> None:
+    port = FakePort(40, list(range(40)))
+    target = outage_of(1)
+    options = Delivery(order_by="none", max_unconfirmed=8, guarantee="at-most-once", **QUICK)
+    deliver(work_of(port), target, port, options)
+    assert len(port.stored) == 1
+    assert max(target.sends.count(seq) for seq in range(40)) == 1
+
+
 @pytest.mark.proves("T7")
 def test_with_on_unavailable_dead_letter_an_outage_empties_into_the_dead_letters() -> None:
     port = FakePort(30, list(range(30)))
