@@ -62,9 +62,9 @@ def redrive(
     """
     from dataclasses import asdict
 
-    from conduit_tasks.delivery import redrive as sending
-    from conduit_tasks.delivery.dead_letter_select import selection
+    from conduit_tasks.dead_letters.select import selection
     from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.redrive import redrive as sending
 
     by = getattr(dag_run, "triggering_user_name", None) or "airflow"
     with fail_without_retry(), opened(pipeline_id, run_id) as context:

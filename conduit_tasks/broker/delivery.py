@@ -20,7 +20,8 @@ from conduit_tasks.broker.state import DeliveryState
 from conduit_tasks.errors import ConduitError, PipelineStopped
 
 if TYPE_CHECKING:
-    from conduit_tasks.delivery.port import Counts, DeadLetter
+    from conduit_tasks.record.counts import Counts
+    from conduit_tasks.record.dead_letter import DeadLetter
 
 COUNTERS = ("matched", "delivered", "filtered", "nacked", "completed", "parked", "retried", "redelivered", "redriven")
 

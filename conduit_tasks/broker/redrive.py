@@ -20,7 +20,7 @@ from conduit_tasks.broker.base import PORTION, portions
 from conduit_tasks.broker.dead_index import DeadIndex, Said, index_entries
 
 if TYPE_CHECKING:
-    from conduit_tasks.delivery.port import DeadLetter
+    from conduit_tasks.record.dead_letter import DeadLetter
 
 REDRIVEN, AGAIN = "redriven", "dead again"
 """Outcomes of a letter whose record was sent again."""

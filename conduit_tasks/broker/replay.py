@@ -17,7 +17,7 @@ from conduit_tasks.broker.redrive import Letter, Redrives, letter_field
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position
-    from conduit_tasks.delivery.port import DeadLetter
+    from conduit_tasks.record.dead_letter import DeadLetter
 
 MICRO = 1_000_000
 

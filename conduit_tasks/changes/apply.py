@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conduit_tasks.changes.plan import Change, Plan, in_flight, plan_change
+from conduit_tasks.broker.in_flight import in_flight
+from conduit_tasks.changes.plan import Change, Plan, plan_change
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.micro_batch import control
 from conduit_tasks.micro_batch.context import open_broker, open_spool, opened
@@ -216,7 +217,7 @@ def _install(file: Path, target: Path, step: Callable[[str], None]) -> None:
 def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callable[[str], None]) -> None:
     """Renames a destination, in the spool and the dead-letter store first: the broker's state says whether it is
     done."""
-    from conduit_tasks.delivery.dead_letter_move import move
+    from conduit_tasks.dead_letters.move import move
     from conduit_tasks.spool.checkpoint import Checkpoint, Mark
     from conduit_tasks.spool.names import renamed
 

@@ -76,8 +76,8 @@ def rebuild(
     Nothing is lost: records that are not proved delivered are sent again, in order, and unsealed micro-batches are read
     again.
     """
-    from conduit_tasks.broker import rebuild as rebuilding
     from conduit_tasks.cli.output import note, print_table
+    from conduit_tasks.micro_batch import rebuild as rebuilding
     from conduit_tasks.micro_batch.context import open_spool, opened
     from conduit_tasks.pipeline.load import get_pipeline
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from conduit_tasks.cli.output import Format, note, print_json, print_table
-from conduit_tasks.delivery.dead_letter_select import Selection
-from conduit_tasks.delivery.dead_letter_select import selection as selected
+from conduit_tasks.dead_letters.select import Selection
+from conduit_tasks.dead_letters.select import selection as selected
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
-    from conduit_tasks.delivery.dead_letter_book import Book, Entry
-    from conduit_tasks.delivery.dead_letter_marks import Marks
-    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+    from conduit_tasks.dead_letters.book import Book, Entry
+    from conduit_tasks.dead_letters.marks import Marks
+    from conduit_tasks.dead_letters.store import DeadLetterStore
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="What could not be delivered."
@@ -154,7 +154,7 @@ def export(
     ),
 ) -> None:
     """Write the dead letters of PIPELINE to a file; nothing else changes."""
-    from conduit_tasks.delivery.dead_letter_export import write_jsonl, write_parquet
+    from conduit_tasks.dead_letters.export import write_jsonl, write_parquet
 
     with _opened(pipeline, selection) as (stores, _, book):
         found = book.select(selection, every=every)
@@ -180,8 +180,8 @@ def redrive(
 
     Exit code 0 if no record is a dead letter again, 3 if one is.
     """
-    from conduit_tasks.delivery import redrive as sending
     from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.redrive import redrive as sending
 
     with opened(pipeline, f"redrive of {by or _operator()}") as context:
         shares, said = sending.shares(context, selection)
@@ -222,7 +222,7 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without it, only print what would go.")] = False,
 ) -> None:
     """Give dead letters up: remove them for good, except letters that are being redriven."""
-    from conduit_tasks.delivery.dead_letter_book import index_name
+    from conduit_tasks.dead_letters.book import index_name
 
     with _opened(pipeline, selection) as ((store, marks), broker, book):
         found = book.select(selection, every=every)
@@ -247,9 +247,9 @@ def _opened(pipeline: str, selection: Selection) -> Iterator[tuple[tuple[DeadLet
     """Opens the stores, the broker, and the book made from both; the pipeline's file need not exist any more."""
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.broker.connection import connect
-    from conduit_tasks.delivery.dead_letter_book import read_book
-    from conduit_tasks.delivery.dead_letter_marks import Marks
-    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+    from conduit_tasks.dead_letters.book import read_book
+    from conduit_tasks.dead_letters.marks import Marks
+    from conduit_tasks.dead_letters.store import DeadLetterStore
 
     root = settings().path(settings().dead_letters)
     stores = (DeadLetterStore(root, pipeline), Marks(root, pipeline))

@@ -95,7 +95,7 @@ def _places(  # noqa: PLR0917 - the three ways of naming a record
 
 def _time(text: str) -> float:
     """Returns seconds since the epoch of a duration before now, or of a time (UTC if it names no zone)."""
-    from conduit_tasks.pipeline.units import parse_duration
+    from conduit_tasks.record.units import parse_duration
 
     try:
         return datetime.now(UTC).timestamp() - parse_duration(text)

@@ -61,7 +61,7 @@ def try_(
     next, unless the processor itself keeps some.
     """
     from conduit_tasks.cli.specs import as_settings
-    from conduit_tasks.pipeline.plugins import parse_plugin
+    from conduit_tasks.connectors.plugins import parse_plugin
     from conduit_tasks.pipeline.topology import Processor
     from conduit_tasks.processors import registry
     from conduit_tasks.processors.chain import Chain

@@ -14,7 +14,7 @@ from conduit_tasks.connectors.arrow_rows import batch_of
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.file_open import GUARD, SourceFile, path_of
 from conduit_tasks.connectors.file_plan import NotWhole, Room
-from conduit_tasks.delivery.outcome import clip
+from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.record.parquet import batches_of, opened
 from conduit_tasks.settings import settings
 

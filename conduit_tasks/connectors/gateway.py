@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.units import parse_rate
+from conduit_tasks.record.units import parse_rate
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.connectors.http_client import Answer
-from conduit_tasks.delivery.outcome import RETRIABLE, clip, status_kind
+from conduit_tasks.connectors.outcome import RETRIABLE, clip, status_kind
 from conduit_tasks.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.units import parse_duration, parse_size
+from conduit_tasks.record.units import parse_duration, parse_size
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from conduit_tasks.delivery.outcome import clip
+from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.urls import check_readable
 

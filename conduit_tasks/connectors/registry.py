@@ -12,9 +12,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from conduit_tasks.connectors.base import BatchDestination, Described, RecordDestination, Source
+from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline import topology
-from conduit_tasks.pipeline.plugins import parse_plugin
 
 _OURS = (
     *("delta", "file", "gateway", "generator", "http", "kafka", "log", "postgres"),

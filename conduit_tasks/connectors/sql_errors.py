@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import exc
 
-from conduit_tasks.delivery.outcome import clip
+from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 

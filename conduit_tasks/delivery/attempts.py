@@ -13,18 +13,19 @@ from collections.abc import Callable
 from typing import Any
 
 from conduit_tasks.connectors.base import Outcome, RecordDestination
+from conduit_tasks.connectors.outcome import error_class, outcome_of
 from conduit_tasks.delivery.at_most_once import Gate
 from conduit_tasks.delivery.deadlines import RENEWALS, Deadlines, does_not_fit
 from conduit_tasks.delivery.down import Suspects
 from conduit_tasks.delivery.numbering import LaneNumbers
-from conduit_tasks.delivery.outcome import error_class, outcome_of
-from conduit_tasks.delivery.port import DeadLetter, DeliveryPort
+from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.work import Entry, Work
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.record.dead_letter import DeadLetter
 
 log = logging.getLogger(__name__)
 

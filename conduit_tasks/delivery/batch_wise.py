@@ -17,18 +17,17 @@ from itertools import groupby
 import numpy as np
 
 from conduit_tasks.connectors.base import BatchDestination, Outcome, Rows
+from conduit_tasks.connectors.outcome import clip
+from conduit_tasks.connectors.outcome import error_class as class_of
 from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
+from conduit_tasks.delivery.committer import Committer
 from conduit_tasks.delivery.deadlines import RENEWALS, does_not_fit
 from conduit_tasks.delivery.in_order import InOrder
-from conduit_tasks.delivery.keeper import Keeper
+from conduit_tasks.delivery.lease_renewer import LeaseRenewer
 from conduit_tasks.delivery.numbering import RowNumbering
-from conduit_tasks.delivery.outcome import clip
-from conduit_tasks.delivery.outcome import error_class as class_of
-from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.delivery.progress import Flush, Nack
 from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
-from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.delivery.watchdog import Watchdog
 from conduit_tasks.delivery.work import DERIVED_STRIDE, Reading, Report, Work, process
 from conduit_tasks.errors import PipelineStopped, Refused, Unavailable
@@ -36,6 +35,8 @@ from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.record.collector import seldom_collecting
+from conduit_tasks.record.counts import Counts
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.schema import spool_batch, to_records
 from conduit_tasks.settings import settings
 
@@ -51,12 +52,17 @@ class BatchWise:
     """One delivery of one micro-batch; used once."""
 
     def __init__(
-        self, destination: BatchDestination, options: Delivery, teller: Teller, keeper: Keeper, watchdog: Watchdog
+        self,
+        destination: BatchDestination,
+        options: Delivery,
+        committer: Committer,
+        renewer: LeaseRenewer,
+        watchdog: Watchdog,
     ) -> None:
         self._destination, self._options = destination, options
-        self._teller, self._keeper, self._watchdog = teller, keeper, watchdog
-        work = self._work = teller.work
-        self._port = teller.port
+        self._committer, self._renewer, self._watchdog = committer, renewer, watchdog
+        work = self._work = committer.work
+        self._port = committer.port
         destination.still_ours = self._still_ours
         destination.limit = options.bulk_timeout
         self._reading = Reading(work)
@@ -92,7 +98,7 @@ class BatchWise:
             raise
         finally:
             self._destination.close()
-        return self._teller.report(time.monotonic() - began)
+        return self._committer.report(time.monotonic() - began)
 
     def _deliver(self, chunk: Chunk) -> None:
         """Runs one chunk through the destination's processors, if it has any, and writes it."""
@@ -145,7 +151,7 @@ class BatchWise:
         work = self._work
         rows = Rows(chunk.batch, work.origins, work.micro_batch, first, last, numbers, work.seal, work.epoch)
         if self._bucket is not None:
-            self._keeper.pause(self._bucket.reserve(chunk.rows))
+            self._renewer.pause(self._bucket.reserve(chunk.rows))
 
         def attempt() -> dict[str, object] | None:
             self._may_send()
@@ -165,21 +171,21 @@ class BatchWise:
             lambda state: log.warning(
                 "%s, sending again: %s", self._work.node, state.outcome and state.outcome.exception()
             ),
-            self._keeper.pause,
+            self._renewer.pause,
         )
         return retrying(attempt), int(retrying.statistics["attempt_number"])
 
     def _undo(self) -> None:
         """Removes what a failed write left behind, if nothing was written after it: now, not at the next run."""
         if self._torn:
-            self._keeper.check()
+            self._renewer.check()
             try:
                 self._destination.open(self._state)
             except (Unavailable, PipelineStopped) as error:
                 log.warning("%s is undone when it is opened next: %s", self._work.node, error)
 
     def _may_send(self) -> None:
-        self._keeper.check()
+        self._renewer.check()
         for _ in range(RENEWALS):
             if time.monotonic() < self._port.send_until:
                 return
@@ -254,7 +260,7 @@ class BatchWise:
         self._tell(self._order.nacks(list(nacks.items()), through, acks))
 
     def _tell(self, flush: Flush, state: dict[str, object] | None = None) -> None:
-        told = self._teller.tell(flush, state)
+        told = self._committer.tell(flush, state)
         self._watchdog.alive()
         self._order.told(flush, told.accepted, told.settled.ranges)
         if state is not None:
@@ -340,11 +346,11 @@ def _counts(matched: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Counts
     return Counts(matched=total, delivered=delivered, filtered=total - delivered - len(parked), parked=len(parked))
 
 
-def deliver(destination: BatchDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:
-    """Runs the engine, with a keeper of the lease beside it."""
+def deliver(destination: BatchDestination, options: Delivery, committer: Committer, renew_every: float) -> Report:
+    """Runs the engine, with a renewer of the lease beside it."""
     with (
-        Watchdog(teller.port, teller.work.node, options) as watchdog,
-        Keeper(teller.port, renew_every) as keeper,
+        Watchdog(committer.port, committer.work.node, options) as watchdog,
+        LeaseRenewer(committer.port, renew_every) as renewer,
         seldom_collecting(),
     ):
-        return BatchWise(destination, options, teller, keeper, watchdog).run()
+        return BatchWise(destination, options, committer, renewer, watchdog).run()

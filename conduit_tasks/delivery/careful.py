@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.delivery.work import Report, add
-from conduit_tasks.micro_batch.isolated import ChildDied, in_child
 
 log = logging.getLogger(__name__)
 

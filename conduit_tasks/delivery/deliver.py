@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.connectors.base import BatchDestination, RecordDestination
 from conduit_tasks.delivery import batch_wise, record_wise
+from conduit_tasks.delivery.committer import Committer
 from conduit_tasks.delivery.port import DeliveryPort
-from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Unavailable
 from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
-    from conduit_tasks.delivery.dead_letters import Handler
+    from conduit_tasks.dead_letters.handler import Handler
     from conduit_tasks.delivery.handlers import Changes
     from conduit_tasks.ledger.entry import Tally
 
@@ -43,13 +43,13 @@ def deliver(
     and `on-unavailable` is `wait`), PipelineStopped (the nack window tripped, or a dead letter cannot be stored),
     Fenced, BrokerUnavailable.
     """
-    teller = Teller(work, port, dlq, changes=changes, tally=tally)
+    committer = Committer(work, port, dlq, changes=changes, tally=tally)
     renew_every = min(settings().lease_ttl / 3, HEARTBEAT)
     try:
         if isinstance(destination, RecordDestination):
-            return record_wise.deliver(destination, options, teller, renew_every)
+            return record_wise.deliver(destination, options, committer, renew_every)
         if isinstance(destination, BatchDestination):
-            return batch_wise.deliver(destination, options, teller, renew_every)
+            return batch_wise.deliver(destination, options, committer, renew_every)
     except Unavailable:
         # Invariant 4: if this process was suspended, its sends time out before it learns that it is fenced; then its
         # successor decides whether the destination is down.

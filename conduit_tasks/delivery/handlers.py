@@ -21,8 +21,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.include import load_function
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.delivery.port import Counts
 from conduit_tasks.delivery.progress import Flush, Nack, run_lengths
 from conduit_tasks.delivery.work import Reading, Work
+from conduit_tasks.record.counts import Counts
 
 
 class InOrder:
@@ -42,7 +42,7 @@ class InOrder:
         return self._flush(self._last, [], Counts())
 
     def told(self, flush: Flush, accepted: int | None, ranges: RangeSet) -> None:
-        """Notes the result of a flush, as `Teller.tell` answered."""
+        """Notes the result of a flush, as `Committer.tell` answered."""
         self._voted = flush.first + (sum(n for _, n in flush.votes) if accepted is None else accepted)
         self._gaps = self._gaps.subtract(ranges)
 

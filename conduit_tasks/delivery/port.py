@@ -6,51 +6,10 @@ The real implementation (`conduit_tasks.broker`) talks to Redis; tests may use a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from conduit_tasks.record.record import Record
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """One record that could not be delivered or processed (C14): the whole record and the reason."""
-
-    micro_batch: int
-    seq: int
-    record: Record
-    node: str
-    """Node at which it failed: `sources.<id>`, `processors`, `destinations.<id>`."""
-    error: str
-    error_class: str
-    """Short class for grouping: `http 400`, `IntegrityError`, `processor`, `killed its worker`."""
-    attempts: int = 1
-    epoch: int = 0
-    at: float = 0.0
-    """Seconds since the epoch."""
-    index: int | None = None
-    """The record's permanent number in its source partition; None if the caller does not know it."""
-
-    @property
-    def key(self) -> tuple[int, int, int, int]:
-        """Key (epoch, micro-batch, seq, ord): one dead letter per destination and key, however often it is stored."""
-        return (self.epoch, self.micro_batch, self.seq, self.record.ordinal)
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Outcomes of the seqs of a confirm, counted per record (seq), and the number of repeated sends (`retried`)."""
-
-    matched: int = 0
-    delivered: int = 0
-    filtered: int = 0
-    """Filtered by a destination processor."""
-    nacked: int = 0
-    completed: int = 0
-    """Refused, and counted as delivered because of `refused: complete`."""
-    parked: int = 0
-    """Stored behind a dead letter of the same key (X4)."""
-    retried: int = 0
+from conduit_tasks.record.counts import Counts
+from conduit_tasks.record.dead_letter import DeadLetter
 
 
 class DeliveryPort(Protocol):

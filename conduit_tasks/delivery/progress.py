@@ -21,8 +21,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.errors import InvariantBroken
+from conduit_tasks.record.counts import Counts
+from conduit_tasks.record.dead_letter import DeadLetter
 
 Kind = Literal["filtered", "delivered", "completed", "parked", "nacked"]
 """Outcome of a record, weakest first: of several records derived from one seq the strongest counts, and a nack wins."""

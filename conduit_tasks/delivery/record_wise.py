@@ -22,11 +22,11 @@ import uvloop
 
 from conduit_tasks.connectors.base import RecordDestination
 from conduit_tasks.delivery.attempts import Attempts
-from conduit_tasks.delivery.keeper import Keeper
+from conduit_tasks.delivery.committer import Committer
 from conduit_tasks.delivery.lanes import Lane, Lanes
+from conduit_tasks.delivery.lease_renewer import LeaseRenewer
 from conduit_tasks.delivery.numbering import LaneNumbers
 from conduit_tasks.delivery.progress import Progress
-from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.delivery.watchdog import Watchdog
 from conduit_tasks.delivery.work import Entry, Reading, Report
 from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, PipelineStopped
@@ -57,14 +57,14 @@ class RecordWise:
         self,
         destination: RecordDestination,
         options: Delivery,
-        teller: Teller,
+        committer: Committer,
         renew_every: float,
         watchdog: Watchdog,
     ) -> None:
-        self._destination, self._options, self._teller = destination, options, teller
+        self._destination, self._options, self._committer = destination, options, committer
         self._watchdog = watchdog
-        work = self._work = teller.work
-        self._port = teller.port
+        work = self._work = committer.work
+        self._port = committer.port
         self._renew_every = renew_every
         self._progress = Progress(work.first, work.last, work.confirmed)
         numbering = work.numbering if isinstance(work.numbering, LaneNumbers) else None
@@ -101,8 +101,8 @@ class RecordWise:
 
         with (
             ThreadPoolExecutor(1, "delivery-reader", carried()) as self._reader,
-            ThreadPoolExecutor(1, "delivery-teller", carried()) as self._talker,
-            Keeper(self._port, self._renew_every, lost),
+            ThreadPoolExecutor(1, "delivery-committer", carried()) as self._talker,
+            LeaseRenewer(self._port, self._renew_every, lost),
         ):
             flusher = asyncio.create_task(self._guard(self._flush_loop()))
             senders: list[asyncio.Task[None]] = []
@@ -123,7 +123,7 @@ class RecordWise:
             finally:
                 await self._stop(senders, flusher)
                 await self._attempts.close()
-        return self._teller.report(time.monotonic() - began)
+        return self._committer.report(time.monotonic() - began)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class RecordWise:
         self._telling = flush.size
         self._told = False
         loop = asyncio.get_running_loop()
-        told = await loop.run_in_executor(self._talker, self._teller.tell, flush)
+        told = await loop.run_in_executor(self._talker, self._committer.tell, flush)
         progress.end(flush, told.accepted, told.settled.ranges)
         self._telling, self._told = 0, True
         if told.stopped is not None:
@@ -325,11 +325,11 @@ class RecordWise:
             self._end.exception()
 
 
-def deliver(destination: RecordDestination, options: Delivery, teller: Teller, renew_every: float) -> Report:
+def deliver(destination: RecordDestination, options: Delivery, committer: Committer, renew_every: float) -> Report:
     """Runs the engine in an event loop of its own."""
     with (
-        Watchdog(teller.port, teller.work.node, options) as watchdog,
+        Watchdog(committer.port, committer.work.node, options) as watchdog,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         seldom_collecting(),
     ):
-        return runner.run(RecordWise(destination, options, teller, renew_every, watchdog).run())
+        return runner.run(RecordWise(destination, options, committer, renew_every, watchdog).run())

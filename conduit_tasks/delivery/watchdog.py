@@ -89,7 +89,7 @@ class Watchdog:
             except ConduitError as error:
                 log.warning("the broker does not know of it: %s", error)
 
-        teller = threading.Thread(target=tell, daemon=True)
-        teller.start()
-        teller.join(LAST_WORD)
+        committer = threading.Thread(target=tell, daemon=True)
+        committer.start()
+        committer.join(LAST_WORD)
         os._exit(GAVE_UP)

@@ -17,17 +17,18 @@ import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
-from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.record.batches import row_bytes
+from conduit_tasks.record.counts import Counts
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.jsons import clean
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
+    from conduit_tasks.dead_letters.parking import Parking
     from conduit_tasks.delivery.numbering import Numbering
-    from conduit_tasks.delivery.parking import Parking
     from conduit_tasks.processors.chain import Chain, Result
 
 BLOCK = 512

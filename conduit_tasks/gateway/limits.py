@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.units import parse_duration, parse_size
+from conduit_tasks.record.units import parse_duration, parse_size
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.base import Outcome
-from conduit_tasks.delivery.outcome import clip, error_class
-from conduit_tasks.delivery.port import Counts
+from conduit_tasks.connectors.outcome import clip, error_class
 from conduit_tasks.errors import Fenced, PipelineStopped, Unavailable
+from conduit_tasks.record.counts import Counts
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.progress import Settled

@@ -59,7 +59,7 @@ def attempts_at(
 def _dead(pipeline: str, record: str) -> list[Place]:
     """Returns the places of a record among the dead letters: one that ended before the fan-out is in no spool file.
     Raises UnknownRecord."""
-    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+    from conduit_tasks.dead_letters.store import DeadLetterStore
     from conduit_tasks.settings import settings
 
     rows = DeadLetterStore(settings().path(settings().dead_letters), pipeline).list()

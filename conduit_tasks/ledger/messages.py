@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.spool.names import known_as, names
 

@@ -9,18 +9,18 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from conduit_tasks.connectors.sources import OpenSources
 from conduit_tasks.errors import Outdated
 from conduit_tasks.logs import about
-from conduit_tasks.micro_batch.sources import OpenSources
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import Settings, settings
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker, MicroBatch
-    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-    from conduit_tasks.delivery.dead_letters import Handler
-    from conduit_tasks.delivery.parking import Parking
+    from conduit_tasks.dead_letters.handler import Handler
+    from conduit_tasks.dead_letters.parking import Parking
+    from conduit_tasks.dead_letters.store import DeadLetterStore
     from conduit_tasks.pipeline.topology import DeadLetterQueue, Destination
     from conduit_tasks.spool.spool import Spool
 
@@ -56,7 +56,7 @@ class Context:
 
     def dead_letters(self, queue: DeadLetterQueue, destination: str | None) -> Handler:
         """Returns the handler of the nacks of one destination, or (None) of those before the fan-out."""
-        from conduit_tasks.delivery.dead_letters import dead_letter_handler
+        from conduit_tasks.dead_letters.handler import dead_letter_handler
 
         root = self.settings.path(self.settings.dead_letters)
         return dead_letter_handler(queue, root=root, pipeline=self.pipeline.id, destination=destination)
@@ -66,13 +66,13 @@ class Context:
         parked = self.broker.parked(destination.id)
         if not parked and not destination.delivery.park_keys:
             return None
-        from conduit_tasks.delivery.parking import Parking
+        from conduit_tasks.dead_letters.parking import Parking
 
         return Parking(parked, self.parked(destination).store, opens=destination.delivery.park_keys)
 
     def parked(self, destination: Destination) -> DeadLetterStore:
         """Returns the store of a destination's parked records."""
-        from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+        from conduit_tasks.dead_letters.store import DeadLetterStore
 
         root = self.settings.path(self.settings.dead_letters)
         return DeadLetterStore(root, self.pipeline.id, destination.id, parked=True)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from conduit_tasks.broker.port import BrokerPort
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.registry import destination_class
+from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.careful import deliver_carefully
 from conduit_tasks.delivery.chunks import Seqs
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.handlers import Changes, Handlers
+from conduit_tasks.delivery.isolated import survives_forks
 from conduit_tasks.delivery.latency import Latencies
 from conduit_tasks.delivery.numbering import watched
 from conduit_tasks.delivery.work import Report, Work
@@ -32,7 +33,6 @@ from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.draining import Draining, Ended
 from conduit_tasks.micro_batch.holding import holding
-from conduit_tasks.micro_batch.isolated import survives_forks
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
 from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
@@ -185,7 +185,7 @@ class Drain:
 def mark_closed(context: Context, destination: str, token: int) -> None:
     """Marks the dead letters in the store that are none any more, because their records were redelivered. If that
     fails, the next redrive does it."""
-    from conduit_tasks.delivery.dead_letter_marks import Marks
+    from conduit_tasks.dead_letters.marks import Marks
 
     try:
         if settled := context.broker.settled(destination):

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from conduit_tasks.delivery.dead_letter_store import portions
-from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.dead_letters.store import portions
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.spool.manifest import PartFile, SliceEntry, StageManifest
 

@@ -30,7 +30,7 @@ def remember(context: Context) -> bool:
 
     Raises StateLost if Redis knows nothing at all of the pipeline, which may be because it is another Redis.
     """
-    from conduit_tasks.broker import rebuild
+    from conduit_tasks.micro_batch import rebuild
 
     pipeline, broker, spool = context.pipeline, context.broker, context.spool
     marks = Checkpoint(spool, pipeline.id).read()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from conduit_tasks.delivery.outcome import clip
+from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.rows import NACKED_SCHEMA, Pass, PassResult
 from conduit_tasks.processors import template

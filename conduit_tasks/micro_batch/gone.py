@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from conduit_tasks.connectors.sources import source_connector
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.micro_batch.sources import source_connector
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 from conduit_tasks.connectors.base import Position
 from conduit_tasks.connectors.registry import source_class
+from conduit_tasks.connectors.sources import source_connector
 from conduit_tasks.errors import ConduitError, LeaseHeld
 from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.receipts import Kept
-from conduit_tasks.micro_batch.sources import source_connector
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.topology import Pipeline, Source
 

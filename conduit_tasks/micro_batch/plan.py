@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from conduit_tasks.changes.plan import in_flight as in_flight_to
+from conduit_tasks.broker.in_flight import in_flight as in_flight_to
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.asking import Asked, ask, failed_to_read
 from conduit_tasks.micro_batch.context import Context, opened

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.base import Position, Slice
 from conduit_tasks.connectors.registry import source_class
+from conduit_tasks.connectors.sources import source_connector, source_origins
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.context import Context
@@ -17,9 +17,8 @@ from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.row_batches import numbered
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
 from conduit_tasks.micro_batch.seal import seal_if_complete
-from conduit_tasks.micro_batch.sources import source_connector
 from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
-from conduit_tasks.pipeline.topology import Pipeline, Processor, Source
+from conduit_tasks.pipeline.topology import Pipeline, Source
 from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import SliceEntry, StageManifest
 
@@ -152,35 +151,6 @@ class SourceReader:
                 "stored; nothing of them is staged"
             )
         return result
-
-
-def source_origins(
-    pipeline: Pipeline, source: Source, slices: Sequence[Slice]
-) -> tuple[list[Origin], tuple[Processor, ...]]:
-    """Returns what the records of each slice share, and the source's processors.
-
-    A setting `cloudevents.<attribute>` sets that attribute: a constant for all records, a template record by record.
-    """
-    connector = source_connector(pipeline, source.id)
-    shared = {
-        "opencdc.readAt": str(time.time_ns()),
-        "conduit.source.connector.id": source.id,
-        "conduit.source.plugin.name": source.plugin,
-    }
-    templated: list[Processor] = []
-    for name, value in source.settings.items():
-        if not name.startswith("cloudevents."):
-            continue
-        if "{{" in value:
-            settings = {"field": f'.Metadata["{name}"]', "value": value}
-            templated.append(Processor(f"{source.id}:{name}", "field.set", settings))
-        else:
-            shared[name] = value
-    try:
-        origins = [Origin(pipeline.id, source.id, s.partition, {**shared, **connector.metadata(s)}) for s in slices]
-    finally:
-        connector.close()
-    return origins, (*templated, *source.processors)
 
 
 def group_slices(slices: Sequence[Slice], first: int) -> list[Piece]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from conduit_tasks.delivery.outcome import clip
+from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.errors import (
     BrokerUnavailable,
     Fenced,

@@ -15,10 +15,10 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from conduit_tasks.delivery.isolated import bisected
 from conduit_tasks.errors import Unwritable
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
-from conduit_tasks.micro_batch.isolated import bisected
 from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
 from conduit_tasks.pipeline.topology import Destination, Processor
 from conduit_tasks.processors import columns

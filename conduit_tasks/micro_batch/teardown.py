@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from conduit_tasks.connectors.sources import source_connector
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.sources import source_connector
 
 
 def teardown(pipeline_id: str, source_id: str) -> list[str]:

@@ -107,8 +107,8 @@ class Watch:
         from conduit_tasks.broker.broker import Broker
         from conduit_tasks.broker.connection import connect
         from conduit_tasks.connectors.registry import source_class
+        from conduit_tasks.connectors.sources import source_connector
         from conduit_tasks.micro_batch.context import open_spool
-        from conduit_tasks.micro_batch.sources import source_connector
         from conduit_tasks.settings import settings
 
         pipeline = get_pipeline(pipeline_id)
@@ -134,7 +134,7 @@ class Watch:
         """Opens a watch of all sources from within a run that lasts; None if one of them cannot be looked at cheaply.
         Closing it leaves the context's broker open."""
         from conduit_tasks.connectors.registry import source_class
-        from conduit_tasks.micro_batch.sources import source_connector
+        from conduit_tasks.connectors.sources import source_connector
 
         pipeline = context.pipeline
         if not all(source_class(s.plugin).watchable() for s in pipeline.sources):

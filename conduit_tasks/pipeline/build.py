@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.pipeline import topology
 from conduit_tasks.pipeline.model import (
     ConnectorKeys,
@@ -13,7 +14,6 @@ from conduit_tasks.pipeline.model import (
     PipelineKeys,
     ProcessorKeys,
 )
-from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import (
     DeadLetterQueue,
     Delivery,

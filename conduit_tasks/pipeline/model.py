@@ -22,8 +22,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.units import parse_duration, parse_rate, parse_size
 from conduit_tasks.pipes import registry as pipes
+from conduit_tasks.record.units import parse_duration, parse_rate, parse_size
 
 ID_PATTERN = r"[A-Za-z0-9_:.-]{1,128}"
 

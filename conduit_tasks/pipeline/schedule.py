@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.units import parse_duration
+from conduit_tasks.record.units import parse_duration
 
 if TYPE_CHECKING:
     from conduit_tasks.pipeline.topology import Pipeline

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from conduit_tasks.connectors.plugins import KINDS, parse_plugin
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Path, Report, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys
-from conduit_tasks.pipeline.plugins import KINDS, parse_plugin
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.validate_delivery import check_delivery
 from conduit_tasks.record.fields import parse as field_reference

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Path, Report
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys
 from conduit_tasks.pipeline.pipe_names import ONE_UNCONFIRMED, check_name
-from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import INDEX_PIPES, LEAST_BULK_TIMEOUT, Delivery
-from conduit_tasks.pipeline.units import parse_duration
+from conduit_tasks.record.units import parse_duration
 
 STRICT_PIPES = INDEX_PIPES | {"sequential"}
 """Pipes that promise an order (SEMANTICS O4–O6r)."""

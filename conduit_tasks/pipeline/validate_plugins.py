@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Path, Report, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.pipe_names import check_batch_wise
-from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import INDEX_PIPES, Processor
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
 from conduit_tasks.pipeline.validate_settings import check_settings
@@ -27,7 +27,7 @@ class _Kind(NamedTuple):
 def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
     """Checks plugins, their settings, filters and conditions; imports the modules that know them."""
     from conduit_tasks.connectors import registry
-    from conduit_tasks.delivery.dead_letter_plugin import unfit
+    from conduit_tasks.dead_letters.plugin import unfit
     from conduit_tasks.filters import compile_filters
 
     sources = _Kind(registry.source_class, registry.known)

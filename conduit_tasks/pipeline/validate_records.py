@@ -203,8 +203,7 @@ def first_records(pipeline: Pipeline, source: Source) -> list[Record] | None:
 
 def _read(pipeline: Pipeline, source: Source) -> list[Record]:
     from conduit_tasks.connectors.base import Limit
-    from conduit_tasks.micro_batch.read import source_origins
-    from conduit_tasks.micro_batch.sources import source_connector
+    from conduit_tasks.connectors.sources import source_connector, source_origins
     from conduit_tasks.record.schema import to_records
 
     connector = source_connector(pipeline, source.id)
@@ -224,7 +223,7 @@ def _read(pipeline: Pipeline, source: Source) -> list[Record]:
 
 def _templated(pipeline: Pipeline, source: Source) -> tuple[Sequence[Processor], Sequence[Processor]]:
     """Returns the source's templates for CloudEvents attributes, as processors, and its own processors."""
-    from conduit_tasks.micro_batch.read import source_origins
+    from conduit_tasks.connectors.sources import source_origins
 
     every = source_origins(pipeline, source, ())[1]
     own = len(every) - len(source.processors)

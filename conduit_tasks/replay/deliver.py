@@ -130,8 +130,8 @@ class _Replaying:
 
     def portion(self, number: int, portion: Portion) -> bool:
         """Delivers a portion under one lease. Returns True if the whole run had ended before."""
+        from conduit_tasks.dead_letters.marks import Marks
         from conduit_tasks.delivery.careful import deliver_carefully
-        from conduit_tasks.delivery.dead_letter_marks import Marks
         from conduit_tasks.micro_batch.beside import keeping
         from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 

@@ -8,17 +8,18 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.broker.port import BrokerPort
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Letter
+from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.replay.prepare import MARK
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
-    from conduit_tasks.delivery.port import Counts, DeadLetter
     from conduit_tasks.delivery.work import Report
     from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.pipeline.topology import Destination
+    from conduit_tasks.record.counts import Counts
+    from conduit_tasks.record.dead_letter import DeadLetter
     from conduit_tasks.replay.select import Selected
 
 

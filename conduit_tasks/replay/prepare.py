@@ -21,16 +21,16 @@ import pyarrow as pa
 
 from conduit_tasks.connectors.base import Limit, Position, Source
 from conduit_tasks.connectors.registry import source_class
+from conduit_tasks.connectors.sources import source_connector, source_origins
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.process import NODE, FileReader
-from conduit_tasks.micro_batch.read import SourceReader, group_slices, source_origins
+from conduit_tasks.micro_batch.read import SourceReader, group_slices
 from conduit_tasks.micro_batch.reprocess import own_spark
 from conduit_tasks.micro_batch.rows import Pass
 from conduit_tasks.micro_batch.seal import origins_of
-from conduit_tasks.micro_batch.sources import source_connector
 from conduit_tasks.micro_batch.stage import run_pass
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import SPOOL_SCHEMA, to_records

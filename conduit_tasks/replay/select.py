@@ -101,9 +101,9 @@ def count(context: Context, spool: Spool, ask: Ask, made: Prepared, destination:
 
 def letters_of(context: Context, destination: str) -> dict[str, list[Letter]]:
     """Returns id of a record → its dead letters that are still open at a destination."""
-    from conduit_tasks.delivery.dead_letter_book import read_book
-    from conduit_tasks.delivery.dead_letter_marks import Marks
-    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+    from conduit_tasks.dead_letters.book import read_book
+    from conduit_tasks.dead_letters.marks import Marks
+    from conduit_tasks.dead_letters.store import DeadLetterStore
 
     root = context.settings.path(context.settings.dead_letters)
     stores = DeadLetterStore(root, context.pipeline.id), Marks(root, context.pipeline.id)

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore, row_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, row_key
 from conduit_tasks.micro_batch.context import open_broker
 from conduit_tasks.settings import settings
 from conduit_tasks.verify.queues import Queues

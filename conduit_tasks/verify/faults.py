@@ -262,11 +262,11 @@ def _processes(world: World) -> list[Patch]:
     """Returns patches by which threads that only keep a lease do not run (with `world.beats`: run as beats), and a
     forked child is this process, until it dies."""
     from conduit_tasks.connectors import sqs, sqs_hidden
-    from conduit_tasks.delivery.keeper import Keeper
+    from conduit_tasks.delivery.isolated import ChildDied, in_child
+    from conduit_tasks.delivery.lease_renewer import LeaseRenewer
     from conduit_tasks.delivery.watchdog import Watchdog
     from conduit_tasks.errors import ConduitError
     from conduit_tasks.micro_batch import beside
-    from conduit_tasks.micro_batch.isolated import ChildDied, in_child
     from conduit_tasks.verify.deadly import Killed
 
     @contextmanager
@@ -288,7 +288,7 @@ def _processes(world: World) -> list[Patch]:
         world.sleep(seconds)
         self.check()
 
-    def keeps(self: Keeper) -> Keeper:
+    def keeps(self: LeaseRenewer) -> LeaseRenewer:
         def renew() -> bool:
             try:
                 self._port.renew()
@@ -300,14 +300,14 @@ def _processes(world: World) -> list[Patch]:
                 return False
             return True
 
-        kept[self] = world.beside_it("lease-keeper", self._interval, renew)
+        kept[self] = world.beside_it("lease-renewer", self._interval, renew)
         kept[self].__enter__()
         return self
 
-    def let_go(self: Keeper, *_: Any) -> None:
+    def let_go(self: LeaseRenewer, *_: Any) -> None:
         kept.pop(self).__exit__(None, None, None)
 
-    kept: dict[Keeper, Any] = {}
+    kept: dict[LeaseRenewer, Any] = {}
     goes_on: list[Patch] = [(module, name, world.beside_it) for module, name in everywhere(beside.beside)]
     stops: list[Patch] = [
         *((module, name, keeping) for module, name in everywhere(beside.keeping)),
@@ -321,9 +321,9 @@ def _processes(world: World) -> list[Patch]:
         (sqs_hidden, "threading", _Threading),
         (Watchdog, "__enter__", lambda self: self),
         (Watchdog, "__exit__", lambda self, *_: None),
-        (Keeper, "__enter__", keeps if world.beats else lambda self: self),
-        (Keeper, "__exit__", let_go if world.beats else lambda self, *_: None),
-        (Keeper, "pause", pause),
+        (LeaseRenewer, "__enter__", keeps if world.beats else lambda self: self),
+        (LeaseRenewer, "__exit__", let_go if world.beats else lambda self, *_: None),
+        (LeaseRenewer, "pause", pause),
     ]
 
 

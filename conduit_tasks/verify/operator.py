@@ -165,7 +165,7 @@ class Operator:
 
     def _rebuild_lost(self) -> None:
         """Rebuilds the state if Redis forgot everything, as the runs' error says (X7)."""
-        from conduit_tasks.broker import rebuild
+        from conduit_tasks.micro_batch import rebuild
         from conduit_tasks.micro_batch.context import open_spool
 
         if rebuild.holds_state(self.broker):

@@ -45,7 +45,7 @@ class Watch:
         from conduit_tasks.broker.broker import Broker
         from conduit_tasks.connectors.file import FileSource
         from conduit_tasks.connectors.sqs import SqsSource
-        from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+        from conduit_tasks.dead_letters.store import DeadLetterStore
         from conduit_tasks.micro_batch.deliver import Drain
         from conduit_tasks.spool.spool import Spool
 

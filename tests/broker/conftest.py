@@ -16,7 +16,7 @@ from conduit_tasks.broker.leases import Lease
 from conduit_tasks.broker.scripts import Script
 from conduit_tasks.broker.state import Stage
 from conduit_tasks.connectors.base import Slice
-from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import Settings
 from tests.conftest import RedisServer

@@ -11,11 +11,11 @@ from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import PORTION
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.broker.rebuild import Rebuilt, apply
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Letter
 from conduit_tasks.broker.scripts import Script
-from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
+from conduit_tasks.micro_batch.rebuild import Rebuilt, apply
+from conduit_tasks.record.dead_letter import DeadLetter
 from tests.broker.conftest import DESTINATIONS, Feed, letter, piece
 
 MANY = 4 * PORTION + 100

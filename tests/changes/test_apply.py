@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from conduit_tasks.broker import rebuild
 from conduit_tasks.changes.apply import Decisions, apply
 from conduit_tasks.errors import SpoolError
+from conduit_tasks.micro_batch import rebuild
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.load import load_file
 from conduit_tasks.settings import forget

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from conduit_tasks.cli.dead_letters import app
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.settings import settings
 from tests.delivery.shelf import Place, shelves  # noqa: F401 - a fixture

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from conduit_tasks.airflow.hook import connect_address
 from conduit_tasks.gateway.serve import Options
-from conduit_tasks.pipeline.units import parse_duration
+from conduit_tasks.record.units import parse_duration
 from conduit_tasks.spark.remote import TOKEN
 from conduit_tasks.stack.down import GRACE
 

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors import registry
-from conduit_tasks.delivery import dead_letter_plugin
-from conduit_tasks.delivery.dead_letter_select import Selection
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-from conduit_tasks.delivery.dead_letters import dead_letter_handler
-from conduit_tasks.delivery.redrive import redrive
+from conduit_tasks.dead_letters import plugin as dead_letter_plugin
+from conduit_tasks.dead_letters.handler import dead_letter_handler
+from conduit_tasks.dead_letters.select import Selection
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import start
 from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery
 from conduit_tasks.record.jsons import DEPTH
+from conduit_tasks.redrive.redrive import redrive
 from conduit_tasks.settings import settings
 from tests.connectors.places import PLACES, Place
 from tests.delivery.test_dead_letters import letter

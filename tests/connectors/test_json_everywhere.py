@@ -32,8 +32,7 @@ from conduit_tasks.connectors.redis_destination import RedisDestination
 from conduit_tasks.connectors.sql_columns import cell as sql_cell
 from conduit_tasks.connectors.sqs_destination import _opencdc as sqs_body
 from conduit_tasks.connectors.sqs_message import batch_of as messages_as_records
-from conduit_tasks.delivery.dead_letter_store import letters_table
-from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.dead_letters.store import letters_table
 from conduit_tasks.errors import Refused
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.event import unpack
@@ -42,6 +41,7 @@ from conduit_tasks.micro_batch.row_batches import numbered
 from conduit_tasks.micro_batch.rows import Pass, RowPass
 from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.record import jsons
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.jsons import DEPTH
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import AFTER_STRUCTURED, READ_SCHEMA, read_batch, read_columns, to_records

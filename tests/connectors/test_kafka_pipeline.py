@@ -13,8 +13,8 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.kafka_destination import KafkaDestination
 from conduit_tasks.connectors.kafka_source import KafkaSource
+from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.micro_batch.isolated import ChildDied, in_child
 from conduit_tasks.settings import forget
 from tests.connectors.kafka import Kafka
 from tests.micro_batch.endings import end_at

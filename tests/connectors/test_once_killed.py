@@ -14,7 +14,7 @@ import redis
 
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors import registry
-from conduit_tasks.micro_batch.isolated import ChildDied, in_child
+from conduit_tasks.delivery.isolated import ChildDied, in_child
 from tests.conftest import RedisServer
 from tests.connectors.test_sql import execute
 from tests.micro_batch.endings import end_at, home_of

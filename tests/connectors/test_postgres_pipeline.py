@@ -18,8 +18,8 @@ from conduit_tasks.connectors.postgres_client import lsn_number
 from conduit_tasks.connectors.postgres_read import Chunk
 from conduit_tasks.connectors.postgres_slot import Slot
 from conduit_tasks.connectors.registry import ack_on
+from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.micro_batch.isolated import ChildDied, in_child
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.settings import forget
 from tests.connectors.postgres import PostgresServer

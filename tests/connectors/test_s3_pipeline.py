@@ -11,7 +11,7 @@ import pytest
 
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.s3 import S3Destination
-from conduit_tasks.micro_batch.isolated import ChildDied, in_child
+from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer
 from tests.micro_batch.endings import end_at, home_of

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Outcome, RecordDestination, Rows, Spec
-from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.record.counts import Counts
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from conduit_tasks.delivery import redrive
-from conduit_tasks.delivery.dead_letter_select import Selection
+from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.redrive import redrive
 from tests.delivery.shelf import register
 
 if __name__ == "__main__":

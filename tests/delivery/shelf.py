@@ -18,9 +18,9 @@ import pytest
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Rows, Spec
 from conduit_tasks.connectors.file_destination import FileDestination
-from conduit_tasks.delivery.dead_letter_book import Book, read_book
-from conduit_tasks.delivery.dead_letter_marks import Marks
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+from conduit_tasks.dead_letters.book import Book, read_book
+from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import Refused
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record

@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome, Rows
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.delivery import chunks as chunking
 from conduit_tasks.delivery import work as work_module
 from conduit_tasks.delivery.chunks import Piece, chunks
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
 from conduit_tasks.delivery.deliver import deliver
-from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.pipeline.topology import Delivery, Processor
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.record.batches import row_bytes
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from tests.delivery.fakes import FakePort, Tape, Target, work_of

@@ -14,13 +14,14 @@ import pytest
 
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Described, Outcome, Rows, Spec
-from conduit_tasks.delivery import dead_letter_plugin, dead_letter_store
-from conduit_tasks.delivery.dead_letter_plugin import letter_id
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-from conduit_tasks.delivery.dead_letters import Drop, FileHandler, Handler, dead_letter_handler
-from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.dead_letters import plugin as dead_letter_plugin
+from conduit_tasks.dead_letters import store as dead_letter_store
+from conduit_tasks.dead_letters.handler import Drop, FileHandler, Handler, dead_letter_handler
+from conduit_tasks.dead_letters.plugin import letter_id
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Processor
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.settings import settings
 from tests.delivery.fakes import Target

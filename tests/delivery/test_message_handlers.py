@@ -16,15 +16,15 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import Described, Listener
 from conduit_tasks.connectors.file import FileDestination, FileSource
-from conduit_tasks.delivery.dead_letter_select import Selection
+from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.delivery.handlers import Handlers, StateChange
-from conduit_tasks.delivery.redrive import redrive
 from conduit_tasks.errors import ConfigError, PipelineStopped, SpoolError
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.acks import ack, collect
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import start
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.redrive.redrive import redrive
 from tests.faults.parts import events
 from tests.micro_batch.harness import deliver_again, run_once, state, write_pipeline
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from conduit_tasks.connectors.base import Outcome
-from conduit_tasks.delivery.outcome import error_class, outcome_of, status_kind
+from conduit_tasks.connectors.outcome import error_class, outcome_of, status_kind
 from conduit_tasks.errors import InvariantBroken, RecordError, Refused, Unavailable
 
 

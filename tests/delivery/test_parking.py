@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from conduit_tasks.broker.delivery import Deliveries
 from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.cli.main import app
-from conduit_tasks.delivery.dead_letter_book import OPEN
-from conduit_tasks.delivery.dead_letter_marks import Marks
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+from conduit_tasks.dead_letters.book import OPEN
+from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.settings import settings
 from tests.conftest import RedisServer

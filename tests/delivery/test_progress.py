@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.delivery.committer import Committer
 from conduit_tasks.delivery.progress import Progress
-from conduit_tasks.delivery.teller import Teller
 from conduit_tasks.errors import InvariantBroken, PipelineStopped
+from conduit_tasks.record.dead_letter import DeadLetter
 from tests.delivery.fakes import FakePort, record, work_of
 
 
@@ -54,7 +54,7 @@ def run(case: Case, port: FakePort) -> Progress:
     """Reads at most `look_ahead` rows past those completed, completes in the drawn order, flushes now and then."""
     matched = list(case.ords)
     progress = Progress(0, case.total - 1, port.confirmed.ranges)
-    teller = Teller(work_of(port), port)
+    committer = Committer(work_of(port), port)
     rows = [(seq, ord) for seq in matched if seq not in case.confirmed for ord in range(case.ords[seq])]
     read = completed = 0
     waiting = list(case.events)
@@ -70,11 +70,11 @@ def run(case: Case, port: FakePort) -> Progress:
         progress.complete(seq, ord, kind, letters=letters)  # type: ignore[arg-type]
         completed += 1
         if completed % case.flush_every == 0:
-            teller.flush(progress)
+            committer.flush(progress)
             still_open = {row[0] for row in waiting}
             assert len(port.confirmed.ranges) <= len(still_open) + progress.waiting + len(case.confirmed) + 2
     progress.finish(len(matched))
-    teller.flush(progress)
+    committer.flush(progress)
     return progress
 
 
@@ -145,25 +145,25 @@ def test_a_nack_without_its_dead_letter_is_refused() -> None:
 def test_acks_cost_no_vote_until_a_nack_or_the_end() -> None:
     # Given three records delivered out of five
     port = FakePort(5, [0, 1, 2, 3, 4])
-    progress, teller = Progress(0, 4), Teller(work_of(port), port)
+    progress, committer = Progress(0, 4), Committer(work_of(port), port)
     for seq in range(5):
         progress.expect(seq, 0, seq)
     for seq in (0, 1, 4):
         progress.complete(seq, 0, "delivered")
     # When they are told: the newest may still have derived records to come
-    teller.flush(progress)
+    committer.flush(progress)
     assert port.calls == ["confirm"]
     assert port.confirms == [((0, 1),)]
     # And a nack follows behind one that is open
     progress.complete(3, 0, "nacked", letters=[letter(3, 0)])
-    teller.flush(progress)
+    committer.flush(progress)
     # Then it waits for its turn, and all votes are given with it
     assert not port.stored
     progress.complete(2, 0, "delivered")
-    teller.flush(progress)
+    committer.flush(progress)
     assert port.votes == ["a", "a", "a", "n"]
     progress.finish(5)
-    teller.flush(progress)
+    committer.flush(progress)
     assert port.complete
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conduit_tasks.delivery.dead_letter_select import Selection
+from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.delivery.rate import TokenBucket
-from conduit_tasks.delivery.redrive import redrive
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.redrive.redrive import redrive
 from conduit_tasks.replay.run import replay
 from tests.delivery.shelf import Binder, Place, Shelf, shelves  # noqa: F401 - a fixture
 from tests.micro_batch.harness import deliver_again, run_until_quiet

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Redrives
-from conduit_tasks.delivery import redrive as module
-from conduit_tasks.delivery.dead_letter_book import OPEN
-from conduit_tasks.delivery.dead_letter_marks import Marks
-from conduit_tasks.delivery.dead_letter_select import Selection
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-from conduit_tasks.delivery.redrive import redrive, shares
-from conduit_tasks.delivery.redrive_port import Outcome
+from conduit_tasks.dead_letters.book import OPEN
+from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.select import Selection
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import ConduitError, Unavailable
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record
+from conduit_tasks.redrive import redrive as module
+from conduit_tasks.redrive.port import Outcome
+from conduit_tasks.redrive.redrive import redrive, shares
 from conduit_tasks.settings import settings
 from tests.delivery.shelf import Place, Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Redrives
-from conduit_tasks.delivery.dead_letter_book import OPEN
-from conduit_tasks.delivery.dead_letter_marks import Marks
-from conduit_tasks.delivery.dead_letter_select import Selection
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-from conduit_tasks.delivery.redrive import redrive, shares
-from conduit_tasks.delivery.redrive_port import Outcome
+from conduit_tasks.dead_letters.book import OPEN
+from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.select import Selection
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.micro_batch import reprocess
 from conduit_tasks.micro_batch.context import opened
+from conduit_tasks.redrive.port import Outcome
+from conduit_tasks.redrive.redrive import redrive, shares
 from conduit_tasks.settings import settings
 from tests.delivery.shelf import Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet, write_pipeline
@@ -281,7 +281,7 @@ def test_what_was_not_sent_yet_comes_back_after_redis_was_lost(failed: Path) -> 
     # Given letters that were dispatched and not sent
     assert dies_at(send, Redrives, "dispatch", "redrive", "destinations.all", "destinations.even", after=True) == 9
     # When Redis loses everything and its state is rebuilt
-    from conduit_tasks.broker.rebuild import apply, from_spool
+    from conduit_tasks.micro_batch.rebuild import apply, from_spool
     from conduit_tasks.pipeline.load import get_pipeline
 
     with opened("p", "lose") as context:

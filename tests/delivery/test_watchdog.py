@@ -14,9 +14,9 @@ from conduit_tasks.connectors.base import DELIVERED, Outcome, Rows
 from conduit_tasks.connectors.file_destination import FileDestination
 from conduit_tasks.delivery import watchdog
 from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.delivery.watchdog import GAVE_UP
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.micro_batch.isolated import ChildDied, in_child
 from conduit_tasks.pipeline import topology
 from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.record import Record

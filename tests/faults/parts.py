@@ -208,7 +208,7 @@ def table(path: Path, column: str = "n") -> list[Any]:
 
 def dead_letters(pipeline: str = "p", destination: str | None = None) -> list[dict[str, Any]]:
     """The project's own store of dead letters."""
-    from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
+    from conduit_tasks.dead_letters.store import DeadLetterStore
     from conduit_tasks.settings import settings
 
     store = DeadLetterStore(settings().path(settings().dead_letters), pipeline)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conduit_tasks.broker import rebuild
 from conduit_tasks.cli.main import app
 from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.micro_batch import rebuild
 from tests.faults.forgetful import Forgetful, broker
 from tests.faults.parts import drive
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline

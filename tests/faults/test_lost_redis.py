@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from conduit_tasks.broker import rebuild
 from conduit_tasks.cli.main import app
 from conduit_tasks.errors import ConfigError, SpoolError, StateLost, Unavailable
+from conduit_tasks.micro_batch import rebuild
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget

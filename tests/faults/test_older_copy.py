@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conduit_tasks.broker import rebuild
 from conduit_tasks.cli.main import app
-from conduit_tasks.micro_batch import forgotten
+from conduit_tasks.micro_batch import forgotten, rebuild
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from conduit_tasks.errors import ConduitError, ConfigError, RecordError
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.patterns import compiled
-from conduit_tasks.pipeline import units
 from conduit_tasks.pipeline.load import load_file
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.processors import template
 from conduit_tasks.processors.gotemplate.functions import FUNCTIONS
-from conduit_tasks.record import fields
+from conduit_tasks.record import fields, units
 from conduit_tasks.record.cloudevents import unix_nanoseconds, view
 from conduit_tasks.record.record import Origin, Record
 from tests.fuzz.hostile import DEPTHS, NUMBERS, TEXT, damaged, ending, fuzzed, json_like, near

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from conduit_tasks.cli.main import app
-from conduit_tasks.delivery.dead_letter_select import Selection
-from conduit_tasks.delivery.redrive import redrive
+from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.ledger.messages import Messages, Overall
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import open_spool, opened
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.redrive.redrive import redrive
 from conduit_tasks.settings import settings
 from tests.faults.parts import events
 from tests.micro_batch.harness import deliver_again, run_once, write_pipeline

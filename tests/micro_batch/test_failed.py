@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore
-from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.micro_batch import failed, read
+from conduit_tasks.record.dead_letter import DeadLetter
 from tests.micro_batch.harness import payloads, run_until_quiet, state, write_pipeline
 
 PIPELINE = """version: "2.2"

@@ -14,8 +14,8 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.base import DELIVERED, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.sql import SqlDestination
+from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.micro_batch import deliver
-from conduit_tasks.micro_batch.isolated import ChildDied, in_child
 from conduit_tasks.pipes import PIPES, Message
 from conduit_tasks.pipes.base import AFTER, EPOCH, INDEX, LANE
 from conduit_tasks.record.record import Record

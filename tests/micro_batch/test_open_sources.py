@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from conduit_tasks.micro_batch import sources
-from conduit_tasks.micro_batch.sources import OpenSources
+from conduit_tasks.connectors import sources
+from conduit_tasks.connectors.sources import OpenSources
 from conduit_tasks.pipeline.topology import Pipeline
 
 

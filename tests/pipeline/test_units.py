@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.units import format_duration, format_size, parse_duration, parse_rate, parse_size
+from conduit_tasks.record.units import format_duration, format_size, parse_duration, parse_rate, parse_size
 
 
 @pytest.mark.parametrize(

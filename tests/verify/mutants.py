@@ -306,7 +306,7 @@ MUTANTS = [
     ),
     Mutant(
         "vote after store",
-        "delivery/teller.py",
+        "delivery/committer.py",
         {
             "        accepted, stopped = self._vote(flush)\n": "        if hurried := flush.settled(None).letters:\n            self._store(hurried)\n        accepted, stopped = self._vote(flush)\n",
         },
@@ -322,12 +322,12 @@ MUTANTS = [
     ),
     Mutant(
         "dead letters thrown away",
-        "delivery/dead_letter_store.py",
+        "dead_letters/store.py",
         {"for part in portions(letters):": "for part in ():"},
     ),
     Mutant(
         "letters brought back only where none is left",
-        "delivery/restored.py",
+        "dead_letters/restored.py",
         {
             "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_count(own):\n            out[keys.dead(own)]"
         },
@@ -335,7 +335,7 @@ MUTANTS = [
     ),
     Mutant(
         "letters that are not brought back",
-        "delivery/restored.py",
+        "dead_letters/restored.py",
         {"        if rows:\n            out[keys.dead(own)]": "        if False:\n            out[keys.dead(own)]"},
         "older",
     ),

@@ -18,9 +18,9 @@ from conduit_tasks.airflow.api.access import Changed, SeenRecords, same_site
 from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
 from conduit_tasks.airflow.api.runs import start
-from conduit_tasks.delivery.dead_letter_marks import Marks
-from conduit_tasks.delivery.dead_letter_select import Selection
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore, Rows, row_key
+from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.select import Selection
+from conduit_tasks.dead_letters.store import DeadLetterStore, Rows, row_key
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.names import redrive_dag_id
 from conduit_tasks.pipeline.topology import Pipeline
@@ -87,7 +87,7 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
     """Sends dead letters again to exactly their destination (X2), by a run of `<pipeline>.redrive`; the result is with
     the run's task. Answers with the counts to be sent (`shares`) and the reasons for those that `cannot`; with
     `dry_run` that is all."""
-    from conduit_tasks.delivery.redrive import shares
+    from conduit_tasks.redrive.redrive import shares
 
     since, until = _utc(body.since), _utc(body.until)
     chosen = Selection(

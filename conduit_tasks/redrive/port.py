@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from conduit_tasks.broker.port import BrokerPort
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Position
-from conduit_tasks.delivery.dead_letter_store import Key
-from conduit_tasks.delivery.parking import Parking, key_hash, position_of
-from conduit_tasks.delivery.port import Counts, DeadLetter
-from conduit_tasks.delivery.redrive_ledger import Entries
+from conduit_tasks.dead_letters.parking import Parking, key_hash, position_of
+from conduit_tasks.dead_letters.store import Key
+from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.record.counts import Counts
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import spool_batch
+from conduit_tasks.redrive.ledger import Entries
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from conduit_tasks.delivery.dead_letter_book import Entry
-from conduit_tasks.delivery.dead_letter_store import SCHEMA, DeadLetterStore, letters_table
+from conduit_tasks.dead_letters.book import Entry
+from conduit_tasks.dead_letters.store import SCHEMA, DeadLetterStore, letters_table
 from conduit_tasks.record import jsons
 from conduit_tasks.spool.durable import replace_file
 

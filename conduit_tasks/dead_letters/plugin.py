@@ -23,10 +23,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.logs import carried
 from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.record.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import BatchDestination, RecordDestination
@@ -162,7 +162,7 @@ class PluginHandler:
     # --- record-wise
 
     async def _send(self, destination: RecordDestination, letters: Sequence[DeadLetter]) -> None:
-        from conduit_tasks.delivery.dead_letter_store import portions
+        from conduit_tasks.dead_letters.store import portions
         from conduit_tasks.delivery.retry import RetryPolicy
 
         policy, room = RetryPolicy(SENDS), asyncio.Semaphore(AT_ONCE)
@@ -201,7 +201,7 @@ class PluginHandler:
     # --- batch-wise
 
     def _write(self, destination: BatchDestination, letters: Sequence[DeadLetter]) -> None:
-        from conduit_tasks.delivery.dead_letter_store import portions
+        from conduit_tasks.dead_letters.store import portions
         from conduit_tasks.delivery.retry import RetryPolicy
 
         thread, policy = _Thread(f"dead letters to {self._name}"), RetryPolicy(SENDS)

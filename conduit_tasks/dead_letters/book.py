@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.delivery.dead_letter_marks import Mark, Marks
-from conduit_tasks.delivery.dead_letter_select import Selection
-from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore, Key, row_key
+from conduit_tasks.dead_letters.marks import Mark, Marks
+from conduit_tasks.dead_letters.select import Selection
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, Key, row_key
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker

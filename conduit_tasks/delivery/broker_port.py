@@ -11,12 +11,13 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.leases import Lease
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Letter
-from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.metrics.histogram import observed
+from conduit_tasks.record.counts import Counts
+from conduit_tasks.record.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
+    from conduit_tasks.dead_letters.parking import Parking
     from conduit_tasks.delivery.latency import Latencies
-    from conduit_tasks.delivery.parking import Parking
     from conduit_tasks.pipeline.topology import Destination
 
 

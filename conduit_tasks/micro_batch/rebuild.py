@@ -22,7 +22,7 @@ from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.lifecycle import SCHEMA
 from conduit_tasks.broker.versions import literal
 from conduit_tasks.connectors.base import Slice
-from conduit_tasks.delivery.restored import lost_exceptions
+from conduit_tasks.dead_letters.restored import lost_exceptions
 from conduit_tasks.errors import ConfigError, Fenced, SpoolError
 from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tokens, trusted

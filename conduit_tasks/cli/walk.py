@@ -58,7 +58,7 @@ def walk(pipeline: Pipeline, inputs: Sequence[tuple[str, Record]]) -> Walked:
 
     Raises ConfigError if a processor cannot be built, KeyError if there is no such source.
     """
-    from conduit_tasks.micro_batch.read import source_origins
+    from conduit_tasks.connectors.sources import source_origins
 
     walked = Walked({each.id: [] for each in pipeline.destinations})
     origins = [_origin(pipeline, number) for number in range(len(pipeline.sources))]
@@ -102,7 +102,7 @@ def _section(processors: Sequence[Processor], rows: list[_Row], node: str, nacks
 
 
 def _frame(step: FrameProcessor, rows: list[_Row], node: str, nacks: list[Nack]) -> list[_Row]:
-    from conduit_tasks.processors.walk_frames import apply
+    from conduit_tasks.cli.walk_frames import apply
 
     if not rows:
         return []

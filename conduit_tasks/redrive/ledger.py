@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.delivery.port import Counts, DeadLetter
 from conduit_tasks.delivery.progress import Settled
 from conduit_tasks.errors import SpoolError
+from conduit_tasks.record.counts import Counts
+from conduit_tasks.record.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from conduit_tasks.broker.redrive import Position
-from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.record import jsons
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Data, data_bytes
 from conduit_tasks.record.schema import KEY_STRUCTURED
 

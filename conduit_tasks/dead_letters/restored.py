@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.broker.dead_index import index_entry
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import Position, positions
-from conduit_tasks.delivery.dead_letter_marks import Marks
-from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
-from conduit_tasks.delivery.parking import stored_key_hash
+from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.parking import stored_key_hash
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:

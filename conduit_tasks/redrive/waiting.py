@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import Position
 from conduit_tasks.broker.state import DeadEntry
-from conduit_tasks.delivery.dead_letter_store import DeadLetterStore, Key, row_key
-from conduit_tasks.delivery.parking import stored_key_hash
-from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.dead_letters.parking import stored_key_hash
+from conduit_tasks.dead_letters.store import DeadLetterStore, Key, row_key
+from conduit_tasks.record.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conduit_tasks.delivery.dead_letter_marks import FOLDER
-from conduit_tasks.delivery.dead_letter_store import PARKED
+from conduit_tasks.dead_letters.marks import FOLDER
+from conduit_tasks.dead_letters.store import PARKED
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.spool.store import open_store, put
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conduit_tasks.broker.redrive import Settled
-from conduit_tasks.delivery.dead_letter_store import Key, digest, write_table
+from conduit_tasks.dead_letters.store import Key, digest, write_table
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.spool.store import open_store
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.delivery.handlers import ERROR_CLASS, Changes, HandlerFailed
-from conduit_tasks.delivery.port import Counts, DeadLetter, DeliveryPort
+from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.delivery.progress import Flush, Progress, Settled
 from conduit_tasks.delivery.work import Report, Work, add
 from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
+from conduit_tasks.record.counts import Counts
+from conduit_tasks.record.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
-    from conduit_tasks.delivery.dead_letters import Handler
+    from conduit_tasks.dead_letters.handler import Handler
     from conduit_tasks.ledger.entry import Tally
 
 
@@ -27,7 +29,7 @@ class Told:
     stopped: PipelineStopped | None
 
 
-class Teller:
+class Committer:
     """Reports of one destination to the broker about one micro-batch. `tell` may run in another thread, one call at a
     time.
 

@@ -15,7 +15,7 @@ from conduit_tasks.waits import CALL
 log = logging.getLogger(__name__)
 
 
-class Keeper:
+class LeaseRenewer:
     """Thread that renews the lease every `interval` seconds.
 
     A broker that cannot be reached is asked again: no send begins past `send_until` anyway. Any other error (Fenced,
@@ -27,11 +27,11 @@ class Keeper:
     ) -> None:
         self._port, self._interval, self._lost = port, interval, lost
         self._stop, self._ended = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="lease-renewer", daemon=True)
         self.error: BaseException | None = None
         self._carry = carried()
 
-    def __enter__(self) -> Keeper:
+    def __enter__(self) -> LeaseRenewer:
         self._thread.start()
         return self
 

@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.record import jsons
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, data_bytes
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns, to_records
 from conduit_tasks.settings import settings

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from conduit_tasks.delivery.dead_letter_plugin import PluginHandler, as_dict, letter_record
-from conduit_tasks.delivery.port import DeadLetter
+from conduit_tasks.connectors.plugins import parse_plugin
+from conduit_tasks.dead_letters.plugin import PluginHandler, as_dict, letter_record
 from conduit_tasks.errors import ConduitError, ConfigError
-from conduit_tasks.pipeline.plugins import parse_plugin
 from conduit_tasks.pipeline.topology import DeadLetterQueue
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.settings import settings
 from conduit_tasks.waits import lock
 
@@ -37,7 +37,7 @@ def dead_letter_handler(queue: DeadLetterQueue, *, root: str, pipeline: str, des
     handler = _handler(queue, root=root, pipeline=pipeline, destination=destination)
     if not queue.processors:
         return handler
-    from conduit_tasks.delivery.dead_letter_processors import Processed
+    from conduit_tasks.dead_letters.processors import Processed
 
     return Processed(handler, queue.processors)
 
@@ -46,7 +46,7 @@ def _handler(queue: DeadLetterQueue, *, root: str, pipeline: str, destination: s
     name = parse_plugin(queue.plugin).name if queue.plugin is not None else None
     if name == "log":
         return Drop()
-    from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore
+    from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore
 
     ours = DeadLetterStore(root, pipeline, destination)
     if name is None:

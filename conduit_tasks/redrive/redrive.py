@@ -30,15 +30,15 @@ from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import lease_node
-from conduit_tasks.delivery.dead_letter_book import read_book
-from conduit_tasks.delivery.dead_letter_marks import Marks
-from conduit_tasks.delivery.dead_letter_select import Selection
-from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, DeadLetterStore, row_key
-from conduit_tasks.delivery.redrive_before import BeforeFanOut, place_of, startable
-from conduit_tasks.delivery.redrive_port import Item, Outcome, deliver_items
-from conduit_tasks.delivery.waiting import Waiting, row_position
+from conduit_tasks.dead_letters.book import read_book
+from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.select import Selection
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, row_key
 from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced
+from conduit_tasks.redrive.before_fan_out import BeforeFanOut, place_of, startable
+from conduit_tasks.redrive.port import Item, Outcome, deliver_items
+from conduit_tasks.redrive.waiting import Waiting, row_position
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
@@ -221,7 +221,7 @@ class _Run:
         if not alone:
             done = deliver()
         else:
-            from conduit_tasks.micro_batch.isolated import ChildDied, in_child, survives_forks
+            from conduit_tasks.delivery.isolated import ChildDied, in_child, survives_forks
 
             try:
                 done = in_child(deliver, forks=survives_forks(self.destination))

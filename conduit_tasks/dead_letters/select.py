@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.units import parse_duration
 from conduit_tasks.record import jsons
+from conduit_tasks.record.units import parse_duration
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 _ANEW = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
-    "from conduit_tasks.micro_batch.isolated import anew; anew(*map(int, sys.argv[1:]))"
+    "from conduit_tasks.delivery.isolated import anew; anew(*map(int, sys.argv[1:]))"
 )
 _DYING = b"exit code 1, "
 

@@ -23,15 +23,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, lease_node
-from conduit_tasks.delivery.dead_letter_marks import Marks
-from conduit_tasks.delivery.dead_letter_store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
+from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
 from conduit_tasks.delivery.handlers import HandlerFailed, StateChange
-from conduit_tasks.delivery.port import DeadLetter
-from conduit_tasks.delivery.redrive_port import Outcome, announce
 from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.reprocess import Place, Start, reprocess, start_of
+from conduit_tasks.record.dead_letter import DeadLetter
+from conduit_tasks.redrive.port import Outcome, announce
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease

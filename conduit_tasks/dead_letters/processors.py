@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from conduit_tasks.delivery.port import DeadLetter
 from conduit_tasks.pipeline.topology import Processor
+from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
-    from conduit_tasks.delivery.dead_letters import Handler
+    from conduit_tasks.dead_letters.handler import Handler
     from conduit_tasks.processors.chain import Result
 
 log = logging.getLogger(__name__)

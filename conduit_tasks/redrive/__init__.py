@@ -1,0 +1,1 @@
+"""Sending dead letters again, and what waits behind them (SEMANTICS X2, X4)."""
