@@ -126,7 +126,7 @@ def test_what_a_delivery_logs_names_pipeline_run_destination_and_micro_batch(
     events(as_json / "data", 3)
     write_pipeline(as_json, "p", PIPELINE)
     run_once("p", "run-7")
-    found = [line for line in lines(written) if str(line["logger"]).startswith("conduit_tasks.delivery")]
+    found = [line for line in lines(written) if str(line["logger"]).startswith("conduit_tasks.dead_letters")]
     assert found
     for line in found:
         assert {name: line[name] for name in ("pipeline", "run", "destination", "micro_batch")} == {
