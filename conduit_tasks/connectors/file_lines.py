@@ -14,7 +14,7 @@ from conduit_tasks.connectors.base import Rows
 from conduit_tasks.errors import Refused
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import OPERATIONS, Data, json_data
-from conduit_tasks.record.schema import DATA, part_values
+from conduit_tasks.record.schema import DATA, part_values, to_records
 
 BYTES = 256 << 20
 """Bytes per piece of lines: far below the 2 GiB that the offsets of an Arrow array reach."""
@@ -76,7 +76,7 @@ def _metadata(batch: pa.RecordBatch, rows: Rows) -> pa.Array:
     if column.null_count == len(column):
         shared = pa.array([jsons.dumps(origin.metadata) for origin in rows.origins], pa.binary())
         return shared.take(batch.column("slice"))
-    merged = [record.meta() for record in rows.records()]
+    merged = [record.meta() for record in to_records(batch, rows.origins)]
     return pa.array(map(orjson.dumps, merged), pa.binary())
 
 

@@ -134,7 +134,7 @@ class Ledger:
         oldest, today = _day(time.time() - retention), _day(time.time())
         for day in days:
             if day < oldest:
-                self._delete(f"{self._folder}/{day}")
+                self._spool.remove(f"{self._folder}/{day}")
         for day in days[-RECENT_DAYS:]:
             if oldest <= day < today:
                 self._roll(day, self._names(day))
@@ -149,7 +149,7 @@ class Ledger:
         newest = pc.max(rows["micro_batch"]).as_py() or 0
         self._put(f"{self._folder}/{day}/{ROLLED}{newest:010d}-{secrets.token_hex(4)}.parquet", rows)
         for name in names:
-            self._delete(f"{self._folder}/{day}/{name}")
+            self._spool.remove(f"{self._folder}/{day}/{name}")
 
     def _read_day(self, day: date, ids: list[str] | None, micro_batch: int | None) -> list[pa.Table]:
         for last in (False, True):
@@ -172,7 +172,7 @@ class Ledger:
 
     def _days(self) -> list[date]:
         out = []
-        for name, is_folder in self._spool.store.names(self._folder):
+        for name, is_folder in self._spool.entries(self._folder):
             if is_folder:
                 try:
                     out.append(date.fromisoformat(name))
@@ -181,7 +181,7 @@ class Ledger:
         return sorted(out)
 
     def _names(self, day: date) -> list[str]:
-        found = self._spool.store.names(f"{self._folder}/{day}")
+        found = self._spool.entries(f"{self._folder}/{day}")
         return [name for name, is_folder in found if not is_folder and name.endswith(".parquet") and name[0] != "."]
 
     def _put(self, path: str, rows: pa.Table) -> None:
@@ -190,14 +190,6 @@ class Ledger:
         options = {"store_schema": False, "use_dictionary": False, "write_statistics": False}
         pq.write_table(rows, sink, compression="zstd", row_group_size=GROUP, **options)
         self._spool.put(path, sink.getvalue())
-
-    def _delete(self, path: str) -> None:
-        try:
-            self._spool.store.delete(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise SpoolError(f"{self._spool.uri(path)} cannot be removed: {error}; check its permissions") from error
 
 
 def _wanted(name: str, ids: list[str] | None, micro_batch: int | None) -> bool:

@@ -43,8 +43,8 @@ def finish(context: Context, destination: str, run: str) -> None:
         expired = int((broker.now() - TOLD * retention) * 1000)
         for name in _names(context, folder):
             if int(name.partition("-")[0]) < expired:
-                spool.store.delete(f"{folder}/{name}")
-    except (SpoolError, OSError) as error:
+                spool.remove(f"{folder}/{name}")
+    except SpoolError as error:
         log.warning("what earlier runs delivered to %s stays in Redis for now: %s", destination, error)
 
 
@@ -69,4 +69,4 @@ def _folder(context: Context, destination: str) -> str:
 
 
 def _names(context: Context, folder: str) -> Iterator[str]:
-    return (name for name, is_folder in context.spool.store.names(folder) if not is_folder and name.endswith(".json"))
+    return (name for name, is_folder in context.spool.entries(folder) if not is_folder and name.endswith(".json"))

@@ -299,11 +299,11 @@ def _collect(context: Context) -> None:
     """Removes the records of replays that were prepared longer than seven retentions ago, a retention being at least a
     day."""
     root = f"{FOLDER}/{folder_name(context.pipeline.id)}"
-    store, oldest = context.spool.store, time.time() - max(context.pipeline.spool_retention, 86_400.0) * 7
-    for name, is_folder in store.names(root):
+    spool, oldest = context.spool, time.time() - max(context.pipeline.spool_retention, 86_400.0) * 7
+    for name, is_folder in spool.entries(root):
         manifest = f"{root}/{name}/{MANIFEST}"
-        if is_folder and store.size(manifest) is not None and orjson.loads(context.spool.get(manifest))["at"] < oldest:
-            store.delete(f"{root}/{name}")
+        if is_folder and spool.store.size(manifest) is not None and orjson.loads(spool.get(manifest))["at"] < oldest:
+            spool.remove(f"{root}/{name}")
 
 
 def _here(function: Any, pieces: Sequence[Any]) -> list[Any]:

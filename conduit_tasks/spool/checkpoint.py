@@ -62,7 +62,7 @@ class Checkpoint:
         self._tidied.add(path)
         for node, token in self._names():
             if node == folder_name(mark.node) and token < mark.token:
-                self._spool.store.delete(f"{self._folder}/{node}-{token}.json")
+                self._spool.remove(f"{self._folder}/{node}-{token}.json")
 
     def read(self, *nodes: str) -> dict[str, Mark]:
         """Returns node → its newest mark. `nodes`: only of these."""
@@ -95,7 +95,7 @@ class Checkpoint:
 
     def _names(self) -> list[tuple[str, int]]:
         out = []
-        for name, is_folder in self._spool.store.names(self._folder):
+        for name, is_folder in self._spool.entries(self._folder):
             node, _, token = name.removesuffix(".json").rpartition("-")
             if not is_folder and name.endswith(".json") and name[0] != "." and token.isdigit():
                 out.append((node, int(token)))

@@ -163,10 +163,17 @@ class Spool:
         except OSError as e:
             raise SpoolError(f"{uri} cannot be read: {e}") from e
 
+    def entries(self, folder: str) -> list[tuple[str, bool]]:
+        """Returns (name, is a folder) of the entries directly in a folder, sorted; [] if there are none."""
+        try:
+            return self.store.names(folder)
+        except OSError as e:
+            raise SpoolError(f"{self.uri(folder)} cannot be listed: {e}; the same is tried again") from e
+
     def listing(self, folder_uri: str) -> list[str]:
         """Returns the URIs of the Parquet files directly in a folder, sorted."""
         folder = self._relative(folder_uri)
-        names = self.store.names(folder)
+        names = self.entries(folder)
         return [self.uri(f"{folder}/{n}") for n, is_folder in names if not is_folder and n.endswith(".parquet")]
 
     def _relative(self, uri: str) -> str:
@@ -177,10 +184,19 @@ class Spool:
 
     # Collecting
 
+    def remove(self, path: str) -> None:
+        """Removes a file, or a folder with everything in it; does nothing if there is none."""
+        try:
+            self.store.delete(path)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise SpoolError(f"{self.uri(path)} cannot be removed: {e}; check its permissions") from e
+
     def micro_batches(self, pipeline: str) -> list[int]:
         """Returns the numbers of the micro-batches that have any file left, ascending: sealed, open and abandoned
         ones."""
-        return sorted(int(n) for n, is_folder in self.store.names(folder_name(pipeline)) if is_folder and n.isdigit())
+        return sorted(int(n) for n, is_folder in self.entries(folder_name(pipeline)) if is_folder and n.isdigit())
 
     def sealed(self, pipeline: str, micro_batch: int) -> str | None:
         """Returns the path of the newest sealed manifest of a micro-batch; None if there is none.
@@ -191,7 +207,7 @@ class Spool:
         folder = self.folder(pipeline, micro_batch)
         found = [
             int(token)
-            for name, is_folder in self.store.names(folder)
+            for name, is_folder in self.entries(folder)
             if not is_folder and name.startswith("manifest-") and name.endswith(".json")
             if (token := name.removeprefix("manifest-").removesuffix(".json")).isdigit()
         ]

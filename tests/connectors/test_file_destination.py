@@ -77,8 +77,13 @@ VARIED = [
 ]
 
 
+@pytest.mark.parametrize("size", [1, 1 << 20])
 @pytest.mark.parametrize("chosen", [VARIED, *[[each] for each in VARIED], VARIED[1:3], [VARIED[0], VARIED[4]]])
-def test_an_opencdc_line_says_what_its_record_says(home: Path, chosen: list[Record]) -> None:
+def test_an_opencdc_line_says_what_its_record_says(
+    home: Path, chosen: list[Record], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In one piece, and in a piece per record
+    monkeypatch.setattr(file_lines, "BYTES", size)
     origins = [Origin("p", "in", "", {"file.path": "a"}), Origin("p", "in", "", {})]
     batch = spool_batch([n % 2 for n in range(len(chosen))], list(range(len(chosen))), chosen)
     given = Rows(batch, origins)

@@ -173,7 +173,7 @@ def test_a_crash_between_rolling_and_removing_counts_no_attempt_twice(
     for n in range(3):
         ledger.write(entry(day, n + 1, f"1-{n}"))
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "_delete", lambda *_: None)
+        patch.setattr(Spool, "remove", lambda *_: None)
         for _ in range(2):
             ledger.collect(1e9)
     assert len(list((tmp_path / "p/ledger").rglob("*.parquet"))) == 5

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from conduit_tasks.errors import SpoolError
+from conduit_tasks.ledger.store import Ledger
+from conduit_tasks.spool.checkpoint import Checkpoint, Mark
 from conduit_tasks.spool.manifest import StageManifest
 from conduit_tasks.spool.spool import Spool
+from conduit_tasks.spool.store import LocalStore
 from tests.spool.disks import small_disk
 from tests.spool.rows import incompressible, rows
 
@@ -85,3 +91,42 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     part = Spool(str(tmp_path / "file")).writer("p", 1, "sources.in", 7)
     with pytest.raises(SpoolError, match=r"part-00000.*cannot be written"):
         part.part(0).write(rows(1))
+
+
+ASKED: dict[str, Callable[[Spool], Any]] = {
+    "micro-batches": lambda spool: spool.micro_batches("p"),
+    "the seal": lambda spool: spool.sealed("p", 1),
+    "a listing": lambda spool: spool.listing(spool.uri("p/x")),
+    "marks": lambda spool: Checkpoint(spool, "p").read(),
+    "a mark": lambda spool: Checkpoint(spool, "p").write(Mark("acks.in", 7, 0, 0)),
+    "ledger": lambda spool: Ledger(spool, "p").read(),
+    "collection": lambda spool: spool.collect("p", 1),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_a_folder_that_cannot_be_listed_is_named_whoever_asks(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a mount that answers no listing
+    def names(self: LocalStore, folder: str) -> list[tuple[str, bool]]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(LocalStore, "names", names)
+    # Then it is the project's own error, so that who can waits and tries again
+    with pytest.raises(SpoolError, match=r"/p.* cannot be (listed|removed).*Input/output error"):
+        ASKED[what](Spool(str(tmp_path)))
+
+
+def test_an_older_mark_that_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = Checkpoint(Spool(str(tmp_path)), "p")
+    marks.write(Mark("acks.in", 7, 0, 0))
+
+    def delete(self: LocalStore, path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(LocalStore, "delete", delete)
+    with pytest.raises(SpoolError, match=r"acks.in-7.json cannot be removed"):
+        marks.write(Mark("acks.in", 8, 0, 0))
+    # And the new one is there
+    assert marks.read()["acks.in"].token == 8
