@@ -18,8 +18,8 @@ Exchange = Callable[[list[Record]], Awaitable[Outcome | list[Outcome]]]
 
 
 Batch = list[tuple[Record, "asyncio.Future[Outcome]"]]
-ENDING = 5.0
-"""Seconds that cancelled requests are given to end."""
+ENDING = 1.0
+"""Seconds that cancelled requests are given to end; less than a delivery gives its destination to close."""
 
 
 def _failed(batch: Batch, error: Exception) -> None:

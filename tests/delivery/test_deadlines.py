@@ -7,7 +7,9 @@ import time
 
 import pytest
 
+from conduit_tasks.connectors import batcher, http_client
 from conduit_tasks.connectors.base import DELIVERED, Outcome
+from conduit_tasks.delivery.attempts import CLOSING
 from conduit_tasks.delivery.deadlines import Deadlines
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError
@@ -127,3 +129,8 @@ def test_no_send_begins_that_could_outlast_the_lease_before_it_is_given_up() -> 
         deliver(work_of(port), target, port, Delivery(timeout=30.0))
     # Then nothing is sent
     assert not target.sends
+
+
+def test_a_connectors_own_limit_of_its_end_is_within_that_of_the_delivery() -> None:
+    # Otherwise its close would be cut off, and senders would never hear what became of their records
+    assert max(batcher.ENDING, http_client.ENDING) < CLOSING
