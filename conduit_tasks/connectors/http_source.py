@@ -64,7 +64,7 @@ class HttpSource(Source):
             Option("id", "field that names a record; its position, so that it keeps its id wherever it comes"),
             Option("key", "field whose value is the record's key"),
             Option("timeout", "of one request, its answer included", default="30s"),
-            Option("attempts", "how often a request is made that gets no answer, 408, 429 or 5xx", default="4"),
+            Option("attempts", "how often a request is made that gets no answer, 408, 425, 429 or 5xx", default="4"),
             *PEER,
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
