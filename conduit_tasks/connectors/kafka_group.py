@@ -101,9 +101,17 @@ class Group:
                     (tp.topic, tp.partition): future.result(self._timeout + 1.0).offset for tp, future in asked.items()
                 }
             except KafkaException as error:
-                if made or client.error_of(error).code() != KafkaError._UNKNOWN_PARTITION:
+                moved = {
+                    KafkaError._UNKNOWN_PARTITION,
+                    KafkaError.UNKNOWN_TOPIC_OR_PART,
+                    KafkaError.NOT_LEADER_FOR_PARTITION,
+                    KafkaError.LEADER_NOT_AVAILABLE,
+                    KafkaError.FENCED_LEADER_EPOCH,
+                    KafkaError.UNKNOWN_LEADER_EPOCH,
+                }
+                if made or client.error_of(error).code() not in moved:
                     raise
-                # The client only knows the partitions that existed when it was made.
+                # The client only knows the partitions, and their leaders, that were there when it was made.
                 self._admin = None
 
     def committed(self, parts: Sequence[Part]) -> dict[Part, int]:

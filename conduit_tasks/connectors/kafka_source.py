@@ -148,6 +148,10 @@ class KafkaSource(Source):
                 starts = self._starts(parts, position, committed, low, end)
             ready = {p: end[p] - starts[p] for p in parts if end[p] > starts[p]}
             sizes = {p: self._size(p, starts[p], end[p]) for p in ready} if limit.bytes is not None else {}
+            if sizes:
+                # The client would go on to fetch behind the last sample, for as long as it stays open.
+                self._reader = None
+                group.consumer.unassign()
         take = shared_out(ready, UNBOUNDED if limit.records is None else limit.records)
         if limit.bytes is not None:
             room = shared_out({p: n * sizes[p] for p, n in take.items()}, limit.bytes)

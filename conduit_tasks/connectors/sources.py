@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from conduit_tasks.pipeline.topology import Processor
@@ -12,14 +13,10 @@ from conduit_tasks.record.record import Origin
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Slice
     from conduit_tasks.connectors.base import Source as Connector
-    from conduit_tasks.pipeline.topology import Source
+    from conduit_tasks.pipeline.topology import Pipeline, Source
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Pipeline
+IDLE = 60.0
+"""Seconds after which a connection is not trusted any more: whatever is between may have dropped it in silence."""
 
 
 def source_connector(pipeline: Pipeline, source_id: str) -> Connector:
@@ -33,31 +30,37 @@ def source_connector(pipeline: Pipeline, source_id: str) -> Connector:
 
 
 class OpenSources:
-    """Source connectors for one step that plans and acks again and again. One that `stays_open` is asked again, with
-    its connections, until a question fails; any other is built for each question. Closing leaves nothing open."""
+    """Source connectors for one step that plans and acks again and again. A connector that `stays_open` is asked again,
+    with its connections, until a question fails or IDLE seconds pass between two; any other is built for each question.
+    `close` leaves nothing open."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._open: dict[str, Connector] = {}
+        self._open: dict[str, tuple[Connector, float]] = {}
 
     @contextmanager
     def asked(self, source_id: str) -> Iterator[Connector]:
-        """Yields the connector for one question. No other question uses it meanwhile."""
-        connector = self._open.pop(source_id, None) or source_connector(self._pipeline, source_id)
+        """The connector for one question. Nobody else has it meanwhile."""
+        connector, until = self._open.pop(source_id, (None, 0.0))
+        if connector is not None and time.monotonic() > until:
+            connector.close()
+            connector = None
+        connector = connector or source_connector(self._pipeline, source_id)
         well = False
         try:
             yield connector
             well = True
         finally:
             if well and connector.stays_open and source_id not in self._open:
-                self._open[source_id] = connector
+                self._open[source_id] = connector, time.monotonic() + IDLE
             else:
                 connector.close()
 
     def close(self) -> None:
-        """Closes the connectors that are still open."""
-        while self._open:
-            self._open.popitem()[1].close()
+        """Closes those that are open still."""
+        with ExitStack() as stack:
+            while self._open:
+                stack.callback(self._open.popitem()[1][0].close)
 
 
 def source_origins(

@@ -121,6 +121,7 @@ class Attempts:
             if self._bucket is not None or began >= self._port.send_until - deadlines.late:
                 await self._may_begin()
                 began = time.monotonic()
+                first = began if attempts == before + 1 else first
             deadlines.begin(task, began)
             try:
                 outcome = await self._destination.send(entry.record)
@@ -140,14 +141,16 @@ class Attempts:
             if outcome.kind != "failed":
                 self.suspects.succeeded(began, time.monotonic())
                 break
+            self.suspects.failed(entry, time.monotonic())
             delay = self._policy.delay(attempts - before, outcome)
             if delay is None:
-                if not await self._outlived(outcome, first, began, again=before > 0):
+                if not await self._outlived(entry, outcome, first, began, again=before > 0):
                     break
-                delay, before, first = 0.0, attempts, time.monotonic()
+                delay, before = self._policy.pause(outcome), attempts
             attempts += 1
             await asyncio.sleep(delay)
             began = time.monotonic()
+            first = began if attempts == before + 1 else first
         if outcome.kind == "delivered":
             self._delivered(entry, attempts - 1)
             return False
@@ -187,13 +190,13 @@ class Attempts:
             self._numbering.delivered(entry)
         self._progress.complete(entry.seq, entry.record.ordinal, "delivered", retried=retried)
 
-    async def _outlived(self, outcome: Outcome, first: float, last: float, *, again: bool) -> bool:
+    async def _outlived(self, entry: Entry, outcome: Outcome, first: float, last: float, *, again: bool) -> bool:
         """Waits until it is known whether the target is down, for a record that has used up its retries; ends the
         delivery if it is. `first`, `last`, `again`: see `Suspects.wait`. Returns whether the record may have failed by
         an outage that is over, and is to be tried once more: never twice, and not at most once."""
         if self._options.on_unavailable != "wait":
             return False
-        verdict = self.suspects.wait(outcome, first, last, time.monotonic(), again=again)
+        verdict = self.suspects.wait(entry, outcome, first, last, time.monotonic(), again=again)
         self._last_failure = outcome
         self._suspected()
         return await verdict and not again and self._gate is None

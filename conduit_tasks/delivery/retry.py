@@ -1,6 +1,7 @@
 """Retry policies of a destination, composed from tenacity's parts (SEMANTICS T9).
 
-A send is tried `1 + retry` times. The wait before the n-th repetition is, from `backoff-delay` d:
+A send is tried `1 + retry` times; twice as often if an outage may have ended in between (see `down`). The wait before
+the n-th repetition is, from `backoff-delay` d:
 
 | policy | wait |
 |---|---|
@@ -103,6 +104,12 @@ class RetryPolicy:
         state.set_result(outcome)
         if not self._retrying.retry(state) or self._retrying.stop(state):
             return None
+        return float(self._retrying.wait(state))
+
+    def pause(self, outcome: Outcome) -> float:
+        """Returns the seconds to wait before a record that ended with `outcome` is tried as if for the first time."""
+        state = RetryCallState(self._retrying, None, (), {})
+        state.set_result(outcome)
         return float(self._retrying.wait(state))
 
     def calling(

@@ -150,23 +150,24 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
                 ) from error
             # The disk may have been slow: a holder that lost its lease meanwhile must not ack less than its successor.
             lease.renew()
-            began = time.monotonic()
-            try:
-                with context.sources.asked(source_id) as connector, keeping(lease) if apart else nullcontext():
-                    connector.receipts = Kept(context.spool)
-                    connector.ack(due.position)
-            except (Unavailable, OSError) as error:
-                raise AckFailed(
-                    f"the source {source_id} cannot be reached for its ack ({type(error).__name__}: {error}); the same "
-                    "position is given again"
-                ) from error
-            except Exception as error:
-                said = f"the source {source_id} did not take its ack: {type(error).__name__}: {error}"
-                context.broker.fail(f"acks.{source_id}", said, type(error).__name__, due.m_to)
-                raise PipelineStopped(
-                    f"{said}. Mend it, then `conduit start {context.pipeline.id}`: the same position is given again"
-                ) from error
-            took = observed(f"acks.{source_id}", "ack", time.monotonic() - began)
+            with context.sources.asked(source_id) as connector:
+                connector.receipts = Kept(context.spool)
+                began = time.monotonic()
+                try:
+                    with keeping(lease) if apart else nullcontext():
+                        connector.ack(due.position)
+                except (Unavailable, OSError) as error:
+                    raise AckFailed(
+                        f"the source {source_id} cannot be reached for its ack ({type(error).__name__}: {error}); the "
+                        "same position is given again"
+                    ) from error
+                except Exception as error:
+                    said = f"the source {source_id} did not take its ack: {type(error).__name__}: {error}"
+                    context.broker.fail(f"acks.{source_id}", said, type(error).__name__, due.m_to)
+                    raise PipelineStopped(
+                        f"{said}. Mend it, then `conduit start {context.pipeline.id}`: the same position is given again"
+                    ) from error
+                took = observed(f"acks.{source_id}", "ack", time.monotonic() - began)
             context.broker.commit_ack(source_id, due, lease.token, took)
             given = due.position
         if given is not None:

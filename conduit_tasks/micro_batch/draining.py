@@ -316,7 +316,7 @@ class Draining:
         self._planned, self._pause = time.monotonic(), min(1.5 * self._pause, PLANS_AGAIN)
 
     def _due(self) -> bool:
-        """Returns whether the sources are to be asked in full, with a lease and by new connectors: something is new or
+        """Returns whether the sources are to be asked in full, under a lease: something is new or
         left, or they were not asked for a while. Waits a moment if it is too early to look."""
         now = time.monotonic()
         if (early := self._planned + self._pause - now) > 0:

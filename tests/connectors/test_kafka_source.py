@@ -184,6 +184,12 @@ def test_one_that_is_asked_for_plan_after_plan_answers_as_one_that_is_built_for_
             source.ack(position)
     assert position == {f"{topic}:0": 15, f"{topic}:1": 3}
     assert source.plan(position, Limit()) == []
+    # Also where it looks at messages for a limit in bytes, and again at the same ones
+    kafka.put(topic, numbers(15, 5))
+    for _ in range(2):
+        slices = source.plan(position, Limit(bytes=10_000))
+        assert slices
+        assert slices == kafka.source(topic).plan(position, Limit(bytes=10_000))
     # And it hears that its topic was removed, and made again
     kafka.remove(topic)
     with pytest.raises(SourceError, match="there is no topic"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -224,26 +226,45 @@ def test_a_single_failing_record_is_not_mistaken_for_an_outage_when_others_get_t
     assert port.complete
 
 
-def outage_of(sends: int, poison: int = -1) -> Target:
-    """A target that is down for so many sends; one record it never takes."""
-    left = iter(range(sends))
-    return Target(lambda seq, _: BUSY if next(left, None) is not None or seq == poison else DELIVERED)
+def outage_of(sends: int, after: int = 0, poison: int = -1, answer: Outcome = BUSY) -> Target:
+    """A target that is down for so many sends `after` so many; one record it never takes."""
+    number = itertools.count()
+    return Target(lambda seq, _: answer if after <= next(number) < after + sends or seq == poison else DELIVERED)
 
 
 @pytest.mark.proves("T7")
-@pytest.mark.parametrize("retry", [0, 1, 3])
-def test_a_record_whose_retries_an_outage_has_used_up_is_tried_again_when_that_is_over(retry: int) -> None:
-    # Given an outage that ends when the retries of one record are used up, and others have one try left
+@pytest.mark.parametrize(("retry", "after"), [(0, 0), (1, 0), (3, 0), (1, 10), (3, 10)])
+def test_a_record_whose_retries_an_outage_has_used_up_is_tried_again_when_that_is_over(retry: int, after: int) -> None:
+    # Given an outage that ends when the retries of two records are used up, and others have one try left
     port = FakePort(40, list(range(40)))
-    target = outage_of(8 * retry + 1)
+    target = outage_of(8 * retry + 2, after)
     # When the next ones succeed
     report = deliver(work_of(port), target, port, Delivery(order_by="none", max_unconfirmed=8, retry=retry, **QUICK))
-    # Then that record is no dead letter
+    # Then those two are no dead letters
     assert port.stored == {}
     assert sorted(seq for seq, _ in target.taken) == list(range(40))
     assert max(target.sends.count(seq) for seq in range(40)) == retry + 2
-    assert report.counts.retried == 8 * retry + 1
+    assert report.counts.retried == 8 * retry + 2
     assert port.complete
+
+
+@pytest.mark.proves("T6", "T7")
+def test_what_an_outage_asked_to_wait_for_is_waited_for_when_it_is_over() -> None:
+    port = FakePort(40, list(range(40)))
+    target = outage_of(2, answer=Outcome("failed", "429 Too Many Requests", 429, 0.3))
+    sent: defaultdict[int, list[float]] = defaultdict(list)
+    target.on_send = lambda seq: sent[seq].append(time.monotonic())
+    deliver(work_of(port), target, port, Delivery(order_by="none", max_unconfirmed=8, **QUICK))
+    assert port.stored == {}
+    assert [at[1] - at[0] > 0.29 for at in sent.values() if len(at) > 1] == [True, True]
+
+
+@pytest.mark.proves("T7")
+def test_an_outage_under_a_rate_limit_is_seen_by_the_sends_not_by_the_wait_for_them() -> None:
+    port = FakePort(40, list(range(40)))
+    options = Delivery(order_by="none", max_unconfirmed=8, rate_limit=100.0, **QUICK)
+    deliver(work_of(port), outage_of(4, after=12), port, options)
+    assert port.stored == {}
 
 
 @pytest.mark.proves("T7")
@@ -256,13 +277,40 @@ def test_a_record_that_fails_also_behind_an_outage_is_a_dead_letter_after_one_mo
     assert port.complete
 
 
+@pytest.mark.proves("T7")
+@pytest.mark.parametrize("answer", [BUSY, BROKEN])
+@pytest.mark.parametrize("retry", [0, 2])
+def test_a_record_that_always_fails_needs_one_other_that_succeeds_to_be_told_from_an_outage(
+    answer: Outcome, retry: int
+) -> None:
+    # Given one record on its way at a time, and one good record of another lane behind the failing one
+    port = FakePort(4, list(range(4)))
+    target = outage_of(0, poison=2, answer=answer)
+    deliver(work_of(port, partitions=2), target, port, Delivery(retry=retry, **QUICK))
+    # Then that shows it, and nothing is sent through a second cycle
+    assert [letter.seq for letter in port.stored.values()] == [2]
+    assert target.sends.count(2) == 1 + retry
+    assert port.complete
+
+
+@pytest.mark.proves("T7")
+def test_records_that_failed_in_an_outage_and_always_fail_do_not_stall_the_delivery_when_nothing_else_is_left() -> None:
+    # Given two records that always fail at once, and two others that take longer
+    port = FakePort(4, list(range(4)))
+    target = Target(lambda seq, _: BUSY if seq < 2 else DELIVERED)
+    target.pause = lambda seq: 0.0 if seq < 2 else 0.1
+    deliver(work_of(port), target, port, Delivery(order_by="none", max_unconfirmed=4, retry=1, **QUICK))
+    assert sorted(letter.seq for letter in port.stored.values()) == [0, 1]
+    assert port.complete
+
+
 @pytest.mark.proves("T7", "B8")
 def test_at_most_once_an_outage_that_is_over_sends_nothing_again() -> None:
     port = FakePort(40, list(range(40)))
-    target = outage_of(1)
+    target = outage_of(2)
     options = Delivery(order_by="none", max_unconfirmed=8, guarantee="at-most-once", **QUICK)
     deliver(work_of(port), target, port, options)
-    assert len(port.stored) == 1
+    assert len(port.stored) == 2
     assert max(target.sends.count(seq) for seq in range(40)) == 1
 
 

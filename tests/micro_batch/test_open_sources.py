@@ -75,3 +75,23 @@ def test_two_questions_at_once_have_a_connector_each(made: Callable[..., OpenSou
     with closing(made(Connector)) as opened, opened.asked("in") as one, opened.asked("in") as other:
         assert one is not other
     assert [c.closed for c in Connector.there] == [1, 1]
+
+
+def test_one_that_nobody_asked_for_a_while_is_built_again(
+    made: Callable[..., OpenSources], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "IDLE", -1.0)
+    with closing(made(Connector)) as opened:
+        for _ in range(2):
+            with opened.asked("in"):
+                pass
+        assert [c.closed for c in Connector.there] == [1, 0]
+
+
+def test_one_that_cannot_be_closed_leaves_no_other_open(made: Callable[..., OpenSources]) -> None:
+    opened = made(Connector)
+    with opened.asked("a") as first, opened.asked("b"):
+        first.close = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(ZeroDivisionError):
+        opened.close()
+    assert [c.closed for c in Connector.there] == [0, 1]
