@@ -279,7 +279,7 @@ MUTANTS = [
         "commit_ack before the source is told",
         "micro_batch/acks.py",
         {
-            "            began = time.monotonic()\n": "            began = time.monotonic()\n            context.broker.commit_ack(source_id, due, lease.token, {})\n",
+            "                began = time.monotonic()\n": "                began = time.monotonic()\n                context.broker.commit_ack(source_id, due, lease.token, {})\n",
             "            context.broker.commit_ack(source_id, due, lease.token, took)\n": "",
         },
     ),
