@@ -31,10 +31,8 @@ class _Suspect:
     """Time after which a success shows that the target is up."""
     failed: float
     """Time at which its last attempt failed."""
-    outage: bool
-    """Whether nothing succeeded between the two, and it has not been tried again before."""
     success: float
-    """Time of the target's last success before."""
+    """Time of the target's last success before it joined; before `since`: nothing succeeded while it was tried."""
     freed: asyncio.Future[bool]
 
 
@@ -59,7 +57,7 @@ class Suspects:
         began."""
         self._last_success = now
         for suspect in [s for s in self._waiting if s.failed <= began]:
-            self._free(suspect, again=suspect.outage and self._beside(suspect))
+            self._free(suspect, again=suspect.success < suspect.since and self._beside(suspect))
 
     def wait(
         self, who: object, outcome: Outcome, first: float, last: float, now: float, *, again: bool = False
@@ -74,8 +72,7 @@ class Suspects:
         since = last if outcome.status in NOT_ABOUT_THE_RECORD else first
         if again:
             since = min(since, self._last_success)
-        outage = self._last_success < since
-        suspect = _Suspect(who, since, now, outage, self._last_success, asyncio.get_running_loop().create_future())
+        suspect = _Suspect(who, since, now, self._last_success, asyncio.get_running_loop().create_future())
         self._waiting.append(suspect)
         return suspect.freed
 

@@ -168,7 +168,7 @@ class Spool:
         try:
             return self.store.names(folder)
         except OSError as e:
-            raise SpoolError(f"{self.uri(folder)} cannot be listed: {e}; the same is tried again") from e
+            raise SpoolError(f"{self.uri(folder)} cannot be listed: {e}; check its mount and its permissions") from e
 
     def listing(self, folder_uri: str) -> list[str]:
         """Returns the URIs of the Parquet files directly in a folder, sorted."""
@@ -220,13 +220,10 @@ class Spool:
         learns from the first missing one that collection began.
         """
         folder = self.folder(pipeline, micro_batch)
-        try:
-            entries = self.store.names(folder)
-            for name, _ in sorted(entries, key=lambda entry: (not entry[1], entry[0].startswith("manifest-"))):
-                self.store.delete(f"{folder}/{name}")
-            self.store.delete(folder)
-        except OSError as e:
-            raise SpoolError(f"{self.uri(folder)} cannot be removed: {e}; check its permissions") from e
+        entries = self.entries(folder)
+        for name, _ in sorted(entries, key=lambda entry: (not entry[1], entry[0].startswith("manifest-"))):
+            self.remove(f"{folder}/{name}")
+        self.remove(folder)
 
     def _explain(self, path: str, error: OSError) -> SpoolError:
         if error.errno in NO_ROOM:
