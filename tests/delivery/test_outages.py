@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections import defaultdict
@@ -11,6 +12,7 @@ import pytest
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.down import Suspects
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.pipeline.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of
@@ -170,3 +172,30 @@ def test_with_on_unavailable_dead_letter_an_outage_empties_into_the_dead_letters
     assert {letter.attempts for letter in port.stored.values()} == {2}
     assert report.counts.nacked == 30
     assert port.complete
+
+
+@pytest.mark.proves("T7")
+@pytest.mark.parametrize(
+    ("answer", "first", "last", "again"),
+    [
+        (BROKEN, 4.0, 6.5, False),  # another record got through while it was tried
+        (BROKEN, 5.5, 6.5, True),
+        (BUSY, 4.0, 6.5, True),  # its last attempt counts, as the answer is not about the record
+        (BUSY, 4.0, 4.5, False),
+    ],
+)
+def test_one_more_cycle_is_for_a_record_beside_which_nothing_got_through(
+    answer: Outcome, first: float, last: float, again: bool
+) -> None:
+    async def verdict() -> bool:
+        # Given a success at 5, and two records that fail after it
+        suspects = Suspects()
+        suspects.succeeded(3.0, 5.0)
+        suspects.failed("another", 6.0)
+        suspects.failed("this one", 7.0)
+        freed = suspects.wait("this one", answer, first, last, 7.0)
+        # When the next send succeeds
+        suspects.succeeded(8.0, 9.0)
+        return freed.result()
+
+    assert asyncio.run(verdict()) is again
