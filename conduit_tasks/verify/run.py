@@ -88,7 +88,9 @@ def _ended(done: Any, workers: list[Any]) -> Iterator[Result]:
             raise answer
 
 
-def _work(todo: Any, done: Any, events: int, trace: bool, root: Path, number: int) -> None:
+def _work(  # noqa: PLR0917 - all that a process is given
+    todo: Any, done: Any, events: int, trace: bool, root: Path, number: int
+) -> None:
     parent = multiprocessing.parent_process()
     _keep_to_one_cpu(number)
     try:
