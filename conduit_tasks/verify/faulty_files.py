@@ -68,8 +68,11 @@ def files(world: World, disk: Disk) -> list[Patch]:  # noqa: PLR0915 - one small
             return real_os_open(path, flags, mode, dir_fd=dir_fd)
 
         def operation() -> int:
+            # Another process may have created it since this one looked.
+            existed = os.path.exists(found)
             fd = real_os_open(path, flags, mode, dir_fd=dir_fd)
-            disk.made(found)
+            if not existed:
+                disk.made(found)
             return fd
 
         return world.call(f"create {name(found)}", operation)

@@ -332,17 +332,28 @@ class World:
         if not ready:
             self.now = min(a.wake for a in self.actors)
             ready = [a for a in self.actors if a.wake <= self.now]
-        self.random.choice(ready).turn.release()
-        self._scheduler.acquire()
-        if self.lost_power and all(a.ended for a in self.actors):
-            self.lost_power = False
-            self.actors = []
-            self.now += 5.0
-            self.on_power()
+        self._move(self.random.choice(ready))
+        if self.lost_power:
+            self._start_again()
         if self.points >= self._sweep:
             self._sweep = self.points + SWEEP
             self.sweep()
         return True
+
+    def _move(self, actor: Actor) -> None:
+        actor.turn.release()
+        self._scheduler.acquire()
+
+    def _start_again(self) -> None:
+        """Ends every process at the moment of the power cut, before anybody starts another one, and starts the
+        machine."""
+        for actor in self.actors:
+            while not actor.ended:
+                self._move(actor)
+        self.lost_power = False
+        self.actors = []
+        self.now += 5.0
+        self.on_power()
 
     @contextmanager
     def tidy(self) -> Iterator[None]:

@@ -112,6 +112,53 @@ def test_what_a_process_does_beside_its_work_goes_on_while_it_waits_and_not_whil
     assert len(at) == 5
 
 
+def test_a_power_cut_ends_every_process_before_a_successor_starts() -> None:
+    world, ended = World(1, NOTHING, 0, [Aim("a write", "", 1, "power")]), list[list[bool]]()
+    # Given three processes, one of which sees the power go, and an Airflow that starts whatever has ended again
+    actors = [world.start(f"waits {n}", lambda: world.sleep(60.0)) for n in range(2)]
+    actors.append(world.start("writes", lambda: world.call("a write", lambda: None)))
+    world.on_power = lambda: ended.append([actor.ended for actor in actors])
+    while world.step():
+        if len(actors) == 3 and any(actor.ended for actor in actors) and not ended:
+            actors.append(world.start("a successor", lambda: world.sleep(60.0)))
+    # Then the machine starts again when all had ended, and before there was a successor
+    assert ended == [[True, True, True]]
+
+
+def test_a_file_that_another_process_made_durable_meanwhile_survives_a_power_cut(tmp_path: Path) -> None:
+    world, disk, path = (
+        World(1, NOTHING, 0, [Aim("create", "late", 1, "long pause")]),
+        Disk(tmp_path),
+        tmp_path / "file",
+    )
+
+    def make(content: bytes) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if content:
+            os.pwrite(fd, content, 0)
+            os.fsync(fd)
+            folder = os.open(tmp_path, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        os.close(fd)
+
+    def quick() -> None:
+        world.sleep(1.0)
+        make(b"confirmed")
+
+    # Given a process that found no file and stands still before it creates one, and another that writes it meanwhile
+    with faulty(world, disk):
+        world.start("late", lambda: make(b""))
+        world.start("quick", quick)
+        while world.step():
+            pass
+    assert [line.split()[1] for line in world.history if "create" in line and "***" not in line] == ["late:", "quick:"]
+    # When the power is cut
+    disk.lose()
+    # Then what was durable is there
+    assert path.read_bytes() == b"confirmed"
+
+
 def test_names_and_orders_come_from_the_seed_alone(tmp_path: Path) -> None:
     def lived(seed: int) -> list[Any]:
         world, seen = World(seed, NOTHING, 0, trace=True), list[Any]()
