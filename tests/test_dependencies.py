@@ -29,7 +29,7 @@ EXTRA_OF = {
     "otel": ("metrics/otlp.py",),
 }
 """Which modules may import what an extra brings; only where they use it, so that all of them load without it."""
-LATE = frozenset({"connectors/kafka_reports.py"})
+LATE = frozenset({"connectors/kafka/reports.py"})
 """Modules of an extra that are imported only where it is in use."""
 NAMESPACES = {
     "airflow": "apache-airflow",

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import conduit_tasks
-from conduit_tasks.connectors import kafka_client
-from conduit_tasks.connectors.sql_columns import columns_of_setting
+from conduit_tasks.connectors.kafka import client as kafka_client
+from conduit_tasks.connectors.sql.columns import columns_of_setting
 from conduit_tasks.pipeline import validate_records, yaml
 
 PACKAGE = Path(conduit_tasks.__file__).parent

@@ -38,7 +38,10 @@ def ready(_: int) -> None:
     import pyarrow.parquet
 
     from conduit_tasks.broker import connection  # noqa: F401
-    from conduit_tasks.connectors import file, file_lines, file_read, http  # noqa: F401
+    from conduit_tasks.connectors.file import connector as file  # noqa: F401
+    from conduit_tasks.connectors.file import lines as file_lines  # noqa: F401
+    from conduit_tasks.connectors.file import read as file_read  # noqa: F401
+    from conduit_tasks.connectors.http import connector as http  # noqa: F401
     from conduit_tasks.delivery import batch_wise, record_wise  # noqa: F401
     from conduit_tasks.micro_batch import deliver, read, recorded, rows  # noqa: F401
     from conduit_tasks.processors import (

@@ -28,7 +28,7 @@ MODULES = (
     "conduit_tasks.airflow.factory",
     "conduit_tasks.airflow.redrive",
     "conduit_tasks.airflow.replay",
-    "conduit_tasks.connectors.file",
+    "conduit_tasks.connectors.file.connector",
     "conduit_tasks.micro_batch.acks",
     "conduit_tasks.micro_batch.plan",
     "conduit_tasks.micro_batch.recovery",

@@ -16,11 +16,12 @@ from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline import topology
 
-_OURS = (
-    *("delta", "file", "gateway", "generator", "http", "kafka", "log", "postgres"),
-    *("redis", "s3", "spark", "sql", "sqs"),
-)
-BUILTIN = {name: f"conduit_tasks.connectors.{name}" for name in _OURS}
+_FOLDERS = ("delta", "file", "http", "kafka", "postgres", "redis", "s3", "sql", "sqs")
+_MODULES = ("gateway", "generator", "log", "spark")
+BUILTIN = {
+    **{name: f"conduit_tasks.connectors.{name}.connector" for name in _FOLDERS},
+    **{name: f"conduit_tasks.connectors.{name}" for name in _MODULES},
+}
 """name → module with `SOURCE`, `DESTINATION` or both."""
 
 GROUP = "conduit.connectors"

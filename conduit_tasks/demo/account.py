@@ -122,7 +122,7 @@ def _carriers(_: str) -> tuple[int, int]:
 
     import sqlalchemy
 
-    from conduit_tasks.connectors.sql_url import with_driver
+    from conduit_tasks.connectors.sql.url import with_driver
 
     path = Path(settings().path("out/flights.db"))
     url = os.environ.get("DATABASE_URL") or f"sqlite:///{path}"

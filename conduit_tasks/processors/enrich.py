@@ -151,7 +151,7 @@ def _rows(path: str) -> Iterable[Mapping[str, Any]]:
 def _query(url: str, query: str) -> Iterable[Mapping[str, Any]]:
     import sqlalchemy
 
-    from conduit_tasks.connectors.sql_url import limits, with_driver
+    from conduit_tasks.connectors.sql.url import limits, with_driver
 
     try:
         address = with_driver(sqlalchemy.make_url(url))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option
-from conduit_tasks.connectors.link_local import check_address, check_host
+from conduit_tasks.connectors.http.link_local import check_address, check_host
 from conduit_tasks.errors import ConduitError, ConfigError, RecordError
 from conduit_tasks.processors.many import Made, ManyProcessor
 from conduit_tasks.record.record import Record

@@ -16,8 +16,8 @@ import orjson
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option
-from conduit_tasks.connectors.http_peer import quiet
-from conduit_tasks.connectors.link_local import check_host
+from conduit_tasks.connectors.http.link_local import check_host
+from conduit_tasks.connectors.http.peer import quiet
 from conduit_tasks.errors import ConfigError, RecordError, Unavailable
 from conduit_tasks.settings import settings as installation
 
@@ -140,7 +140,7 @@ class ConfluentRegistry:
     def __init__(self, settings: Mapping[str, str]) -> None:
         import httpx
 
-        from conduit_tasks.connectors.http_guard import transport
+        from conduit_tasks.connectors.http.guard import transport
 
         quiet()
         url = settings["url"].rstrip("/")
@@ -189,7 +189,7 @@ class ConfluentRegistry:
         """Returns the answer's JSON; None if it is 404."""
         import httpx
 
-        from conduit_tasks.connectors.http_guard import ask
+        from conduit_tasks.connectors.http.guard import ask
 
         content = orjson.dumps(body) if body is not None else None
         headers = {"Content-Type": CONTENT} if body is not None else {}

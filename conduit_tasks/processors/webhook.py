@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from yarl import URL
 
 from conduit_tasks.connectors.base import Option, Spec
-from conduit_tasks.connectors.link_local import check_host
+from conduit_tasks.connectors.http.link_local import check_host
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.processors import template
 from conduit_tasks.processors.field import reference

@@ -21,7 +21,7 @@ MODULES = (
     "pyarrow.vendored.version",
     "pyspark.sql.pandas.serializers",
     "pyspark.worker",
-    "conduit_tasks.connectors.file",
+    "conduit_tasks.connectors.file.connector",
     "conduit_tasks.micro_batch.deliver",
     "conduit_tasks.micro_batch.read",
     "conduit_tasks.processors.registry",

@@ -261,7 +261,8 @@ def _loops(world: World) -> list[Patch]:
 def _processes(world: World) -> list[Patch]:
     """Returns patches by which threads that only keep a lease do not run (with `world.beats`: run as beats), and a
     forked child is this process, until it dies."""
-    from conduit_tasks.connectors import sqs, sqs_hidden
+    from conduit_tasks.connectors.sqs import connector as sqs
+    from conduit_tasks.connectors.sqs import hidden as sqs_hidden
     from conduit_tasks.delivery.isolated import ChildDied, in_child
     from conduit_tasks.delivery.lease_renewer import LeaseRenewer
     from conduit_tasks.delivery.watchdog import Watchdog

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from conduit_tasks.connectors import aws, registry
-from conduit_tasks.connectors import file as _file  # noqa: F401 - see below
-from conduit_tasks.connectors import sql as _sql  # noqa: F401
-from conduit_tasks.connectors import sqs as _sqs  # noqa: F401
+from conduit_tasks.connectors.file import connector as _file  # noqa: F401 - see below
+from conduit_tasks.connectors.sql import connector as _sql  # noqa: F401
+from conduit_tasks.connectors.sqs import connector as _sqs  # noqa: F401
 
 # Modules imported only while the product is in the world would keep the world's parts for ever: so import them here.
 from conduit_tasks.micro_batch import (  # noqa: F401

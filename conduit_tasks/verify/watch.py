@@ -43,8 +43,8 @@ class Watch:
     @contextmanager
     def looking(self) -> Iterator[None]:
         from conduit_tasks.broker.broker import Broker
-        from conduit_tasks.connectors.file import FileSource
-        from conduit_tasks.connectors.sqs import SqsSource
+        from conduit_tasks.connectors.file.connector import FileSource
+        from conduit_tasks.connectors.sqs.connector import SqsSource
         from conduit_tasks.dead_letters.store import DeadLetterStore
         from conduit_tasks.micro_batch.deliver import Drain
         from conduit_tasks.spool.spool import Spool

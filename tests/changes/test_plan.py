@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.pipeline.names import replay_dag_id

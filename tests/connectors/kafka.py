@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from benchmarks.kafka_server import KafkaServer
 from conduit_tasks.connectors.base import Limit, Position, Slice
-from conduit_tasks.connectors.kafka_source import KafkaSource
+from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from tests.ports import free_port

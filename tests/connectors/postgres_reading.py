@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from conduit_tasks.connectors.base import Limit, Position, Slice
-from conduit_tasks.connectors.postgres import PostgresSource
+from conduit_tasks.connectors.postgres.connector import PostgresSource
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from tests.connectors.postgres_database import Database

@@ -154,7 +154,7 @@ class TellsSecrets(MemorySource):
 def test_a_source_that_breaks_its_contract_is_found_out(
     broken: Any, check: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conduit_tasks.connectors.acceptance_open.PATIENCE", 0.1)
+    monkeypatch.setattr("conduit_tasks.connectors.acceptance.resources.PATIENCE", 0.1)
     LeavesAThread.done.clear()
     try:
         report = accepted(broken)
@@ -201,7 +201,7 @@ class LosesReceipts(MemoryQueue):
 def test_a_queue_that_breaks_its_contract_is_found_out(
     broken: Any, check: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conduit_tasks.connectors.acceptance_source.MOST", 200)
+    monkeypatch.setattr("conduit_tasks.connectors.acceptance.source.MOST", 200)
     report = accept(SimpleNamespace(SOURCE=broken), SETTINGS, feed=STORE.extend, records=20, wait=0.3)
     with pytest.raises(AcceptanceFailed, match=f"source: {check}.*{why}"):
         report.require()
@@ -260,7 +260,7 @@ class DropsASocket(MemoryBatches):
 def test_a_destination_that_breaks_its_contract_is_found_out(
     broken: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conduit_tasks.connectors.acceptance_open.PATIENCE", 0.1)
+    monkeypatch.setattr("conduit_tasks.connectors.acceptance.resources.PATIENCE", 0.1)
     report = accepted(destination=broken)
     with pytest.raises(AcceptanceFailed, match=why):
         report.require()

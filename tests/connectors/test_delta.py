@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, RowNumbers, Rows, Slice
-from conduit_tasks.connectors.delta import DeltaDestination, DeltaSource
+from conduit_tasks.connectors.delta.connector import DeltaDestination, DeltaSource
 from conduit_tasks.errors import ConfigError, Fenced, Missing, Refused, SourceError, Unavailable
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit_tasks.connectors import file_lines
 from conduit_tasks.connectors.base import Rows
-from conduit_tasks.connectors.file import FileDestination
+from conduit_tasks.connectors.file import lines as file_lines
+from conduit_tasks.connectors.file.connector import FileDestination
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.record.record import Data, Origin, Record
 from conduit_tasks.record.schema import spool_batch
@@ -289,7 +289,7 @@ def test_a_full_disk_leaves_whole_lines_and_goes_on_when_there_is_room(home: Pat
 
 KILLED = """
 import os, signal, sys
-from conduit_tasks.connectors import file_destination
+from conduit_tasks.connectors.file import destination as file_destination
 from tests.connectors.test_file_destination import destination, rows
 
 out = destination()

@@ -12,9 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from conduit_tasks.connectors import file_plan, file_read
 from conduit_tasks.connectors.base import Limit, Position
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file import plan as file_plan
+from conduit_tasks.connectors.file import read as file_read
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.settings import forget

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from conduit_tasks.connectors import file_settle
 from conduit_tasks.connectors.base import Limit, Position, Slice
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file import settle as file_settle
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import READ_SCHEMA, to_records
@@ -310,7 +310,8 @@ def test_a_path_that_is_not_there_is_an_error_and_a_file_that_went_is_not(home: 
 
 
 def test_a_record_without_end_is_an_error_instead_of_memory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from conduit_tasks.connectors import file_open, file_plan
+    from conduit_tasks.connectors.file import on_disk as file_open
+    from conduit_tasks.connectors.file import plan as file_plan
 
     monkeypatch.setattr(file_open, "MAX_RECORD", 1 << 20)
     monkeypatch.setattr(file_plan, "CHUNK", 1 << 18)
@@ -344,7 +345,8 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
 def test_large_files_pass_in_batches_whatever_falls_on_their_borders(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from conduit_tasks.connectors import file_plan, file_read
+    from conduit_tasks.connectors.file import plan as file_plan
+    from conduit_tasks.connectors.file import read as file_read
 
     # Given chunks of a few bytes, so that every border is tried
     rows = [{"n": str(n), "t": 'a "b"\n' * (n % 3)} for n in range(300)]

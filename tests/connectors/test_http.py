@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from conduit_tasks.connectors.base import Outcome
-from conduit_tasks.connectors.http import HttpDestination
-from conduit_tasks.connectors.link_local import forbidden
+from conduit_tasks.connectors.http.connector import HttpDestination
+from conduit_tasks.connectors.http.link_local import forbidden
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Unavailable
 from conduit_tasks.pipeline.topology import Delivery

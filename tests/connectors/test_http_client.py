@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from conduit_tasks.connectors.http_client import BODY_KEPT, HEAD_LIMIT, Answer, Client
+from conduit_tasks.connectors.http.client import BODY_KEPT, HEAD_LIMIT, Answer, Client
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 REQUEST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"

@@ -16,7 +16,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from conduit_tasks.connectors.base import Outcome
-from conduit_tasks.connectors.http import HttpDestination
+from conduit_tasks.connectors.http.connector import HttpDestination
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.gateway.parse import parse
 from conduit_tasks.pipes.base import INDEX

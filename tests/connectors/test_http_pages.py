@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from conduit_tasks.connectors import http_source
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.http import HttpSource
+from conduit_tasks.connectors.http import source as http_source
+from conduit_tasks.connectors.http.connector import HttpSource
 from conduit_tasks.errors import SourceError
 from tests.connectors.test_http_source import drain, numbers
 from tests.processors.answering import Asked, Reply, Server, answering

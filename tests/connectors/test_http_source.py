@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.http import HttpSource
+from conduit_tasks.connectors.http.connector import HttpSource
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records

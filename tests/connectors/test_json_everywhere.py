@@ -18,20 +18,20 @@ from hypothesis import strategies as st
 from conduit_tasks.connectors.arrow_rows import batch_of as rows_as_records
 from conduit_tasks.connectors.arrow_rows import table_of
 from conduit_tasks.connectors.base import Limit, Rows
-from conduit_tasks.connectors.file import FileSource
-from conduit_tasks.connectors.file_lines import lines
-from conduit_tasks.connectors.http import HttpDestination
-from conduit_tasks.connectors.http_source import HttpSource, _Page
-from conduit_tasks.connectors.kafka_message import Messages
+from conduit_tasks.connectors.file.connector import FileSource
+from conduit_tasks.connectors.file.lines import lines
+from conduit_tasks.connectors.http.connector import HttpDestination
+from conduit_tasks.connectors.http.source import HttpSource, _Page
+from conduit_tasks.connectors.kafka.message import Messages
 from conduit_tasks.connectors.log import LogDestination
-from conduit_tasks.connectors.postgres_cells import cell as postgres_cell
-from conduit_tasks.connectors.postgres_cells import copy_line
-from conduit_tasks.connectors.postgres_values import json_row
-from conduit_tasks.connectors.redis import RedisSource
-from conduit_tasks.connectors.redis_destination import RedisDestination
-from conduit_tasks.connectors.sql_columns import cell as sql_cell
-from conduit_tasks.connectors.sqs_destination import _opencdc as sqs_body
-from conduit_tasks.connectors.sqs_message import batch_of as messages_as_records
+from conduit_tasks.connectors.postgres.cells import cell as postgres_cell
+from conduit_tasks.connectors.postgres.cells import copy_line
+from conduit_tasks.connectors.postgres.values import json_row
+from conduit_tasks.connectors.redis.connector import RedisSource
+from conduit_tasks.connectors.redis.destination import RedisDestination
+from conduit_tasks.connectors.sql.columns import cell as sql_cell
+from conduit_tasks.connectors.sqs.destination import _opencdc as sqs_body
+from conduit_tasks.connectors.sqs.message import batch_of as messages_as_records
 from conduit_tasks.dead_letters.store import letters_table
 from conduit_tasks.errors import Refused
 from conduit_tasks.gateway.attributes import BadEvent

@@ -13,7 +13,7 @@ import pytest
 
 from conduit_tasks.broker.connection import connect
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.kafka_source import KafkaSource
+from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import Settings
 from tests.conftest import RedisServer
@@ -22,7 +22,7 @@ from tests.connectors.kafka import Kafka, after
 INSTALLATION = """
 import json, sys
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.kafka_source import KafkaSource
+from conduit_tasks.connectors.kafka.source import KafkaSource
 
 source = KafkaSource(json.loads(sys.argv[1]))
 source.pipeline, source.connector = "p", "in"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from conduit_tasks.connectors.base import RowNumbers, Rows
-from conduit_tasks.connectors.kafka_destination import KafkaDestination
+from conduit_tasks.connectors.kafka.destination import KafkaDestination
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.work import Report
 from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.kafka_group import Group
-from conduit_tasks.connectors.kafka_source import KafkaSource
+from conduit_tasks.connectors.kafka.group import Group
+from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.settings import Settings
 from conduit_tasks.spark.datasources import SliceReader, SliceStream

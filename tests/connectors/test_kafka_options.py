@@ -13,10 +13,10 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from conduit_tasks.connectors import kafka_client
-from conduit_tasks.connectors.kafka_destination import KafkaDestination
-from conduit_tasks.connectors.kafka_options import ALIASES, CHOSEN, OURS, PASSED_ON
-from conduit_tasks.connectors.kafka_source import KafkaSource
+from conduit_tasks.connectors.kafka import client as kafka_client
+from conduit_tasks.connectors.kafka.destination import KafkaDestination
+from conduit_tasks.connectors.kafka.options import ALIASES, CHOSEN, OURS, PASSED_ON
+from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.load import load_file
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.kafka_destination import KafkaDestination
-from conduit_tasks.connectors.kafka_source import KafkaSource
+from conduit_tasks.connectors.kafka.destination import KafkaDestination
+from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.settings import forget

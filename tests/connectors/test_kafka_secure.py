@@ -8,7 +8,7 @@ import pytest
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.kafka_destination import KafkaDestination
+from conduit_tasks.connectors.kafka.destination import KafkaDestination
 from conduit_tasks.errors import ConfigError, Unavailable
 from tests.connectors.kafka import Kafka, everything
 from tests.connectors.test_kafka_destination import numbered, record, rows

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conduit_tasks.connectors.kafka_group import Part
-from conduit_tasks.connectors.kafka_share import WHOLE, Share
+from conduit_tasks.connectors.kafka.group import Part
+from conduit_tasks.connectors.kafka.share import WHOLE, Share
 
 
 def member(name: str) -> Share:

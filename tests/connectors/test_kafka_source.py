@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.kafka_source import SLICE, shared_out
+from conduit_tasks.connectors.kafka.source import SLICE, shared_out
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 from tests.connectors.kafka import Kafka, after, everything, records
 

@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from conduit_tasks.connectors import http_guard, http_oauth2
-from conduit_tasks.connectors.http_client import Client
-from conduit_tasks.connectors.link_local import forbidden
+from conduit_tasks.connectors.http import guard as http_guard
+from conduit_tasks.connectors.http import oauth2 as http_oauth2
+from conduit_tasks.connectors.http.client import Client
+from conduit_tasks.connectors.http.link_local import forbidden
 from conduit_tasks.errors import ConduitError, SourceError, Unavailable
 from conduit_tasks.processors.schema_registry import open_registry
 from tests.processors.answering import answering

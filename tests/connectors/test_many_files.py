@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.micro_batch import row_batches
 from conduit_tasks.micro_batch.row_batches import numbered
 from conduit_tasks.micro_batch.rows import RowPass

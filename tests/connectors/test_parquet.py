@@ -20,8 +20,8 @@ import pytest
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Rows, Slice
-from conduit_tasks.connectors.file import FileDestination, FileSource
-from conduit_tasks.connectors.parquet_folder import ParquetFolder
+from conduit_tasks.connectors.file.connector import FileDestination, FileSource
+from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
 from conduit_tasks.errors import ConfigError, Refused, SourceError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch, to_records
@@ -320,7 +320,7 @@ def test_options_that_do_not_go_together_are_named(settings: dict[str, str], sai
 
 KILLED = """
 import os, signal, sys
-from conduit_tasks.connectors import parquet_folder
+from conduit_tasks.connectors.file import parquet_folder
 from conduit_tasks.spool import durable
 from tests.connectors.test_parquet import destination, rows
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conduit_tasks.connectors.postgres_apply import Apply
+from conduit_tasks.connectors.postgres.apply import Apply
 from conduit_tasks.errors import ConfigError, Fenced, Refused
 from conduit_tasks.record.record import Record
 from tests.connectors.postgres_database import Database

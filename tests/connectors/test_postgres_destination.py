@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conduit_tasks.connectors.base import RowNumbers, Rows
-from conduit_tasks.connectors.postgres import PostgresDestination
+from conduit_tasks.connectors.postgres.connector import PostgresDestination
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.pipeline.topology import Delivery

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from conduit_tasks.connectors import postgres_slot
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
-from conduit_tasks.connectors.postgres import PostgresSource
+from conduit_tasks.connectors.postgres import slot as postgres_slot
+from conduit_tasks.connectors.postgres.connector import PostgresSource
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 from tests.connectors.postgres import PostgresServer
 from tests.connectors.postgres_database import Database

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.base import BatchDestination, Limit
-from conduit_tasks.connectors.postgres import PostgresDestination, PostgresSource
-from conduit_tasks.connectors.sql import SqlDestination
-from conduit_tasks.connectors.sql_source import SqlSource
+from conduit_tasks.connectors.postgres.connector import PostgresDestination, PostgresSource
+from conduit_tasks.connectors.sql.connector import SqlDestination
+from conduit_tasks.connectors.sql.source import SqlSource
 from conduit_tasks.errors import SourceError, Unavailable
 from conduit_tasks.processors.enrich import Enrich
 from conduit_tasks.record.record import Record

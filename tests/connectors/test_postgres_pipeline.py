@@ -12,11 +12,11 @@ import psycopg2
 import pytest
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.postgres import PostgresDestination
-from conduit_tasks.connectors.postgres_apply import Apply
-from conduit_tasks.connectors.postgres_client import lsn_number
-from conduit_tasks.connectors.postgres_read import Chunk
-from conduit_tasks.connectors.postgres_slot import Slot
+from conduit_tasks.connectors.postgres.apply import Apply
+from conduit_tasks.connectors.postgres.client import lsn_number
+from conduit_tasks.connectors.postgres.connector import PostgresDestination
+from conduit_tasks.connectors.postgres.read import Chunk
+from conduit_tasks.connectors.postgres.slot import Slot
 from conduit_tasks.connectors.registry import ack_on
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.errors import ConduitError

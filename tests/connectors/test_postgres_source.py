@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.postgres_client import lsn_number
+from conduit_tasks.connectors.postgres.client import lsn_number
 from tests.connectors.postgres_database import Database
 from tests.connectors.postgres_reading import drain, source, step
 
@@ -229,7 +229,7 @@ def test_a_snapshot_alone_makes_no_slot_and_ends(db: Database) -> None:
 
 
 def test_log_without_changes_of_ours_is_let_go(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conduit_tasks.connectors.postgres._BEHIND", 100_000)
+    monkeypatch.setattr("conduit_tasks.connectors.postgres.connector._BEHIND", 100_000)
     db.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (v text)")
     made = source(db)
     _, position = drain(made, {})

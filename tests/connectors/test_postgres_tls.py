@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.postgres import PostgresSource
-from conduit_tasks.connectors.postgres_destination import PostgresDestination
+from conduit_tasks.connectors.postgres.connector import PostgresSource
+from conduit_tasks.connectors.postgres.destination import PostgresDestination
 from conduit_tasks.errors import SourceError, Unavailable
 from tests.connectors.postgres_database import Database
 from tests.connectors.test_delta import rows

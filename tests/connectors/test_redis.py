@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import redis
 
-from conduit_tasks.connectors import redis as module
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
-from conduit_tasks.connectors.file_destination import FileDestination
-from conduit_tasks.connectors.redis import RedisSource
+from conduit_tasks.connectors.file.destination import FileDestination
+from conduit_tasks.connectors.redis import connector as module
+from conduit_tasks.connectors.redis.connector import RedisSource
 from conduit_tasks.errors import ConfigError, SourceError, SpoolError, Unavailable
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records

@@ -7,7 +7,7 @@ import json
 import pytest
 import redis
 
-from conduit_tasks.connectors.redis import RedisDestination
+from conduit_tasks.connectors.redis.connector import RedisDestination
 from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
 from conduit_tasks.record.record import Record
 from tests.conftest import RedisServer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from conduit_tasks.connectors.redis import RedisDestination, RedisSource
+from conduit_tasks.connectors.redis.connector import RedisDestination, RedisSource
 from conduit_tasks.errors import ConduitError
 from tests.conftest import RedisServer
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline

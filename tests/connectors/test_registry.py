@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.connectors import registry
-from conduit_tasks.connectors.file import FileDestination, FileSource
+from conduit_tasks.connectors.file.connector import FileDestination, FileSource
 from conduit_tasks.connectors.log import LogDestination
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from conduit_tasks.connectors import s3_read
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Rows, Slice
-from conduit_tasks.connectors.s3 import S3Destination, S3Source
-from conduit_tasks.connectors.s3_read import S3Object, unpacked
+from conduit_tasks.connectors.s3 import read as s3_read
+from conduit_tasks.connectors.s3.connector import S3Destination, S3Source
+from conduit_tasks.connectors.s3.read import S3Object, unpacked
 from conduit_tasks.errors import ConfigError, Fenced, Missing, SourceError, Unavailable
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.record.record import Origin, Record
@@ -135,7 +135,7 @@ def test_packed_data_is_bounded_and_must_be_whole() -> None:
 
 MEASURE = """
 import re, zlib
-from conduit_tasks.connectors.s3_read import S3Object, unpacked
+from conduit_tasks.connectors.s3.read import S3Object, unpacked
 peak = lambda: int(re.search("VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
 packer = zlib.compressobj(wbits=31)
 packed = b"".join([packer.compress(bytes(1 << 20)) for _ in range(256)]) + packer.flush()

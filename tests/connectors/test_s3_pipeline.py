@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.s3 import S3Destination
+from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from conduit_tasks.connectors.base import Rows
-from conduit_tasks.connectors.sql import SqlDestination
+from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Refused, Unavailable
 from conduit_tasks.pipeline.topology import Delivery

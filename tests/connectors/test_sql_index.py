@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from conduit_tasks.connectors.base import RowNumbers, Rows
-from conduit_tasks.connectors.sql import SqlDestination
+from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.errors import Fenced, Refused
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch

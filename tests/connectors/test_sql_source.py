@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from conduit_tasks.connectors import sql_source
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Slice
-from conduit_tasks.connectors.postgres import PostgresSource
-from conduit_tasks.connectors.sql import SqlSource
+from conduit_tasks.connectors.postgres.connector import PostgresSource
+from conduit_tasks.connectors.sql import source as sql_source
+from conduit_tasks.connectors.sql.connector import SqlSource
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.acceptance import accept
-from conduit_tasks.connectors.acceptance_source import InMemory
+from conduit_tasks.connectors.acceptance.source import InMemory
 from conduit_tasks.connectors.base import Limit, Outcome, Slice
-from conduit_tasks.connectors.sqs import SqsSource
-from conduit_tasks.connectors.sqs_destination import SqsDestination
+from conduit_tasks.connectors.sqs.connector import SqsSource
+from conduit_tasks.connectors.sqs.destination import SqsDestination
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records

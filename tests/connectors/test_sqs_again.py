@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.connectors.file import FileDestination
-from conduit_tasks.connectors.sqs import SqsSource
-from conduit_tasks.connectors.sqs_hidden import Hidden
+from conduit_tasks.connectors.file.connector import FileDestination
+from conduit_tasks.connectors.sqs.connector import SqsSource
+from conduit_tasks.connectors.sqs.hidden import Hidden
 from conduit_tasks.errors import Unavailable
 from tests.connectors.moto_server import MotoServer
 from tests.connectors.test_sqs_pipeline import Queue, numbers

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from conduit_tasks.connectors import sqs_known
-from conduit_tasks.connectors.sqs import SqsSource
-from conduit_tasks.connectors.sqs_known import Known, packed
+from conduit_tasks.connectors.sqs import known as sqs_known
+from conduit_tasks.connectors.sqs.connector import SqsSource
+from conduit_tasks.connectors.sqs.known import Known, packed
 
 
 def test_what_came_is_known_and_what_did_not_is_new_once() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.sqs import SqsSource
+from conduit_tasks.connectors.sqs.connector import SqsSource
 from conduit_tasks.errors import AckFailed, Unavailable
 from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.connectors.sqs_destination import SqsDestination
+from conduit_tasks.connectors.sqs.destination import SqsDestination
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.record.record import Origin, Record
 

@@ -8,9 +8,9 @@ import pytest
 
 from conduit_tasks.connectors import aws
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.redis import RedisDestination, RedisSource
-from conduit_tasks.connectors.s3 import S3Destination
-from conduit_tasks.connectors.sqs import SqsSource
+from conduit_tasks.connectors.redis.connector import RedisDestination, RedisSource
+from conduit_tasks.connectors.s3.connector import S3Destination
+from conduit_tasks.connectors.sqs.connector import SqsSource
 from conduit_tasks.errors import SourceError, Unavailable
 from tests.conftest import RedisServer
 from tests.connectors.moto_server import MotoServer

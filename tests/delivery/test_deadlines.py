@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from conduit_tasks.connectors import batcher, http_client
+from conduit_tasks.connectors import batcher
 from conduit_tasks.connectors.base import DELIVERED, Outcome
+from conduit_tasks.connectors.http import client as http_client
 from conduit_tasks.delivery.attempts import CLOSING
 from conduit_tasks.delivery.deadlines import Deadlines
 from conduit_tasks.delivery.deliver import deliver

@@ -15,7 +15,7 @@ from conduit_tasks.broker.acks import MESSAGES
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import Described, Listener
-from conduit_tasks.connectors.file import FileDestination, FileSource
+from conduit_tasks.connectors.file.connector import FileDestination, FileSource
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.delivery.handlers import Handlers, StateChange
 from conduit_tasks.errors import ConfigError, PipelineStopped, SpoolError

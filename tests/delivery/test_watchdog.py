@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome, Rows
-from conduit_tasks.connectors.file_destination import FileDestination
+from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.delivery import watchdog
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.isolated import ChildDied, in_child

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
 from tests.faults.parts import Application, Receiver

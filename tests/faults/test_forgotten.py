@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.connectors.file import FileSource
-from conduit_tasks.connectors.file_destination import FileDestination
-from conduit_tasks.connectors.redis import RedisSource
+from conduit_tasks.connectors.file.connector import FileSource
+from conduit_tasks.connectors.file.destination import FileDestination
+from conduit_tasks.connectors.redis.connector import RedisSource
 from conduit_tasks.errors import ConduitError, StateLost
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened

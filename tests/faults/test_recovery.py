@@ -9,7 +9,7 @@ import pytest
 
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import AckFailed, ConduitError, ConfigError, PipelineStopped, SourceError, Unavailable
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.context import opened

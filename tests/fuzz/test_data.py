@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import ConduitError, RecordError
 from conduit_tasks.processors.avro import DecodeAvro, EncodeAvro
 from conduit_tasks.record import jsons

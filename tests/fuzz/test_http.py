@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conduit_tasks.connectors.http_client import BODY_KEPT, Answer, Client
-from conduit_tasks.connectors.http_outcome import outcome_of_answer, seconds_of
+from conduit_tasks.connectors.http.client import BODY_KEPT, Answer, Client
+from conduit_tasks.connectors.http.outcome import outcome_of_answer, seconds_of
 from tests.fuzz.hostile import BYTES, TEXT, damaged, ending, fuzzed, near
 
 REQUEST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"

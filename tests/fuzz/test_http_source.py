@@ -18,8 +18,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.http_oauth2 import PREFIX, ClientCredentials
-from conduit_tasks.connectors.http_source import HttpSource
+from conduit_tasks.connectors.http.oauth2 import PREFIX, ClientCredentials
+from conduit_tasks.connectors.http.source import HttpSource
 from conduit_tasks.errors import ConduitError, SourceError, Unavailable
 from conduit_tasks.processors import schema_registry
 from conduit_tasks.record.record import Origin

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conduit_tasks.connectors.postgres_pgoutput import Change, Decoder, Message, Relation, Truncate, truncated
+from conduit_tasks.connectors.postgres.pgoutput import Change, Decoder, Message, Relation, Truncate, truncated
 from conduit_tasks.errors import SourceError
 from tests.fuzz.hostile import BYTES, damaged, ending, fuzzed
 

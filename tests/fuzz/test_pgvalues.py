@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conduit_tasks.connectors.postgres_values import _ARRAYS, _PLAIN, json_row
+from conduit_tasks.connectors.postgres.values import _ARRAYS, _PLAIN, json_row
 from conduit_tasks.errors import SourceError
 from conduit_tasks.record import jsons
 from tests.fuzz.hostile import DEPTHS, TEXT, damaged, ending, fuzzed

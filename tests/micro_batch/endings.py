@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.file import FileDestination
+from conduit_tasks.connectors.file.connector import FileDestination
 from conduit_tasks.settings import forget
 from conduit_tasks.spool.spool import Spool
 

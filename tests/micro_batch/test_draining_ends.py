@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import Outdated, PipelineStopped, SourceError
 from conduit_tasks.micro_batch import at_work, draining
 from conduit_tasks.micro_batch.context import opened

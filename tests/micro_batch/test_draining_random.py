@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import ConduitError, PipelineStopped, SourceError, Unavailable
 from conduit_tasks.micro_batch import at_work, draining, pipeline_file
 from conduit_tasks.micro_batch.plan import plan_run

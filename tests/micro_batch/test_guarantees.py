@@ -13,7 +13,7 @@ import pytest
 
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.base import DELIVERED, Outcome, RecordDestination, Spec
-from conduit_tasks.connectors.sql import SqlDestination
+from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.micro_batch import deliver
 from conduit_tasks.pipes import PIPES, Message

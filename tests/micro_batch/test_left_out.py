@@ -12,9 +12,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from conduit_tasks.airflow import tasks
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors import file_open
 from conduit_tasks.connectors.base import Limit, Slice
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file import on_disk as file_open
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import ConfigError, InvariantBroken, PartLeftOut, SourceError, Unavailable
 from conduit_tasks.micro_batch import draining
 from conduit_tasks.micro_batch.context import opened

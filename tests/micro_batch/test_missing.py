@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from conduit_tasks.cli.main import app
-from conduit_tasks.connectors.file import FileSource
-from conduit_tasks.connectors.file_open import part_and_life, place_of
+from conduit_tasks.connectors.file.connector import FileSource
+from conduit_tasks.connectors.file.on_disk import part_and_life, place_of
 from conduit_tasks.errors import Missing, NotStopped
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run

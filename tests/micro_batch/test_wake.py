@@ -163,7 +163,7 @@ def test_a_redis_that_has_forgotten_something_wakes_its_pipeline(home: Path, wat
 
 
 def test_a_header_alone_and_an_unfinished_line_are_no_news(home: Path) -> None:
-    from conduit_tasks.connectors.file import FileSource
+    from conduit_tasks.connectors.file.connector import FileSource
 
     source = FileSource({"path": "*.csv", "format": "csv", "settle": "1h"})
     (home / "a.csv").write_text("x,y\n")

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from conduit_tasks.connectors import file_parquet
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file import parquet as file_parquet
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.record.parquet import FASTER, FIRST, batches_of, opened
 from tests.limits import batch_bytes
 

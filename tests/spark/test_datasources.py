@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from conduit_tasks.connectors.file import FileSource
+from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.connectors.generator import GeneratorSource
-from conduit_tasks.connectors.s3 import S3Source
+from conduit_tasks.connectors.s3.connector import S3Source
 from conduit_tasks.settings import settings
 from conduit_tasks.spark.datasources import SliceStream, as_settings, register
 from conduit_tasks.spark.plain import context

@@ -341,7 +341,7 @@ MUTANTS = [
     ),
     Mutant(
         "a forgotten fsync",
-        "connectors/file_destination.py",
+        "connectors/file/destination.py",
         {"size)\n            os.fsync(self._fd)\n": "size)\n"},
         "power",
         begin=85,
@@ -362,7 +362,7 @@ MUTANTS = [
     ),
     Mutant(
         "a forgotten cut",
-        "connectors/file_destination.py",
+        "connectors/file/destination.py",
         {"self._size = self._confirmed(path, size, state)": "self._confirmed(path, size, state); self._size = size"},
         "torn",
     ),

@@ -1,0 +1,174 @@
+"""Appends records to a Delta table, one commit per write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
+from conduit_tasks.connectors.delta.storage import check_storage, storage_options
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class DeltaDestination(BatchDestination):
+    """Stores the number of the last row in the commit of the rows, as `txn` of its own application id (Delta protocol,
+    "Transaction identifiers"): a repeated write is skipped, and only one of two writers commits (B8, O5).
+    """
+
+    effectively_once = True
+    keeps_index = True
+    forks = False
+    """The library's threads do not exist in a fork, and it refuses to go on."""
+
+    spec = Spec(
+        "delta",
+        "Appends records to a Delta table.",
+        (
+            Option("path", "the table: a folder, relative to home, or a URI (s3://…); created if it is not there"),
+            Option(
+                "rows",
+                "payload: the payload's fields are the columns; opencdc: the whole record in fixed columns",
+                default="payload",
+                choices=("payload", "opencdc"),
+            ),
+            Option("partition-by", "columns of a new table to partition it by, comma-separated"),
+            Option(
+                "schema",
+                "a field that the table has no column for: merge adds one, fixed refuses the record",
+                default="merge",
+                choices=("merge", "fixed"),
+            ),
+            Option("rows-per-commit", "rows appended at a time", default="500000"),
+            Option("storage.*", "an option of the object store, such as storage.AWS_REGION", secret=True),
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        check_storage(self.settings)
+        if not self.settings.get("path", "").strip():
+            raise ConfigError("delta: option 'path' is missing: the table")
+        self.chunk = options.integer(self.settings, "rows-per-commit", least=1)  # type: ignore[misc]  # its own
+        self._by = options.words(self.settings, "partition-by")
+        self._table: Any = None
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        from conduit_tasks.connectors.delta.connector import table_uri
+        from conduit_tasks.connectors.delta.log import library
+
+        self._uri, self._options = table_uri(self.settings["path"]), storage_options(self.settings) or None
+        deltalake = library()
+        try:
+            self._table = self._loaded()
+        except deltalake.exceptions.TableNotFoundError:
+            self._table = None
+        except (OSError, deltalake.exceptions.DeltaError) as error:
+            raise self._unavailable(error) from None
+
+    def _loaded(self) -> Any:
+        from conduit_tasks.connectors.delta.log import library
+
+        return library().DeltaTable(self._uri, storage_options=self._options)
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        """Makes one commit. Raises Refused, Unavailable."""
+        from conduit_tasks.connectors.arrow_rows import written_rows
+
+        table = written_rows(rows, self.settings["rows"])
+        transactions = []
+        if self._table is None:
+            self._create(self._fitting(table))
+        if rows.numbers is not None:
+            had, transaction = self._advance(rows.numbers)
+            table = table.slice(had)
+            if not table.num_rows:
+                return None
+            transactions.append(transaction)
+        self._commit(self._fitting(table), transactions)
+        return None
+
+    def _advance(self, numbers: RowNumbers) -> tuple[int, Any]:
+        """Returns the number of rows that the table has already, and the transaction that records the others."""
+        from conduit_tasks.connectors.delta.log import library
+
+        application = f"conduit/{numbers.pipeline}/{numbers.destination}/{numbers.epoch}"
+        had, last = numbers.received(self._table.transaction_version(application) or 0)
+        return had, library().Transaction(application, last)
+
+    def _fitting(self, table: pa.Table) -> pa.Table:
+        """Returns the rows in the table's own types. New columns without any value have no type, and are left out."""
+        import pyarrow as pa
+
+        known = {} if self._table is None else {f.name: f.type for f in pa.schema(self._table.schema().to_arrow())}
+        columns: dict[str, Any] = {}
+        names = {name.casefold(): name for name in known}
+        for name in table.column_names:
+            column = table.column(name)
+            if not pa.types.is_null(column.type) and (same := names.setdefault(name.casefold(), name)) != name:
+                raise Refused(
+                    f"fields '{same}' and '{name}' differ in case only, which columns of a Delta table cannot"
+                )
+            if name in known:
+                try:
+                    column = column.cast(known[name])
+                except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                    raise Refused(f"field '{name}' is no {known[name]}, as the column is: {error}") from None
+            elif pa.types.is_null(column.type):
+                continue
+            elif self._table is not None and self.settings["schema"] == "fixed":
+                raise Refused(f"the table has no column '{name}'; add it, or write 'schema: merge'")
+            columns[name] = column
+        if not columns:
+            raise Refused("no field of the payload has a value")
+        return pa.table(columns)
+
+    def _create(self, table: pa.Table) -> None:
+        """Creates the table with these columns and no row, or loads the one that another writer created meanwhile. In
+        either case the number of its last row is read before any is added, so that two writers that both found no
+        table do not both write the same rows."""
+        from conduit_tasks.connectors.delta.log import library
+
+        deltalake = library()
+        self.still_ours()
+        try:
+            with suppress(deltalake.exceptions.CommitFailedError):  # created at the same moment
+                deltalake.write_deltalake(
+                    self._uri, table.slice(0, 0), mode="ignore", partition_by=self._by, storage_options=self._options
+                )
+            self._table = self._loaded()
+        except (OSError, deltalake.exceptions.DeltaError) as error:
+            raise self._unavailable(error) from None
+
+    def _commit(self, table: pa.Table, transactions: list[Any]) -> None:
+        from conduit_tasks.connectors.delta.log import library
+
+        deltalake = library()
+        # Invariant 4: a worker that lost the lease meanwhile does not commit (the txn covers what this check cannot).
+        self.still_ours()
+        try:
+            deltalake.write_deltalake(
+                self._table,
+                table,
+                mode="append",
+                schema_mode="merge",
+                commit_properties=deltalake.CommitProperties(app_transactions=transactions or None),
+            )
+        except deltalake.exceptions.SchemaMismatchError as error:
+            raise Refused(f"the rows do not fit the table: {error}") from None
+        except (OSError, deltalake.exceptions.DeltaError) as error:
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        said = " ".join(str(error).split())
+        for name, value in (self._options or {}).items():
+            if len(value) > 3 and "REGION" not in name.upper():
+                said = said.replace(value, "…")
+        return Unavailable(f"delta: {self._uri} cannot be written: {said}")
+
+    def close(self) -> None:
+        self._table = None

@@ -1,0 +1,172 @@
+"""Receiver of a monotonic pipe (SEMANTICS O5) that keeps its index in Kafka: effectively-once (B8).
+
+A chunk and the number of its last row are one transaction. The number is kept as a committed offset: of partition 0 of
+the index topic, by a group named for pipeline, destination and epoch. The transactional id is the destination's own:
+the producer that initialises it last fences all earlier ones (invariant 4), and their open transactions are aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from conduit_tasks.connectors.base import RowNumbers
+from conduit_tasks.connectors.kafka import client
+from conduit_tasks.errors import ConfigError, Unavailable
+
+GRACE = 2.0
+"""Seconds after a timeout in which librdkafka may still report it itself."""
+TRANSACTION_MS = 60_000
+"""Milliseconds after which the brokers abort an abandoned transaction, if no later producer does."""
+
+
+class Transactions:
+    """Transactions of one destination. Raises Unavailable, Fenced (the lease was lost), ConfigError."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        numbers: RowNumbers,
+        connect: Callable[[Mapping[str, Any]], Any],
+        *,
+        timeout: float,
+        delivery: float,
+        still_ours: Callable[[], None],
+    ) -> None:
+        self._settings, self._timeout = settings, timeout
+        self._topic = settings["index-topic"]
+        self._name = client.transactional_id(numbers.pipeline, numbers.destination)
+        self._groups: dict[int, Any] = {}
+        self._current: dict[int, int] = {}
+        still_ours()
+        longest = max(TRANSACTION_MS, int(delivery * 1000))
+        self.producer = connect({"transactional.id": self._name, "transaction.timeout.ms": longest})
+        self._within("beginning transactions", self.producer.init_transactions, timeout)
+        # Invariant 4: earlier producers cannot write any more. A later one must not be disturbed by us.
+        still_ours()
+        self._make_topic()
+
+    @contextmanager
+    def of(self, numbers: RowNumbers) -> Iterator[int]:
+        """Opens a transaction for these rows, and yields the number of them, from the first, that were written before.
+        Commits at the end of the block, and aborts if the block raises. If all rows were written before, there is no
+        transaction."""
+        epoch = numbers.epoch
+        known, last = numbers.received(self._written(epoch))
+        if known == len(numbers.numbers):
+            yield known
+            return
+        with client.reaching("beginning a transaction"):
+            self.producer.begin_transaction()
+        try:
+            yield known
+        except BaseException:
+            self._abort()
+            raise
+        self._commit(epoch, last)
+
+    def close(self) -> None:
+        """Leaves nothing open."""
+        for group in self._groups.values():
+            group.close()
+        self._groups.clear()
+
+    def _commit(self, epoch: int, number: int) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        place, what = [TopicPartition(self._topic, 0, number)], "committing a transaction"
+        group = self._group(epoch).consumer_group_metadata()
+
+        def commit() -> None:
+            try:
+                self.producer.send_offsets_to_transaction(place, group, self._timeout)
+                self.producer.commit_transaction(self._timeout)
+            except KafkaException as error:
+                if client.error_of(error).txn_requires_abort():
+                    self._abort()
+                raise
+
+        # Each of the three calls (offsets, commit, abort) may take its whole timeout.
+        self._within(what, commit, times=3)
+        self._current[epoch] = number
+
+    def _within(self, what: str, call: Callable[..., None], *arguments: Any, times: int = 1) -> None:
+        """Calls librdkafka within a time limit of our own. Its timeout does not hold if the group's coordinator goes
+        away during the call: it then waits for a minute, or for ever (librdkafka 5456). An abandoned call changes
+        nothing any more: the next producer with this transactional id fences it. Raises Unavailable, ConfigError."""
+        answers: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                call(*arguments)
+            except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
+                answers.put(error)
+            else:
+                answers.put(None)
+
+        Thread(target=run, name="kafka transaction", daemon=True).start()
+        try:
+            error = answers.get(timeout=times * self._timeout + GRACE)
+        except Empty:
+            raise Unavailable(f"kafka: {what}: no answer within {times * self._timeout:g} s") from None
+        if error is not None:
+            with client.reaching(what):
+                raise error
+
+    def _abort(self) -> None:
+        """Aborts the transaction, so that no reader waits for it. If the brokers do not get the abort, the next
+        producer aborts it."""
+        from confluent_kafka import KafkaException
+
+        with suppress(KafkaException):
+            self.producer.abort_transaction(self._timeout)
+
+    def _written(self, epoch: int) -> int:
+        """Returns the number of the last row that is written."""
+        if epoch not in self._current:
+            from confluent_kafka import TopicPartition
+
+            with client.reaching("reading the index"):
+                (place,) = self._group(epoch).committed([TopicPartition(self._topic, 0)], timeout=self._timeout)
+                if place.error is not None:
+                    raise Unavailable(f"kafka: reading the index: {place.error.str()}")
+            self._current[epoch] = max(0, place.offset)
+        return self._current[epoch]
+
+    def _group(self, epoch: int) -> Any:
+        if epoch not in self._groups:
+            kafka = client.library()
+            config = {
+                **client.configuration(self._settings),
+                "group.id": f"{self._name}.{epoch}",
+                "enable.auto.commit": False,
+                # Answers only when the pending offsets of an earlier transaction are decided.
+                "isolation.level": "read_committed",
+            }
+            self._groups[epoch] = client.made(lambda: kafka.Consumer(config))
+        return self._groups[epoch]
+
+    def _make_topic(self) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        with client.reaching("looking for the index topic"):
+            topics = self.producer.list_topics(timeout=self._timeout).topics
+            if self._topic in topics:
+                return
+            admin = AdminClient(client.configuration(self._settings))
+            try:
+                for made in admin.create_topics([NewTopic(self._topic, 1)]).values():
+                    made.result(self._timeout)
+            except KafkaException as error:
+                code = client.error_of(error).code()
+                if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+                    raise ConfigError(
+                        f"kafka: the topic {self._topic} is not there and we may not make it; create it with one "
+                        "partition, or name another one (index-topic)"
+                    ) from None
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise

@@ -1,0 +1,1 @@
+"""PostgreSQL: tables and their changes, by logical replication."""

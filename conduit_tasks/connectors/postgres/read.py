@@ -1,0 +1,161 @@
+"""Rows of tables and changes of a slot as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from conduit_tasks.connectors.base import Slice
+from conduit_tasks.connectors.postgres.client import lsn_number, lsn_text
+from conduit_tasks.connectors.postgres.pgoutput import Begin, Change, Commit, Decoder, Relation, Truncate
+from conduit_tasks.connectors.postgres.slot import Slot
+from conduit_tasks.connectors.postgres.tables import collection, described, rows_after
+from conduit_tasks.connectors.postgres.values import json_row
+from conduit_tasks.errors import ConfigError, SourceError
+from conduit_tasks.record.record import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS, BATCH_BYTES = 5_000, 16 << 20
+"""Limits of a batch: its largest number of rows, and the bytes at which it is given."""
+
+TRUNCATED = "postgres.truncate"
+"""Metadata of a delete that takes every row of its table."""
+UNCHANGED = "postgres.unchanged"
+"""Metadata: fields that are missing in an update, because they are large and did not change (TOAST),
+comma-separated."""
+
+Sized = tuple[Record, int]
+"""A record and its approximate size in bytes."""
+
+
+def batches(records: Iterator[Sized]) -> Iterator[pa.RecordBatch]:
+    """Yields READ_SCHEMA batches of bounded size."""
+    import pyarrow as pa
+
+    from conduit_tasks.record.schema import READ_SCHEMA, read_columns
+
+    group: list[Record] = []
+    size = 0
+    for record, bytes_ in records:
+        group.append(record)
+        size += bytes_
+        if len(group) == BATCH_ROWS or size >= BATCH_BYTES:
+            yield pa.RecordBatch.from_arrays(read_columns(group), schema=READ_SCHEMA)
+            group, size = [], 0
+    if group:
+        yield pa.RecordBatch.from_arrays(read_columns(group), schema=READ_SCHEMA)
+
+
+class Chunk:
+    """Rows of the first table that a token still has to read, within the limits of the slice. After reading, `end` is
+    the token that follows."""
+
+    def __init__(self, slice: Slice) -> None:
+        self._token, self._hint = slice.start, slice.hint
+        self.end: Any = None
+
+    def read(self, connection: Any) -> Iterator[Sized]:
+        name, *others = self._token["snapshot"]
+        table = described(connection, name)
+        if not table.key:
+            raise ConfigError(
+                f"postgres: {name} has no primary key to read it by; add one, or leave it out of 'tables' "
+                "(snapshotMode: never reads changes only)"
+            )
+        most, room = self._hint["records"], self._hint["bytes"]
+        names, count, after = list(table.columns), 0, self._token.get("after")
+        metadata = {"opencdc.collection": table.collection}
+        whole = True
+        for row in rows_after(connection, table, after, most):
+            texts = dict(zip(names, row, strict=True))
+            values = json_row(texts, table.columns)
+            after = [texts[column] for column in table.key]
+            position = f"snapshot/{name}/".encode() + orjson.dumps(after)
+            size = sum(len(text) for text in row if text is not None)
+            yield Record(position, "snapshot", dict(metadata), {c: values[c] for c in table.key}, None, values), size
+            count += 1
+            if room is not None and (room := room - size) <= 0:
+                whole = False
+                break
+        self.end = {k: v for k, v in self._token.items() if k not in ("snapshot", "after")}
+        if not whole or count == most:
+            self.end.update(snapshot=[name, *others], after=after)
+        elif others:
+            self.end["snapshot"] = others
+
+
+def changes(connection: Any, slot: Slot, slice: Slice) -> Iterator[Sized]:
+    """Yields exactly the changes of a slice. Raises SourceError if they are not those that `plan` saw."""
+    if slice.hint is None:
+        return
+    start, end = lsn_number(slice.start["lsn"]), lsn_number(slice.end["lsn"])
+    had, last = slice.start["skip"], slice.end["skip"]
+    decoder, keys = Decoder(), _Keys(connection)
+    begin, n, count = Begin(0, 0, 0), 0, 0
+    for (data,) in slot.peek(connection, "data", slice.hint["upto"]):
+        message = decoder.decode(bytes(data))
+        if isinstance(message, Begin):
+            begin, n = message, 0
+        elif isinstance(message, Commit):
+            had = 0 if message.lsn >= start else had
+        elif isinstance(message, Change | Truncate) and begin.lsn >= start:
+            n += 1
+            if n > had and (begin.lsn < end or n <= last):
+                for record in _records(message, begin, n, keys):
+                    count += 1
+                    yield record, len(data)
+    if count != slice.records:
+        raise SourceError(
+            f"postgres: replication slot {slot.name} gave {count} changes from {slice.start['lsn']} to "
+            f"{slice.end['lsn']}, where it had {slice.records} before: it was made anew or read by something else. "
+            "Begin again under a new connector id, which takes a snapshot first"
+        )
+
+
+class _Keys:
+    """Key of each table: its replica identity, or its primary key if the identity is all columns."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._known: dict[Relation, tuple[str, ...]] = {}
+
+    def of(self, relation: Relation) -> tuple[str, ...]:
+        if relation not in self._known:
+            key = tuple(c.name for c in relation.columns if c.key)
+            if relation.identity == "f":
+                key = self._primary(relation)
+            self._known[relation] = key
+        return self._known[relation]
+
+    def _primary(self, relation: Relation) -> tuple[str, ...]:
+        try:
+            key = described(self._connection, f"{relation.schema}.{relation.name}").key
+        except ConfigError:
+            # The table was dropped or renamed since.
+            return ()
+        return key if set(key) <= {c.name for c in relation.columns} else ()
+
+
+def _records(message: Change | Truncate, begin: Begin, n: int, keys: _Keys) -> Iterator[Record]:
+    position = f"{lsn_text(begin.lsn)}/{n}"
+    created = {"opencdc.createdAt": str(begin.committed * 1000)}
+    if isinstance(message, Truncate):
+        for number, relation in enumerate(message.relations):
+            metadata = {**created, "opencdc.collection": collection(relation.schema, relation.name), TRUNCATED: "true"}
+            yield Record(f"{position}.{number}".encode(), "delete", metadata)
+        return
+    relation = message.relation
+    oids = {column.name: column.oid for column in relation.columns}
+    metadata = {**created, "opencdc.collection": collection(relation.schema, relation.name)}
+    if message.unchanged:
+        metadata[UNCHANGED] = ",".join(message.unchanged)
+    before = None if message.old is None else json_row(message.old, oids)
+    after = None if message.new is None else json_row(message.new, oids)
+    row = after if after is not None else before
+    key = {name: (row or {}).get(name) for name in keys.of(relation)} or None
+    operation = {"insert": "create", "update": "update", "delete": "delete"}[message.kind]
+    yield Record(position.encode(), operation, metadata, key, before, after)

@@ -1,0 +1,344 @@
+"""`redis`: streams, read through a consumer group and appended to (docs/connectors/redis.md).
+
+This module is light: the client is imported when there is something to ask.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.connectors import options
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.portion import Portion
+from conduit_tasks.connectors.redis.client import URL, asking, check_url, entries_as_pairs, opened
+from conduit_tasks.connectors.redis.destination import RedisDestination
+from conduit_tasks.errors import ConfigError, SourceError, SpoolError
+from conduit_tasks.record import jsons
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+PAGE = 1_000
+"""Entries asked for, or acked, at a time."""
+UNBOUNDED = 100_000
+"""Entries of one stream per micro-batch if the limit names no number of records."""
+Fields = list[tuple[bytes, bytes]]
+"""Fields in their order; a name may occur more than once."""
+Entry = tuple[bytes, Fields]
+
+
+class RedisSource(Source):
+    """A part, and a partition, is a stream. Token: {"last": the highest entry id that was staged, "receipts"}.
+
+    Entries that an earlier attempt of ours read and did not stage lie behind `last`, and are read again at once.
+    Entries that other consumers of the group hold are taken over after `min-idle`. An ack (XACK) covers the entries
+    that the receipts name, per micro-batch.
+    """
+
+    spec = Spec(
+        "redis",
+        "Reads streams through a consumer group; entries are acked when they are delivered.",
+        (
+            URL,
+            Option("streams", "names, comma-separated; each is a partition", required=True),
+            Option("group", "the consumer group; made where it is not there; default: conduit.PIPELINE.CONNECTOR"),
+            Option("start", "where a new group begins: 0, at the first entry; $, behind the last", default="0"),
+            Option("min-idle", "how long another consumer may hold an entry before it is taken over", default="5m"),
+            Option("data", "the field that holds the payload; default: all fields, as an object of strings (UTF-8)"),
+            Option("format", "of `data`: text, raw; json, an object", default="text", choices=("text", "json")),
+            Option("key", "the field whose value is the record's key"),
+            Option("delete", "delete entries from the stream once they are acked", default="false"),
+            Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
+        ),
+    )
+    read_again = False
+    settles = True
+    comes_again = 0.0  # an acked entry is never handed out again
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        check_url(self.settings)
+        self._streams = options.names(self.spec, self.settings, "streams")
+        if self.settings["start"] not in ("0", "$"):
+            raise ConfigError("redis: option 'start' is 0 or $")
+        self._idle = int(options.duration(self.settings, "min-idle") * 1000)
+        self._delete = options.boolean(self.settings, "delete")
+        self._client: Any = None
+        self._last = ""
+        self._ids: list[str] = []
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self.settings.get("group") or f"conduit.{self.pipeline}.{self.connector}"
+
+    @property
+    def _consumer(self) -> str:
+        return f"{self.pipeline}.{self.connector}"
+
+    @property
+    def _taker(self) -> str:
+        """Consumer that holds entries taken over from others. Among our own consumer's entries those up to `last` are
+        staged; an entry that is taken over may lie anywhere, so it is held under another name."""
+        return f"{self._consumer}.taken"
+
+    def owned(self) -> list[str]:
+        """Returns its consumer: entries that this holds are taken for those of an earlier attempt."""
+        from conduit_tasks.broker.connection import address
+
+        where = address(self.settings["url"])
+        return [f"the consumer {self._consumer} of {self.group}, stream {s} at {where}" for s in self._streams]
+
+    def plan(self, position: Position, limit: Limit) -> list[Slice]:
+        """Returns an open slice for each stream with entries that wait, with an equal share of the limit."""
+        with asking(SourceError, "cannot be asked what waits"):
+            waiting = [s for s in self._streams if self._waits(s, _last(position.get(s)))]
+        slices = []
+        for n, stream in enumerate(waiting):
+            room = UNBOUNDED if limit.records is None else (limit.records + len(waiting) - 1 - n) // len(waiting)
+            size = None if limit.bytes is None else max(1, limit.bytes // len(waiting))
+            if room:
+                slices.append(Slice(stream, stream, position.get(stream), None, hint=[room, size], open=True))
+        return slices
+
+    def _waits(self, stream: str, last: str) -> bool:
+        client = self._open()
+        self._group(stream)
+        mine = next(g for g in client.xinfo_groups(stream) if _text(g["name"]) == self.group)
+        # Asks for the entry itself: the stream also counts entries that were trimmed unread and never come.
+        if client.xrange(stream, f"({_id(mine['last-delivered-id'])}", "+", 1):
+            return True
+        if not mine["pending"]:
+            return False
+        ours = self._pending(stream, self._consumer, after=last)
+        return any(ours) or any(self._idle_elsewhere(stream))
+
+    def _idle_elsewhere(self, stream: str) -> Iterator[str]:
+        """Yields the ids of entries that another consumer has held for too long, or that a task of ours took over and
+        did not stage."""
+        staged: set[str] | None = None
+        for consumer in self._open().xinfo_consumers(stream, self.group):
+            name = _text(consumer["name"])
+            if name == self._consumer or not consumer["pending"]:
+                continue
+            for id in self._pending(stream, name, idle=self._idle):
+                if name == self._taker:
+                    staged = self._staged(stream) if staged is None else staged
+                    if id in staged:
+                        continue
+                yield id
+
+    def _pending(self, stream: str, consumer: str, *, after: str = "", idle: int | None = None) -> Iterator[str]:
+        """Yields the ids of the entries that a consumer holds behind `after`, in order."""
+        while True:
+            found = self._open().xpending_range(
+                stream, self.group, f"({after}" if after else "-", "+", PAGE, consumer, idle
+            )
+            for entry in found:
+                yield (after := _id(entry["message_id"]))
+            if len(found) < PAGE:
+                return
+
+    def _staged(self, stream: str) -> set[str]:
+        """Returns the ids of entries that are staged and may not be acked yet."""
+        found: set[str] = set()
+        for token in (position[stream] for position in self.unsettled if stream in position):
+            try:
+                found.update(json.loads(self.receipts.get(token["receipts"])))
+            except SpoolError:
+                # Receipts are collected after the ack; if they were lost, a second delivery is better than none.
+                continue
+        return found
+
+    def _group(self, stream: str) -> None:
+        from redis.exceptions import ResponseError
+
+        try:
+            self._open().xgroup_create(stream, self.group, id=self.settings["start"], mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        room, size = slice.hint
+        self._last, self._ids = _last(slice.start), []
+        used = 0
+        with asking(SourceError, f"cannot be read from {slice.part}"):
+            for entries, ours in self._entries(slice.part, self._last, room):
+                ids = [_id(id) for id, _ in entries]
+                self._ids += ids
+                if ours:
+                    self._last = ids[-1]
+                there = [(id, fields) for id, fields in entries if fields]
+                if gone := len(entries) - len(there):
+                    log.warning("redis: %d entries of %s were trimmed before they were read", gone, slice.part)
+                if there:
+                    yield self._batch(slice.part, there)
+                used += _size(there)
+                if size is not None and used >= size:
+                    break
+
+    def _entries(self, stream: str, last: str, room: int) -> Iterator[tuple[list[Entry], bool]]:
+        """Yields entries that others left idle, that an attempt of ours did not stage, and new ones; at most `room`
+        altogether. With each page, whether it was read under our own consumer's name."""
+        client = self._open()
+        idle = list(islice(self._idle_elsewhere(stream), room))
+        portion = Portion(PAGE)
+        while idle:
+            asked_for, idle = idle[: portion.size], idle[portion.size :]
+            if taken := self._take(stream, asked_for):
+                portion.came(len(taken), _size(taken))
+                room -= len(taken)
+                yield taken, False
+        after, new = last or "0", False
+        while room > 0:
+            asked = {stream: ">" if new else after}
+            found = client.xreadgroup(self.group, self._consumer, asked, count=min(portion.size, room))
+            entries = found[0][1] if found else []
+            if not entries:
+                if new:
+                    return
+                new = True
+            elif new and self._missed(stream, after, _id(entries[0][0])):
+                new = False
+            else:
+                portion.came(len(entries), _size(entries))
+                room -= len(entries)
+                after = _id(entries[-1][0])
+                yield entries, True
+
+    def _missed(self, stream: str, after: str, before: str) -> bool:
+        """Returns whether new entries were assigned to our consumer without reaching this task: the answer that held
+        them was lost and requested again, or a second task reads the slice. This page is then held by our consumer,
+        too, and is read again with them, in order."""
+        return bool(self._open().xpending_range(stream, self.group, f"({after}", f"({before}", 1, self._consumer))
+
+    def _take(self, stream: str, ids: list[str]) -> list[Entry]:
+        """Takes over those of these entries that are still idle; trimmed ones are returned without fields, so that they
+        are acked."""
+        client = self._open()
+        found = client.xclaim(stream, self.group, self._taker, self._idle, ids)
+        there = [(id, fields) for id, fields in found if id is not None]
+        if len(there) < len(found):
+            known = {_id(id) for id, _ in there}
+            there += [(id.encode(), []) for id in ids if id not in known and not client.xrange(stream, id, id, 1)]
+        return there
+
+    def reached(self, slice: Slice) -> Token:
+        return {"last": self._last, "receipts": self.receipts.put(json.dumps(self._ids).encode())}
+
+    def ack(self, position: Position) -> None:
+        """Acks the entries that the receipts name; a second call changes nothing."""
+        with asking(SourceError, "cannot be acked to"):
+            client = self._open()
+            for stream, token in position.items():
+                ids = json.loads(self.receipts.get(token["receipts"]))
+                for first in range(0, len(ids), PAGE):
+                    client.xack(stream, self.group, *ids[first : first + PAGE])
+                    if self._delete:
+                        client.xdel(stream, *ids[first : first + PAGE])
+
+    def _batch(self, stream: str, entries: list[Entry]) -> pa.RecordBatch:
+        import numpy as np
+        import pyarrow as pa
+
+        from conduit_tasks.record.schema import AFTER_STRUCTURED, RECORD_FIELDS, read_batch
+
+        data, key = (self.settings[n].encode() if n in self.settings else None for n in ("data", "key"))
+        structured, payloads, keys, errors = [], [], [], []
+        for id, fields in entries:
+            payload, own, error = _parts(fields, data, key, self.settings["format"] == "json")
+            payloads.append(payload)
+            keys.append(own)
+            structured.append(not error and (data is None or self.settings["format"] == "json"))
+            errors.append([("conduit.error", f"{stream} {_id(id)}: {error}")] if error else None)
+        batch = read_batch(
+            pa.array([f"{stream}/{_id(id)}".encode() for id, _ in entries], pa.binary()),
+            after=pa.array(payloads, pa.binary()),
+            key=None if key is None else pa.array(keys, pa.binary()),
+            metadata=pa.array(errors, RECORD_FIELDS[2].type) if any(errors) else None,
+        )
+        shapes = pa.array(np.where(structured, AFTER_STRUCTURED, 0).astype(np.int8))
+        return batch.set_column(batch.schema.get_field_index("shape"), batch.schema.field("shape"), shapes)
+
+    def metadata(self, slice: Slice) -> dict[str, str]:
+        return {"opencdc.collection": slice.part}
+
+    def _open(self) -> Any:
+        if self._client is None:
+            self._client = entries_as_pairs(opened(self.settings["url"]))
+        return self._client
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _parts(pairs: Fields, data: bytes | None, key: bytes | None, as_json: bool) -> tuple[bytes, bytes | None, str]:
+    """Returns payload, key, and the reason if the payload is not of the kind it should be (it is raw then)."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        for name in (data, key):
+            if name is not None and (times := sum(n == name for n, _ in pairs)) > 1:
+                error = f"the field '{_text(name)}' is there {times} times, and one value is asked for"
+                return _all(pairs)[0], None, error
+    payload, error = _all(pairs) if data is None else _payload(fields, data, as_json)
+    return payload, None if key is None else fields.get(key), error
+
+
+def _payload(fields: dict[bytes, bytes], data: bytes, as_json: bool) -> tuple[bytes, str]:
+    if data not in fields:
+        return b"", f"there is no field '{_text(data)}'"
+    if not as_json:
+        return fields[data], ""
+    try:
+        if isinstance(jsons.loads(fields[data]), dict):
+            return fields[data], ""
+    except jsons.JSONDecodeError as error:
+        return fields[data], f"'{_text(data)}' is not JSON: {error}"
+    return fields[data], f"'{_text(data)}' is no JSON object"
+
+
+def _all(pairs: Fields) -> tuple[bytes, str]:
+    """Returns an object of all fields, and the reason if its values are not their text. A name that occurs more than
+    once has a list."""
+    try:
+        return _object((k.decode(), v.decode()) for k, v in pairs), ""
+    except UnicodeDecodeError:
+        error = "a field is not UTF-8 (all are in base64 here); name the one that holds the payload in 'data'"
+        return _object((k.decode(errors="backslashreplace"), base64.b64encode(v).decode()) for k, v in pairs), error
+
+
+def _object(pairs: Iterable[tuple[str, str]]) -> bytes:
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return json.dumps({name: of[0] if len(of) == 1 else of for name, of in values.items()}).encode()
+
+
+def _size(entries: list[Entry]) -> int:
+    return sum(len(name) + len(value) for _, fields in entries for name, value in fields)
+
+
+def _last(token: Token) -> str:
+    return token["last"] if token else ""
+
+
+def _id(raw: Any) -> str:
+    return raw.decode() if isinstance(raw, bytes) else str(raw)
+
+
+def _text(raw: Any) -> str:
+    return raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)
+
+
+SOURCE = RedisSource
+DESTINATION = RedisDestination

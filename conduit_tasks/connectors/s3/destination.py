@@ -1,0 +1,156 @@
+"""Objects written to a bucket, one per write, named after their content: an object that is written again replaces
+itself."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from conduit_tasks.connectors import aws, options
+from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
+
+
+class S3Destination(BatchDestination):
+    """Keys are `<prefix><pipeline>/<destination>/<seal>-<micro-batch>-<first>-<last>.<end>`: the micro-batch's seal (16
+    digits, microseconds) and number (10), and the places of the first and the last record in it (9 each). The same
+    piece delivered again is the same object.
+
+    After a crash, pieces may be cut at other places (smaller ones, after several crashes; another
+    `records-per-object`). So before its first write into a micro-batch a writer removes the objects of this micro-batch
+    only that lie behind the confirmed records. State: {"batch": `<seal>-<micro-batch>`, "last": place of the last
+    record confirmed}; if it names another micro-batch, nothing of this one is confirmed. Objects of other
+    micro-batches, and so of another life of the pipeline, are never touched.
+
+    Records sent again by themselves (a redrive) are named after their ids: `<16 zeros>-<digest>-<first>.<end>`.
+    """
+
+    effectively_once = True
+
+    spec = Spec(
+        "s3",
+        "Writes objects to a bucket: JSON Lines or Parquet.",
+        (
+            Option("bucket", "the bucket's name", required=True, conduit="aws.bucket"),
+            Option("prefix", "of the keys, such as events/", default=""),
+            Option(
+                "format",
+                "opencdc: a line of JSON per record; json: the same, by Conduit's name; payload: the payload alone; "
+                "parquet: rows",
+                default="opencdc",
+                choices=("opencdc", "json", "payload", "parquet"),
+            ),
+            Option(
+                "rows",
+                "parquet: payload: the payload's fields are the columns; opencdc: the whole record in fixed columns",
+                default="payload",
+                choices=("payload", "opencdc"),
+            ),
+            Option("records-per-object", "records of an object at most", default="100000"),
+            *aws.OPTIONS,
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        aws.check(self.settings, "s3")
+        if self.settings["format"] == "json":
+            self.settings["format"] = "opencdc"
+        self._bucket = self.settings["bucket"]
+        self.chunk = options.integer(self.settings, "records-per-object", least=1)  # type: ignore[misc]  # its own
+        self._client: Any = None
+        self._state: dict[str, Any] = {}
+        self._batch = ""
+        """Micro-batch of the last write."""
+        self._tidy = False
+        """Whether no object of it lies behind the confirmed records."""
+
+    @classmethod
+    def idempotent(cls, settings: Mapping[str, str]) -> bool:
+        return True
+
+    @property
+    def _folder(self) -> str:
+        owner = f"{self.pipeline}/{self.connector}" if self.pipeline else "part"
+        return f"{self.settings['prefix']}{owner}/"
+
+    def open(self, state: dict[str, Any] | None) -> None:
+        self.close()
+        self._client = aws.client("s3", self.settings)
+        self._state, self._tidy = state or {}, False
+        if self._batch:
+            # The write that failed may have arrived all the same.
+            self._remove_unconfirmed()
+
+    def _remove_unconfirmed(self) -> None:
+        """Removes the objects of the current micro-batch that lie behind the state. Raises Fenced, Unavailable."""
+        # Invariant 4: a writer that stood still until its successor was done must not remove the successor's objects.
+        self.still_ours()
+        confirmed = int(self._state["last"]) if self._state.get("batch") == self._batch else -1
+        with aws.Failing(Unavailable, f"s3: {self._bucket}/{self._folder} cannot be tidied"):
+            pages = self._client.get_paginator("list_objects_v2")
+            found = pages.paginate(Bucket=self._bucket, Prefix=f"{self._folder}{self._batch}-")
+            for key in [each["Key"] for page in found for each in page.get("Contents", ())]:
+                place = re.match(r"-(\d{9,})-", key.removeprefix(self._folder + self._batch))
+                if place and int(place[1]) > confirmed:
+                    self._client.delete_object(Bucket=self._bucket, Key=key)
+        self._tidy = True
+
+    def write(self, rows: Rows) -> dict[str, Any] | None:
+        """Writes one object, which is seen only when it is complete. Raises Refused, Unavailable."""
+        if self._client is None:
+            raise ConfigError("s3: write before open")
+        data, end = self._encoded(rows)
+        if not rows.seal:
+            self._put(f"{0:016d}-{_digest(rows)}-{rows.first:09d}.{end}", data)
+            return None
+        batch = f"{rows.seal:016d}-{rows.micro_batch:010d}"
+        name = f"{batch}-{rows.first:09d}-{rows.last:09d}.{end}"
+        if rows.epoch:
+            # All of it is confirmed: nothing is to be removed, and the state is that of the live delivery.
+            self._put(name, data)
+            return None
+        if batch != self._batch or not self._tidy:
+            self._batch = batch
+            self._remove_unconfirmed()
+        self._put(name, data)
+        self._state = {"batch": batch, "last": rows.last}
+        return self._state
+
+    def _put(self, name: str, data: bytes) -> None:
+        key = self._folder + name
+        self.still_ours()
+        with aws.Failing(Unavailable, f"s3: {self._bucket}/{key} cannot be written"):
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
+
+    def _encoded(self, rows: Rows) -> tuple[bytes, str]:
+        if self.settings["format"] != "parquet":
+            from conduit_tasks.connectors.file.lines import lines
+
+            return b"".join(lines(rows, self.settings["format"])), "jsonl"
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from conduit_tasks.connectors.arrow_rows import written_rows
+
+        sink = pa.BufferOutputStream()
+        try:
+            pq.write_table(written_rows(rows, self.settings["rows"]), sink, compression="zstd")
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise Refused(f"these rows are no Parquet: {error}") from None
+        return sink.getvalue().to_pybytes(), "parquet"
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _digest(rows: Rows) -> str:
+    """Returns a digest of the ids of these records, in order."""
+    ids = hashlib.sha256()
+    for record in rows.records():
+        ids.update(f"{record.id}\n".encode())
+    return ids.hexdigest()[:32]
