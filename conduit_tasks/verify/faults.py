@@ -346,7 +346,7 @@ class Inline:
 
 
 class _Threading:
-    """The parts of `threading` that `sqs_hidden` uses."""
+    """The parts of `threading` that `sqs.hidden` uses."""
 
     Lock, Event = threading.Lock, threading.Event
 
