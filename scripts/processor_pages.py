@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.cli.specs import default, meaning
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors import registry
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Processor
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "processors"
 

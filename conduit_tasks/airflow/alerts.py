@@ -17,7 +17,7 @@ from conduit_tasks.errors import BrokerUnavailable, ConfigError
 if TYPE_CHECKING:
     from airflow.sdk.bases.notifier import BaseNotifier
 
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import dag_id, names_of, redrive_dag_id, replay_dag_id, safe_name
 from conduit_tasks.pipeline.schedule import is_continuous
-from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Pipeline
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 RETRIES, RETRY_DELAY = 2, timedelta(seconds=5)

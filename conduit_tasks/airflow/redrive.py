@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from conduit_tasks.airflow.factory import RETRIES, RETRY_DELAY, START
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.pipeline.names import redrive_dag_id
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
 

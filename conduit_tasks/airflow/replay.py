@@ -20,7 +20,7 @@ from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetable
 from conduit_tasks.pipeline.names import replay_dag_id, safe_name
 from conduit_tasks.pipeline.schedule import parse_schedule
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
 

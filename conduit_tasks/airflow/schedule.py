@@ -18,7 +18,7 @@ from airflow.sdk import (
 from conduit_tasks.airflow.wake import WakeTrigger
 from conduit_tasks.pipeline.names import dag_id
 from conduit_tasks.pipeline.schedule import Schedule, is_continuous, parse_schedule
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.topology import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.timetable import BaseTimetable

@@ -14,7 +14,7 @@ from conduit_tasks.broker.base import BrokerBase, error_json, seconds, stored_er
 from conduit_tasks.broker.state import StoredError
 
 if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Recovery
+    from conduit_tasks.topology import Recovery
 
 
 @dataclass(frozen=True)

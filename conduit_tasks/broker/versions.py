@@ -15,7 +15,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.version import version_of
 
 if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
 
 
 @dataclass(frozen=True)

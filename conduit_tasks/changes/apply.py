@@ -19,8 +19,8 @@ from conduit_tasks.micro_batch import control
 from conduit_tasks.micro_batch.context import open_broker, open_spool, opened
 from conduit_tasks.pipeline.clashes import Declared
 from conduit_tasks.pipeline.load import load_file, load_folder
-from conduit_tasks.pipeline.topology import INDEX_PIPES, Pipeline
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import INDEX_PIPES, Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker

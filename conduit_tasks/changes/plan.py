@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.broker.state import MicroBatch
     from conduit_tasks.broker.versions import InForce
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
 
 
 @dataclass(frozen=True)

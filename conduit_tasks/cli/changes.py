@@ -14,7 +14,7 @@ from conduit_tasks.errors import ConfigError
 if TYPE_CHECKING:
     from conduit_tasks.changes.apply import Decisions
     from conduit_tasks.changes.plan import Plan
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
 
 DECIDE = 3
 """Exit code if something has to be decided."""

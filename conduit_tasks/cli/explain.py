@@ -10,7 +10,7 @@ import typer
 
 from conduit_tasks.cli.output import print_json
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.topology import Pipeline
 
 
 class ExplainFormat(StrEnum):

@@ -12,8 +12,8 @@ from typing import Any
 from conduit_tasks.cli.records import read as read_record
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.load import pipeline_files
-from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Pipeline
 
 SUFFIXES = (".test.yaml", ".test.yml")
 _KEYS = {"name", "pipeline", "input", "expect", "nacks"}

@@ -9,7 +9,7 @@ import typer
 
 from conduit_tasks.cli.output import Format, fail, note, print_json
 from conduit_tasks.errors import ConduitError, ConfigError
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.topology import Pipeline
 
 app = typer.Typer(no_args_is_help=True, help="Try pipelines before they run.")
 

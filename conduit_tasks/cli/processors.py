@@ -62,10 +62,10 @@ def try_(
     """
     from conduit_tasks.cli.specs import as_settings
     from conduit_tasks.connectors.plugins import parse_plugin
-    from conduit_tasks.pipeline.topology import Processor
     from conduit_tasks.processors import registry
     from conduit_tasks.processors.chain import Chain
     from conduit_tasks.record import jsons
+    from conduit_tasks.topology import Processor
 
     processor = Processor(
         "try", parse_plugin(name).name, as_settings(setting or [], "conduit processors try"), condition, workers

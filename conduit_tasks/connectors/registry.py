@@ -11,10 +11,10 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
+from conduit_tasks import topology
 from conduit_tasks.connectors.base import BatchDestination, Described, RecordDestination, Source
 from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
-from conduit_tasks.pipeline import topology
 
 _FOLDERS = ("delta", "file", "http", "kafka", "postgres", "redis", "s3", "sql", "sqs")
 _MODULES = ("gateway", "generator", "log", "spark")

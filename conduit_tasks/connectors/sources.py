@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.record.record import Origin
+from conduit_tasks.topology import Processor
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Slice
     from conduit_tasks.connectors.base import Source as Connector
-    from conduit_tasks.pipeline.topology import Pipeline, Source
+    from conduit_tasks.topology import Pipeline, Source
 
 IDLE = 60.0
 """Seconds after which a connection is not trusted any more: whatever is between may have dropped it in silence."""

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.dead_letters.plugin import PluginHandler, as_dict, letter_record
 from conduit_tasks.errors import ConduitError, ConfigError
-from conduit_tasks.pipeline.topology import DeadLetterQueue
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import DeadLetterQueue
 from conduit_tasks.waits import lock
 
 log = logging.getLogger(__name__)

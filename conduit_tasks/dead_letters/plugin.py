@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.logs import carried
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.dead_letter import DeadLetter
+from conduit_tasks.topology import Delivery
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import BatchDestination, RecordDestination

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Processor
 
 if TYPE_CHECKING:
     from conduit_tasks.dead_letters.handler import Handler

@@ -22,7 +22,7 @@ from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
 
 Fields = dict[str, str]
 _KEYED = ("exact.key", "exact.shape", "node", "error_class", "attempts")

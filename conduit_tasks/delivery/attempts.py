@@ -24,8 +24,8 @@ from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.work import Entry, Work
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.dead_letter import DeadLetter
+from conduit_tasks.topology import Delivery
 
 log = logging.getLogger(__name__)
 

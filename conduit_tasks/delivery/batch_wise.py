@@ -31,7 +31,6 @@ from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.watchdog import Watchdog
 from conduit_tasks.delivery.work import DERIVED_STRIDE, Reading, Report, Work, process
 from conduit_tasks.errors import PipelineStopped, Refused, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.record.collector import seldom_collecting
@@ -39,6 +38,7 @@ from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.schema import spool_batch, to_records
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Delivery
 
 log = logging.getLogger(__name__)
 

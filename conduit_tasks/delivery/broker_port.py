@@ -18,7 +18,7 @@ from conduit_tasks.record.dead_letter import DeadLetter
 if TYPE_CHECKING:
     from conduit_tasks.dead_letters.parking import Parking
     from conduit_tasks.delivery.latency import Latencies
-    from conduit_tasks.pipeline.topology import Destination
+    from conduit_tasks.topology import Destination
 
 
 class Store(Protocol):

@@ -14,8 +14,8 @@ from conduit_tasks.delivery.committer import Committer
 from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.delivery.work import Report, Work
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Delivery
 
 if TYPE_CHECKING:
     from conduit_tasks.dead_letters.handler import Handler

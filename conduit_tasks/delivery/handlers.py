@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from conduit_tasks.delivery.progress import Settled
     from conduit_tasks.delivery.registered import Registered
     from conduit_tasks.delivery.work import Work
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
 
 State = Literal["acked", "nacked"]
 Of = Literal["destination", "message"]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Destination
+    from conduit_tasks.topology import Destination
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -31,9 +31,9 @@ from conduit_tasks.delivery.watchdog import Watchdog
 from conduit_tasks.delivery.work import Entry, Reading, Report
 from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, PipelineStopped
 from conduit_tasks.logs import carried
-from conduit_tasks.pipeline.topology import UNTOLD, Delivery
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import UNTOLD, Delivery
 
 FLUSH_RECORDS = UNTOLD * 9 // 10
 """Number of completed records that starts a flush; the rest of `UNTOLD` is for records that complete while it runs."""

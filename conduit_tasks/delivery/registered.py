@@ -11,7 +11,7 @@ from conduit_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.handlers import Notify, Of, StateChange
-    from conduit_tasks.pipeline.topology import Destination, Pipeline, Processor, Source
+    from conduit_tasks.topology import Destination, Pipeline, Processor, Source
 
 STATES = ("acked", "nacked")
 
@@ -62,7 +62,7 @@ def _of(owner: Any, listener: Listener | None, of: Of, source: str = "") -> Iter
 def _connector(pipeline: Pipeline, owner: Source | Destination) -> Listener | None:
     """Returns the connector, or None. It is made only if its class has handlers: most have none."""
     from conduit_tasks.connectors.registry import destination_class, source_class
-    from conduit_tasks.pipeline.topology import Source
+    from conduit_tasks.topology import Source
 
     find: Callable[[str], Any] = source_class if isinstance(owner, Source) else destination_class
     cls = find(owner.plugin)

@@ -35,7 +35,7 @@ from tenacity.wait import wait_base
 
 from conduit_tasks.connectors.base import Outcome
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.topology import Delivery
 
 LONGEST_BACKOFF = 300.0
 """Limit of an exponential back-off, in seconds."""

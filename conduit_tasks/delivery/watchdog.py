@@ -17,7 +17,7 @@ from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.delivery.retry import LONGEST_BACKOFF
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.logs import carried
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.topology import Delivery
 
 log = logging.getLogger(__name__)
 

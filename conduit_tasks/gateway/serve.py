@@ -37,10 +37,10 @@ from conduit_tasks.gateway.store import IngestStore
 from conduit_tasks.gateway.tokens import Tokens, resolve
 from conduit_tasks.logs import about
 from conduit_tasks.pipeline.load import load_folder, pipeline_files
-from conduit_tasks.pipeline.topology import Pipeline, Source
 from conduit_tasks.pipeline.validate import GATEWAY
 from conduit_tasks.settings import Settings
 from conduit_tasks.spool.spool import folder_name
+from conduit_tasks.topology import Pipeline, Source
 
 log = logging.getLogger("conduit.gateway")
 

@@ -20,9 +20,9 @@ from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.spool.names import known_as, names
 
 if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Destination, Pipeline
     from conduit_tasks.spool.manifest import SealedManifest
     from conduit_tasks.spool.spool import Spool
+    from conduit_tasks.topology import Destination, Pipeline
 
 State = Literal["acked", "nacked", "open"]
 COLUMNS = ("micro_batch", "first", "last", "records", "state")

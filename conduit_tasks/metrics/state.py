@@ -15,7 +15,7 @@ from conduit_tasks.metrics.histogram import LATENCY, Histogram
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
-    from conduit_tasks.pipeline.topology import Destination, Pipeline
+    from conduit_tasks.topology import Destination, Pipeline
 
 OUTCOMES = ("delivered", "filtered", "nacked", "completed", "parked")
 STATUSES = ("running", "recovering", "stopping", "stopped", "degraded")

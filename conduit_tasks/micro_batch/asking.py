@@ -23,7 +23,7 @@ from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.holding import unsettled
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recovery import NO_FAILURE, count, too_early
-from conduit_tasks.pipeline.topology import Limits, Source
+from conduit_tasks.topology import Limits, Source
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.recovery import Failing

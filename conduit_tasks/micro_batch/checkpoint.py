@@ -20,7 +20,7 @@ from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, exc
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.micro_batch.context import Context
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
 

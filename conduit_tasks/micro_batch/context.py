@@ -13,16 +13,16 @@ from conduit_tasks.connectors.sources import OpenSources
 from conduit_tasks.errors import Outdated
 from conduit_tasks.logs import about
 from conduit_tasks.pipeline.load import get_pipeline
-from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import Settings, settings
+from conduit_tasks.topology import Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker, MicroBatch
     from conduit_tasks.dead_letters.handler import Handler
     from conduit_tasks.dead_letters.parking import Parking
     from conduit_tasks.dead_letters.store import DeadLetterStore
-    from conduit_tasks.pipeline.topology import DeadLetterQueue, Destination
     from conduit_tasks.spool.spool import Spool
+    from conduit_tasks.topology import DeadLetterQueue, Destination
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
 from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
-from conduit_tasks.pipeline.topology import Destination, Pipeline
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.spool.manifest import SealedManifest
+from conduit_tasks.topology import Destination, Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Attempt, Lease

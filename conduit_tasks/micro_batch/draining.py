@@ -31,7 +31,7 @@ from conduit_tasks.micro_batch.wake import Watch
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
     from conduit_tasks.broker.under_way import UnderWay
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.pipeline.schedule import parse_schedule
-from conduit_tasks.pipeline.topology import Pipeline, Source
+from conduit_tasks.topology import Pipeline, Source
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from conduit_tasks.broker.sending import Numbered
 from conduit_tasks.connectors.base import BatchDestination
 from conduit_tasks.delivery.numbering import LaneNumbers, LaneOf, Numbering, RowNumbering, SeqNumbering, count_lanes
-from conduit_tasks.pipeline.topology import INDEX_PIPES, Destination
 from conduit_tasks.spool.names import known_as
+from conduit_tasks.topology import INDEX_PIPES, Destination
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

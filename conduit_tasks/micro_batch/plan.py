@@ -16,7 +16,7 @@ from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.gone import forget_gone
 from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.pipeline.schedule import is_continuous
-from conduit_tasks.pipeline.topology import Limits
+from conduit_tasks.topology import Limits
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch

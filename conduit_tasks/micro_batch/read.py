@@ -18,9 +18,9 @@ from conduit_tasks.micro_batch.row_batches import numbered
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
 from conduit_tasks.micro_batch.seal import seal_if_complete
 from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
-from conduit_tasks.pipeline.topology import Pipeline, Source
 from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import SliceEntry, StageManifest
+from conduit_tasks.topology import Pipeline, Source
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch

@@ -24,11 +24,11 @@ from conduit_tasks.broker.versions import literal
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.dead_letters.restored import lost_exceptions
 from conduit_tasks.errors import ConfigError, Fenced, SpoolError
-from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tokens, trusted
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.spool.names import known_as
 from conduit_tasks.spool.spool import Spool
+from conduit_tasks.topology import Pipeline
 
 Fields = dict[str, str]
 

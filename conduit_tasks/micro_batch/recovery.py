@@ -29,7 +29,7 @@ from conduit_tasks.micro_batch.context import Context, opened
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.recovery import Failing
-    from conduit_tasks.pipeline.topology import Recovery
+    from conduit_tasks.topology import Recovery
 
 log = logging.getLogger(__name__)
 

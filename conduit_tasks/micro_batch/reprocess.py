@@ -20,13 +20,13 @@ import pyarrow as pa
 from conduit_tasks.micro_batch.process import NODE, FileReader
 from conduit_tasks.micro_batch.rows import Pass, PassResult
 from conduit_tasks.micro_batch.stage import run_pass
-from conduit_tasks.pipeline.topology import Pipeline, Processor
 from conduit_tasks.processors import registry
 from conduit_tasks.processors.chain import has_frames
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import SPOOL_SCHEMA, spool_batch, to_records
 from conduit_tasks.spool.spool import Spool
+from conduit_tasks.topology import Pipeline, Processor
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context

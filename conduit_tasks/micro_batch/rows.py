@@ -20,7 +20,6 @@ from conduit_tasks.errors import Unwritable
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
-from conduit_tasks.pipeline.topology import Destination, Processor
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.processors.columns import BLOCK
@@ -30,6 +29,7 @@ from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import DATA, NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Destination, Processor
 
 if TYPE_CHECKING:
     from conduit_tasks.spool.spool import PartFile, Spool

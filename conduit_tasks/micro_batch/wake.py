@@ -17,7 +17,7 @@ from conduit_tasks.connectors.base import Position, Source
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.schedule import is_continuous
-from conduit_tasks.pipeline.topology import Pipeline, Wake
+from conduit_tasks.topology import Pipeline, Wake
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from conduit_tasks import topology
 from conduit_tasks.connectors.plugins import parse_plugin
-from conduit_tasks.pipeline import topology
 from conduit_tasks.pipeline.model import (
     ConnectorKeys,
     DeadLetterKeys,
@@ -14,7 +14,8 @@ from conduit_tasks.pipeline.model import (
     PipelineKeys,
     ProcessorKeys,
 )
-from conduit_tasks.pipeline.topology import (
+from conduit_tasks.pipeline.validate import GATEWAY
+from conduit_tasks.topology import (
     DeadLetterQueue,
     Delivery,
     Destination,
@@ -25,7 +26,6 @@ from conduit_tasks.pipeline.topology import (
     Source,
     Wake,
 )
-from conduit_tasks.pipeline.validate import GATEWAY
 
 
 def to_pipeline(keys: PipelineKeys, file: str = "", line: int = 0) -> Pipeline:

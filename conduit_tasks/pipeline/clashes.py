@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from conduit_tasks.pipeline.findings import Finding
 from conduit_tasks.pipeline.names import dag_id, redrive_dag_id, replay_dag_id
-from conduit_tasks.pipeline.topology import Destination, Pipeline, Source
+from conduit_tasks.topology import Destination, Pipeline, Source
 
 
 class Declared(NamedTuple):

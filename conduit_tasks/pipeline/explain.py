@@ -8,8 +8,8 @@ from typing import Any
 
 from conduit_tasks.pipeline.guarantees import destination_edge, nack_window, source_edge, writes
 from conduit_tasks.pipeline.names import dag_id, replay_dag_id, safe_name
-from conduit_tasks.pipeline.topology import Limits, Pipeline, Processor
 from conduit_tasks.record.units import format_duration, format_size
+from conduit_tasks.topology import Limits, Pipeline, Processor
 
 
 def explain(pipeline: Pipeline, *, connectors: bool = True) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from conduit_tasks.pipeline.topology import INDEX_PIPES, UNTOLD, DeadLetterQueue, Destination, Pipeline, Source
 from conduit_tasks.pipes.registry import PIPES
 from conduit_tasks.record.units import format_duration
+from conduit_tasks.topology import INDEX_PIPES, UNTOLD, DeadLetterQueue, Destination, Pipeline, Source
 
 BEGUN_AHEAD = 500
 """Records by which the at-most-once mark may be ahead of the sends (`delivery.at_most_once.AHEAD`)."""

@@ -18,8 +18,8 @@ from conduit_tasks.pipeline.clashes import Declared, without_clashes, without_sh
 from conduit_tasks.pipeline.findings import Finding, Path, Report, nearest
 from conduit_tasks.pipeline.lookup import Wanted, can_hold
 from conduit_tasks.pipeline.mend import keep_sure, mended
-from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.pipeline.yaml import Document, Named, named, read
+from conduit_tasks.topology import Pipeline
 
 VERSIONS = ("2.0", "2.1", "2.2")
 LATEST = VERSIONS[-1]

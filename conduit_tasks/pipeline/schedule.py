@@ -9,7 +9,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.units import parse_duration
 
 if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
 
 PRESETS = {
     "@hourly": "0 * * * *",

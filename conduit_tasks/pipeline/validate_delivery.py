@@ -7,8 +7,8 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Path, Report
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys
 from conduit_tasks.pipeline.pipe_names import ONE_UNCONFIRMED, check_name
-from conduit_tasks.pipeline.topology import INDEX_PIPES, LEAST_BULK_TIMEOUT, Delivery
 from conduit_tasks.record.units import parse_duration
+from conduit_tasks.topology import INDEX_PIPES, LEAST_BULK_TIMEOUT, Delivery
 
 STRICT_PIPES = INDEX_PIPES | {"sequential"}
 """Pipes that promise an order (SEMANTICS O4–O6r)."""

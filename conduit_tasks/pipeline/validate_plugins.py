@@ -12,9 +12,9 @@ from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Path, Report, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.pipe_names import check_batch_wise
-from conduit_tasks.pipeline.topology import INDEX_PIPES, Processor
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
 from conduit_tasks.pipeline.validate_settings import check_settings
+from conduit_tasks.topology import INDEX_PIPES, Processor
 
 
 class _Kind(NamedTuple):

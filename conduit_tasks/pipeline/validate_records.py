@@ -18,8 +18,8 @@ from typing import Any
 
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.pipeline.findings import Path, Report
-from conduit_tasks.pipeline.topology import Destination, Pipeline, Processor, Source
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Destination, Pipeline, Processor, Source
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.topology import Pipeline, Source
+from conduit_tasks.topology import Pipeline, Source
 
 Version = Mapping[str, Any]
 """The topology as JSON types: `asdict` of a Pipeline, the values of settings replaced by fingerprints."""

@@ -7,13 +7,13 @@ from itertools import groupby
 from typing import Any
 
 from conduit_tasks.errors import ConduitError, ConfigError, RecordError, Unwritable
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors import registry, template
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
 from conduit_tasks.processors.many import ManyProcessor, by_level
 from conduit_tasks.record.faults import value_fault
 from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Processor
 
 NACKED = "processor"
 """Error class of records that a processor nacked."""

@@ -10,9 +10,9 @@ from importlib.metadata import EntryPoint, entry_points
 
 from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
 from conduit_tasks.processors.many import ManyProcessor
+from conduit_tasks.topology import Processor
 
 AnyProcessor = type[RecordProcessor] | type[FrameProcessor]
 

@@ -36,8 +36,8 @@ from conduit_tasks.redrive.port import Outcome, announce
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.micro_batch.context import Context
-    from conduit_tasks.pipeline.topology import Pipeline
     from conduit_tasks.record.record import Record
+    from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
 

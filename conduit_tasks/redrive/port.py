@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.delivery.handlers import StateChange
     from conduit_tasks.micro_batch.context import Context
-    from conduit_tasks.pipeline.topology import Destination, Pipeline
+    from conduit_tasks.topology import Destination, Pipeline
 
 
 NONE = range(0)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.micro_batch.reprocess import Place
-    from conduit_tasks.pipeline.topology import Destination
+    from conduit_tasks.topology import Destination
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from conduit_tasks.record.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
-    from conduit_tasks.pipeline.topology import Destination
+    from conduit_tasks.topology import Destination
 
 KEYED = ("exact.key", "exact.shape")
 """Columns that tell a record's key."""

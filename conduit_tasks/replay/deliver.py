@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.broker.replay import Share
     from conduit_tasks.micro_batch.context import Context
-    from conduit_tasks.pipeline.topology import Destination
+    from conduit_tasks.topology import Destination
 
 TURN = 120.0
 """Seconds for which a replay without a sign of life keeps its place before replays of later intervals."""

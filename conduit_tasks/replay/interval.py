@@ -11,8 +11,8 @@ from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.record.fields import parse
 
 if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Pipeline
     from conduit_tasks.record.record import Record
+    from conduit_tasks.topology import Pipeline
 
 What = Literal["missing", "failed", "all"]
 WHAT: tuple[What, ...] = ("missing", "failed", "all")

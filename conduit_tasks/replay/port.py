@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.delivery.work import Report
     from conduit_tasks.micro_batch.context import Context
-    from conduit_tasks.pipeline.topology import Destination
     from conduit_tasks.record.counts import Counts
     from conduit_tasks.record.dead_letter import DeadLetter
     from conduit_tasks.replay.select import Selected
+    from conduit_tasks.topology import Destination
 
 
 @dataclass(frozen=True)

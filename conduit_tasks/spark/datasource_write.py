@@ -15,9 +15,9 @@ from pyspark.sql.datasource import WriterCommitMessage as Message
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import BatchDestination, RecordDestination, Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.settings import Settings
 from conduit_tasks.spark.frame_records import records_of
+from conduit_tasks.topology import Delivery
 
 if TYPE_CHECKING:
     import pyarrow as pa

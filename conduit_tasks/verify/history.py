@@ -30,7 +30,7 @@ from conduit_tasks.verify.tasks import Run
 from conduit_tasks.verify.world import World
 
 if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
     from conduit_tasks.verify.operator import Operator
 
 ROUNDS = 9

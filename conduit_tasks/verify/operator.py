@@ -15,7 +15,7 @@ from conduit_tasks.verify import deadly
 from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
 
 if TYPE_CHECKING:
-    from conduit_tasks.pipeline.topology import Pipeline
+    from conduit_tasks.topology import Pipeline
     from conduit_tasks.verify.disk import Disk
     from conduit_tasks.verify.result import Found
     from conduit_tasks.verify.world import World

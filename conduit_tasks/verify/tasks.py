@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from conduit_tasks.errors import LeaseHeld, PipelineStopped, Unavailable
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.topology import Pipeline
 
 RETRIES, RETRY_DELAY = 1, 1.0
 """Attempts that Airflow adds to the first, and the seconds before each."""

@@ -17,8 +17,8 @@ from conduit_tasks.connectors.http.connector import HttpDestination
 from conduit_tasks.connectors.http.link_local import forbidden
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Delivery
 from tests.connectors.receiving import ReceiverProcess
 from tests.delivery.fakes import FakePort, wait_for, work_of
 from tests.ports import free_port

@@ -39,7 +39,6 @@ from conduit_tasks.gateway.event import unpack
 from conduit_tasks.gateway.parse import parse
 from conduit_tasks.micro_batch.row_batches import numbered
 from conduit_tasks.micro_batch.rows import Pass, RowPass
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.record import jsons
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.jsons import DEPTH
@@ -47,6 +46,7 @@ from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import AFTER_STRUCTURED, READ_SCHEMA, read_batch, read_columns, to_records
 from conduit_tasks.settings import Settings, forget
 from conduit_tasks.spool.spool import Spool
+from conduit_tasks.topology import Processor
 
 ORIGIN = Origin("p", "in", "", {"opencdc.readAt": "1"})
 

@@ -19,9 +19,9 @@ from conduit_tasks.connectors.kafka.destination import KafkaDestination
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.work import Report
 from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.record import Data, Origin, Record
 from conduit_tasks.record.schema import spool_batch
+from conduit_tasks.topology import Delivery
 from tests.connectors.kafka import Kafka, everything
 from tests.delivery.fakes import FakePort, work_of
 

@@ -13,9 +13,9 @@ from conduit_tasks.connectors.base import RowNumbers, Rows
 from conduit_tasks.connectors.postgres.connector import PostgresDestination
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
+from conduit_tasks.topology import Delivery
 from tests.connectors.postgres import PostgresServer
 from tests.connectors.postgres_database import Database
 from tests.delivery.fakes import FakePort, work_of

@@ -15,10 +15,10 @@ from conduit_tasks.connectors.base import Rows
 from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Refused, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.settings import settings as installation
+from conduit_tasks.topology import Delivery
 from tests.connectors.postgres import PostgresServer
 from tests.delivery.fakes import FakePort, work_of
 

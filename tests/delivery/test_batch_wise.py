@@ -13,8 +13,8 @@ from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery import batch_wise
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConduitError, Fenced, PipelineStopped, Refused, Unavailable
-from conduit_tasks.pipeline.topology import Delivery, Processor
 from conduit_tasks.processors.chain import Chain
+from conduit_tasks.topology import Delivery, Processor
 from tests.delivery.fakes import FakePort, Tape, work_of
 
 QUICK: dict[str, Any] = {"backoff_delay": 0.001, "backoff_policy": "constant"}

@@ -22,12 +22,12 @@ from conduit_tasks.delivery.chunks import Piece, chunks
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import InvariantBroken
-from conduit_tasks.pipeline.topology import Delivery, Processor
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.record.batches import row_bytes
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
+from conduit_tasks.topology import Delivery, Processor
 from tests.delivery.fakes import FakePort, Tape, Target, work_of
 from tests.limits import batch_bytes
 

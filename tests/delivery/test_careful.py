@@ -15,7 +15,7 @@ from conduit_tasks.delivery.careful import deliver_carefully
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.work import KILLED, Report
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of
 
 

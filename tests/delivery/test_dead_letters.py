@@ -20,10 +20,10 @@ from conduit_tasks.dead_letters.handler import Drop, FileHandler, Handler, dead_
 from conduit_tasks.dead_letters.plugin import letter_id
 from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
-from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Processor
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import DeadLetterQueue, Delivery, Processor
 from tests.delivery.fakes import Target
 
 

@@ -14,8 +14,8 @@ from conduit_tasks.delivery.attempts import CLOSING
 from conduit_tasks.delivery.deadlines import Deadlines
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of
 
 TIMEOUT = 0.1

@@ -14,7 +14,7 @@ from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.down import Suspects
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of
 from tests.delivery.test_record_wise import BROKEN, BUSY, QUICK, at
 

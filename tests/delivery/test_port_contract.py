@@ -15,9 +15,9 @@ from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.errors import PipelineStopped, Refused
-from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Destination
 from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
+from conduit_tasks.topology import DeadLetterQueue, Delivery, Destination
 from tests.broker.conftest import Feed, letter, make_broker
 from tests.conftest import RedisServer
 from tests.delivery.fakes import FakePort, Tape, Target, work_of

@@ -15,7 +15,7 @@ from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery import attempts
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.errors import ConduitError, PipelineStopped, Unavailable
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of
 
 QUICK: dict[str, Any] = {"backoff_delay": 0.001, "backoff_policy": "constant"}

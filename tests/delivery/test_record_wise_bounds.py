@@ -12,7 +12,7 @@ from conduit_tasks.delivery import record_wise
 from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, Unavailable
-from conduit_tasks.pipeline.topology import UNTOLD, Delivery
+from conduit_tasks.topology import UNTOLD, Delivery
 from tests.delivery.fakes import FOREVER, FakePort, Tape, Target, work_of
 
 BUSY = Outcome("failed", "503 Service Unavailable", 503)

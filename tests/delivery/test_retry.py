@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery.retry import JITTER, LONGEST_BACKOFF, RetryPolicy
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.pipeline.topology import Delivery
+from conduit_tasks.topology import Delivery
 
 FAILED = Outcome("failed", "503")
 

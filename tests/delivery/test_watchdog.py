@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conduit_tasks import topology
 from conduit_tasks.connectors.base import DELIVERED, Outcome, Rows
 from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.delivery import watchdog
@@ -17,9 +18,8 @@ from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.delivery.watchdog import GAVE_UP
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.pipeline import topology
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Tape, Target, work_of
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
 

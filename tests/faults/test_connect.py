@@ -13,12 +13,12 @@ import pytest
 from pyspark.errors import PySparkException
 
 from conduit_tasks.micro_batch.plan import plan_run
-from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.settings import forget
 from conduit_tasks.spark.app import HELD
 from conduit_tasks.spark.connect import ConnectExecutors
 from conduit_tasks.spark.daemon import FIRST
 from conduit_tasks.spark.ended import ENDED
+from conduit_tasks.topology import UNTOLD
 from tests.conftest import ConnectServer
 from tests.faults.parts import Application, Receiver, account, drive, events, until
 from tests.faults.test_deadly_record import PIPELINE as DEADLY

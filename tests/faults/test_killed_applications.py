@@ -13,8 +13,8 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.settings import forget
+from conduit_tasks.topology import UNTOLD
 from tests.faults.functions import hold
 from tests.faults.parts import Application, Receiver, account, drive, events, table, until
 from tests.micro_batch.harness import here, lines, payloads, state, write_pipeline

@@ -15,7 +15,7 @@ from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.recovery import counting, died
-from conduit_tasks.pipeline.topology import Recovery
+from conduit_tasks.topology import Recovery
 from tests.faults.parts import drive, events
 from tests.micro_batch.harness import look, payloads, run_once, state, write_pipeline
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.settings import forget
 from conduit_tasks.spark import app
+from conduit_tasks.topology import UNTOLD
 from tests.conftest import RedisServer
 from tests.faults.forgetful import Forgetful
 from tests.faults.parts import Receiver, account, drive, events, until

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.micro_batch.plan import plan_run
-from conduit_tasks.pipeline.topology import UNTOLD
 from conduit_tasks.spark.ended import ENDED
+from conduit_tasks.topology import UNTOLD
 from tests.faults.functions import held, hold
 from tests.faults.parts import ROOT, Application, Receiver, drive, events, until
 from tests.faults.test_killed_applications import COUNT, IN_FLIGHT, pipeline, until_sealed

@@ -20,7 +20,7 @@ from conduit_tasks.micro_batch.deliver import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline
-from conduit_tasks.pipeline.topology import UNTOLD
+from conduit_tasks.topology import UNTOLD
 from tests.faults.parts import ROOT, Receiver, drive, events, until
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
 

@@ -10,7 +10,7 @@ import pytest
 
 from conduit_tasks.connectors import sources
 from conduit_tasks.connectors.sources import OpenSources
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.topology import Pipeline
 
 
 class Connector:

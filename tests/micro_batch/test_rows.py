@@ -10,10 +10,10 @@ import pytest
 
 from conduit_tasks.micro_batch import rows
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool.spool import Spool
+from conduit_tasks.topology import Processor
 
 SHAPE = ("slice", "n", "ord", "after")
 TWICE = Processor("twice", "python", {"call": "tests.micro_batch.test_rows:twice_and_odd"})

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.record import batches as cutting
 from conduit_tasks.record.batches import joined, row_bytes
 from conduit_tasks.record.jsons import DEPTH
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import AFTER_STRUCTURED, read_batch, spool_batch
 from conduit_tasks.spool.spool import Spool
+from conduit_tasks.topology import Processor
 from tests.limits import batch_bytes
 from tests.micro_batch.harness import run_until_quiet, write_pipeline
 

@@ -13,9 +13,9 @@ from conduit_tasks.connectors.registry import ack_on
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.guarantees import source_edge
 from conduit_tasks.pipeline.load import get_pipeline, load_file, load_folder
-from conduit_tasks.pipeline.topology import DeadLetterQueue, Delivery, Limits, Pipeline, Source, Wake
 from conduit_tasks.pipeline.version import version_of
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import DeadLetterQueue, Delivery, Limits, Pipeline, Source, Wake
 from tests.pipeline.conftest import FILES, Files
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -10,8 +10,8 @@ import pytest
 from conduit_tasks.connectors import registry as connectors
 from conduit_tasks.connectors.base import Spec
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors import registry as processors
+from conduit_tasks.topology import Processor
 from tests.pipeline.conftest import Files
 
 PLUGINS = [

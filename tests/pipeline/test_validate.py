@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.pipeline.findings import CODES
-from conduit_tasks.pipeline.topology import Delivery
 from conduit_tasks.pipes import PIPES
+from conduit_tasks.topology import Delivery
 from tests.pipeline.conftest import Files
 
 Only = Callable[..., tuple[int, int, str, str, str]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.record.record import Origin, Record
+from conduit_tasks.topology import Processor
 
 ORIGIN = Origin("flights", "departures", "", {"opencdc.readAt": "1700000000000000000", "kind": "flight"})
 

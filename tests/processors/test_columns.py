@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.record.record import OPERATIONS, Origin, Record
 from conduit_tasks.record.schema import spool_batch, to_records
+from conduit_tasks.topology import Processor
 
 ORIGINS = [
     Origin("p", "in", "0", {"file": "a", "kind": "x"}),

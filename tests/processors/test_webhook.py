@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.registry import build
+from conduit_tasks.topology import Processor
 from tests.processors.answering import Asked, Reply, answering
 from tests.processors.conftest import one, record, run, step
 

@@ -18,7 +18,7 @@ from fastapi import Depends, HTTPException, Path, Request
 
 from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.pipeline.names import dag_id
-from conduit_tasks.pipeline.topology import Pipeline
+from conduit_tasks.topology import Pipeline
 
 PipelineId = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9_:.\-]{1,128}$", description="The pipeline's id, as in its file.")

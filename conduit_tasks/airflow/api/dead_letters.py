@@ -23,8 +23,8 @@ from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.store import DeadLetterStore, Rows, row_key
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.names import redrive_dag_id
-from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Pipeline
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}/dead-letters", tags=["dead letters"])
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.pipeline.load import LoadResult, load_file, load_folder, pipeline_files
-from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Pipeline
 
 Signature = tuple[int, int]
 _lock = threading.Lock()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.progress import describe
 from conduit_tasks.pipeline.names import dag_id, task_id
-from conduit_tasks.pipeline.topology import Pipeline
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.state import MicroBatch

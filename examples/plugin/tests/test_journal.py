@@ -8,9 +8,9 @@ import pytest
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.errors import UnknownPlugin
-from conduit_tasks.pipeline.topology import Processor
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.record.record import Record
+from conduit_tasks.topology import Processor
 
 
 def test_the_journal_keeps_its_contract(tmp_path: Path) -> None:
