@@ -11,6 +11,39 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+
+class Node(str):
+    """Name of a node of a pipeline: `sources.<id>`, `processors`, `destinations.<id>` or `acks.<source>`; also `plan`,
+    `seal` and the like, which hold a lease. A text, as it is stored and as Airflow's task group shows it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def source(cls, id: str) -> Node:
+        """Returns the node that reads a source."""
+        return cls(f"sources.{id}")
+
+    @classmethod
+    def destination(cls, id: str) -> Node:
+        """Returns the node that delivers to a destination."""
+        return cls(f"destinations.{id}")
+
+    @classmethod
+    def ack(cls, source: str) -> Node:
+        """Returns the node that acks a source."""
+        return cls(f"acks.{source}")
+
+    @property
+    def kind(self) -> str:
+        """`sources`, `processors`, `destinations`, `acks`."""
+        return self.partition(".")[0]
+
+    @property
+    def id(self) -> str:
+        """Id of the connector; empty for nodes of the whole pipeline."""
+        return self.partition(".")[2]
+
+
 INDEX_PIPES = frozenset({"monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"})
 """Pipes whose receiver keeps an index: records travel with a number (SEMANTICS O5–O6r)."""
 
@@ -42,8 +75,8 @@ class Source:
     """The HTTP gateway: where an event is stored before its producer is answered; None = its default."""
 
     @property
-    def node(self) -> str:
-        return f"sources.{self.id}"
+    def node(self) -> Node:
+        return Node.source(self.id)
 
 
 @dataclass(frozen=True)
@@ -113,8 +146,8 @@ class Destination:
     """Age in seconds of the oldest unconfirmed record from which on the pipeline's alerts are called."""
 
     @property
-    def node(self) -> str:
-        return f"destinations.{self.id}"
+    def node(self) -> Node:
+        return Node.destination(self.id)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import dag_id, names_of, redrive_dag_id, replay_dag_id, safe_name
 from conduit_tasks.pipeline.schedule import is_continuous
 from conduit_tasks.settings import settings
-from conduit_tasks.topology import Pipeline
+from conduit_tasks.topology import Node, Pipeline
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 RETRIES, RETRY_DELAY = 2, timedelta(seconds=5)
@@ -116,7 +116,7 @@ def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str])
         quick_jit=SQL_PLUGINS.isdisjoint(plugins),
         trigger_rule="one_success",
         pool=os.environ.get(POOL_VARIABLE, "default_pool"),
-        priority_weight=FIRST[node.partition(".")[0]],
+        priority_weight=FIRST[Node(node).kind],
         weight_rule="absolute",
         execution_timeout=SUBMIT_TIMEOUT + timedelta(seconds=limit),
     )

@@ -26,6 +26,7 @@ from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.logs import about
 from conduit_tasks.spark.submit import APPLICATION
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.at_work import AtWork
@@ -70,8 +71,8 @@ class ConduitSubmitOperator(SparkSubmitOperator):
 
     def execute(self, context: Any) -> None:
         """Checks the connection and the work, submits, and turns the exit code into a state of the task."""
-        kind, _, name = self.node.partition(".")
-        destination = name if kind == "destinations" else None
+        node = Node(self.node)
+        destination = node.id if node.kind == "destinations" else None
         with about(pipeline=self.pipeline_id, node=self.node, run=context["run_id"], destination=destination):
             self._execute(context)
 
@@ -162,13 +163,12 @@ class ConduitSubmitOperator(SparkSubmitOperator):
     def _arguments(self, run_id: str, cleared: bool) -> list[str]:
         arguments = ["--pipeline", self.pipeline_id, "--node", self.node, "--run", run_id]
         arguments += ["--drain-limit", f"{self.drain_limit:g}"]
-        return [*arguments, "--cleared"] if cleared and self.node.startswith("destinations.") else arguments
+        return [*arguments, "--cleared"] if cleared and Node(self.node).kind == "destinations" else arguments
 
     def _skip_unless_chosen(self, params: Any) -> None:
-        kind, _, name = self.node.partition(".")
-        chosen = params.get("destinations") or []
-        if kind == "destinations" and chosen and name not in chosen:
-            raise AirflowSkipException(f"{name} is not among the destinations chosen for this run")
+        node, chosen = Node(self.node), params.get("destinations") or []
+        if node.kind == "destinations" and chosen and node.id not in chosen:
+            raise AirflowSkipException(f"{node.id} is not among the destinations chosen for this run")
 
     def _died(self, run_id: str, exit_code: int | None) -> None:
         """Counts the application as failed if it could not report that itself."""

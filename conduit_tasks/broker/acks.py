@@ -12,6 +12,7 @@ from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import portions, seconds
 from conduit_tasks.broker.delivery import Deliveries
 from conduit_tasks.broker.state import Ack
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position
@@ -75,7 +76,7 @@ class Acks(Deliveries):
             {
                 "pipeline": self.keys.pipeline,
                 "ack": self.keys.ack(source),
-                "lease": self.keys.lease(f"acks.{source}"),
+                "lease": self.keys.lease(Node.ack(source)),
                 "intent": self.keys.intent(source),
                 "cursors": [] if ack_on == "stored" else [self.keys.destination(d) for d in destinations],
             },
@@ -188,7 +189,7 @@ class Acks(Deliveries):
         `observed`: durations (`metrics.histogram`). Raises Fenced, and InvariantBroken if the ack was not begun.
         """
         keys = {
-            "lease": self.keys.lease(f"acks.{source}"),
+            "lease": self.keys.lease(Node.ack(source)),
             "ack": self.keys.ack(source),
             "intent": self.keys.intent(source),
             "acked": self.keys.acked(source),

@@ -18,6 +18,7 @@ from conduit_tasks.broker.ranges import MOST, RangeSet
 from conduit_tasks.broker.redrive import Letter, Position, letter_field, positions
 from conduit_tasks.broker.state import DeliveryState
 from conduit_tasks.errors import ConduitError, PipelineStopped
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.record.counts import Counts
@@ -89,7 +90,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             # Live counters must add up to `matched`; a redelivery has counters of its own.
             numbers = {"redelivered": numbers.get("delivered", 0), "retried": numbers.get("retried", 0)}
         closing = {letter_field(key): outcome for key, outcome in (closed or {}).items()}
-        node, by = f"destinations.{destination}", f"run {run}"
+        node, by = Node.destination(destination), f"run {run}"
         said = Said(closing, positions(park or {}), index_entries(dead))
         parts = [RangeSet(tuple(some)) for some in portions(given.ranges, MOST)]
         said = self.say_letters(destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1)
@@ -147,7 +148,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         among them, 0 outcomes = no limit. Repeated votes are ignored by watermark. Returns None, or the number of these
         votes accepted before the nack that tripped the window; `error` (of the last nack in `votes`) is stored by then.
         """
-        own = f"destinations.{destination}" if destination else "seal"
+        own = Node.destination(destination) if destination else "seal"
         answer = self.run(
             scripts.VOTE,
             {
@@ -179,7 +180,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             return 0
         if token is not None:
             return self._complete(destination, token)
-        with self.acquire(f"destinations.{destination}", "complete_unmatched") as lease:
+        with self.acquire(Node.destination(destination), "complete_unmatched") as lease:
             return self._complete(destination, lease.token)
 
     def _unmatched(self, destination: str) -> int | None:
@@ -197,7 +198,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
                 "pipeline": self.keys.pipeline,
                 "destination": self.keys.destination(destination),
                 "micro_batch": self.keys.micro_batch(m),
-                "lease": self.keys.lease(f"destinations.{destination}"),
+                "lease": self.keys.lease(Node.destination(destination)),
             }
             try:
                 moved = self.run(scripts.COMPLETE, keys, m=m, token=token, id=destination)[0]
@@ -220,7 +221,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
             {
                 "pipeline": self.keys.pipeline,
                 "destination": self.keys.destination(destination),
-                "lease": self.keys.lease(f"destinations.{destination}"),
+                "lease": self.keys.lease(Node.destination(destination)),
                 "run": self.keys.run(destination, run),
                 "redo": self.keys.redo(destination),
             },
@@ -242,7 +243,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         Returns its run and the number of micro-batches that were not redelivered completely; None if there is no such
         redelivery.
         """
-        keys = {"redo": self.keys.redo(destination), "lease": self.keys.lease(f"destinations.{destination}")}
+        keys = {"redo": self.keys.redo(destination), "lease": self.keys.lease(Node.destination(destination))}
         found = self.run(scripts.LAPSE, keys, after=int(after * 1e6))
         return (str(found[0]), int(found[1])) if found else None
 

@@ -14,6 +14,7 @@ from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.recovery import Recovering
 from conduit_tasks.broker.state import PipelineStatus, Status
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.topology import Node
 
 SCHEMA = 1
 """Version of the key layout in `keys.py`."""
@@ -105,11 +106,11 @@ class Lifecycle(MicroBatches, Recovering):
         sources, destinations = self.registered()
         return [
             *(f"plan.{s}" for s in sources),
-            *(f"sources.{s}" for s in sources),
+            *(Node.source(s) for s in sources),
             "processors",
             "seal",
-            *(f"destinations.{d}" for d in destinations),
-            *(f"acks.{s}" for s in sources),
+            *(Node.destination(d) for d in destinations),
+            *(Node.ack(s) for s in sources),
         ]
 
     def stop(self, deadline_s: float) -> str:
@@ -170,7 +171,7 @@ class Lifecycle(MicroBatches, Recovering):
 
     def stop_destination(self, destination: str, error: str, error_class: str, micro_batch: int | None = None) -> bool:
         """Stops one isolated destination with this error (X1); returns False if an earlier one is kept."""
-        said = error_json(f"destinations.{destination}", error, error_class, micro_batch)
+        said = error_json(Node.destination(destination), error, error_class, micro_batch)
         return self._fail(self.keys.destination(destination), "stopped", said)
 
     def _fail(self, scope: str, status: str, said: dict[str, Any]) -> bool:
@@ -178,5 +179,5 @@ class Lifecycle(MicroBatches, Recovering):
 
     def start_destination(self, destination: str) -> None:
         """Starts one stopped destination again; its error and its tripped window are cleared."""
-        each = [self.keys.window(destination), self.keys.lease(f"destinations.{destination}")]
+        each = [self.keys.window(destination), self.keys.lease(Node.destination(destination))]
         self.run(scripts.START, {"scope": self.keys.destination(destination), "each": each}, windows=1, leases=1)

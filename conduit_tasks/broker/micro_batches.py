@@ -15,6 +15,7 @@ from conduit_tasks.broker.dead_index import Indexed, index_entries
 from conduit_tasks.broker.state import Backlog, MicroBatch, Stage
 from conduit_tasks.errors import ConduitError, Fenced, NotStopped
 from conduit_tasks.metrics.histogram import Histogram, histograms
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position, Slice
@@ -151,8 +152,7 @@ class MicroBatches(BrokerBase):
         `observed`: durations (`metrics.histogram`), counted if this stage wins. Raises Fenced, PipelineStopped,
         InvariantBroken.
         """
-        kind, _, source = node.partition(".")
-        source = source if kind == "sources" else ""
+        source = Node(node).id if Node(node).kind == "sources" else ""
         body = asdict(stage)
         del body["first_index"]
         counts = [str(n) for n in stage.counts or ()]
@@ -348,7 +348,7 @@ class MicroBatches(BrokerBase):
 
 
 def _nodes(sources: Sequence[str], processors: bool) -> list[str]:
-    return [*(f"sources.{s}" for s in sources), *(["processors"] if processors and sources else [])]
+    return [*(Node.source(s) for s in sources), *(["processors"] if processors and sources else [])]
 
 
 def _stage(data: Mapping[str, str], name: str) -> Stage:

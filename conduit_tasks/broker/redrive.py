@@ -18,6 +18,7 @@ import orjson
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import PORTION, portions
 from conduit_tasks.broker.dead_index import DeadIndex, Said, index_entries
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.record.dead_letter import DeadLetter
@@ -32,7 +33,7 @@ Position = tuple[int, int, int]
 
 def lease_node(destination: str) -> str:
     """Returns the node under whose lease letters of a destination ("": from before the fan-out) are redriven."""
-    return f"destinations.{destination}" if destination else "redrive"
+    return Node.destination(destination) if destination else "redrive"
 
 
 def letter_field(key: Letter) -> str:

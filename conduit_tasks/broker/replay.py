@@ -14,6 +14,7 @@ from conduit_tasks.broker.base import PORTION, portions
 from conduit_tasks.broker.dead_index import Said, index_entries
 from conduit_tasks.broker.ranges import MOST, RangeSet
 from conduit_tasks.broker.redrive import Letter, Redrives, letter_field
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position
@@ -115,7 +116,7 @@ class Replays(Redrives):
         parts = [RangeSet(tuple(some)) for some in portions(RangeSet.of(ranges).ranges, MOST)] or [RangeSet()]
         if len(parts) > 1 or max(len(said.closed), len(said.letters) // 2) > PORTION:
             epoch, by = self._claim(destination)
-            node = f"destinations.{destination}"
+            node = Node.destination(destination)
             said = self.say_letters(destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1)
         # The counters go with the last part.
         for some in parts[:-1]:
@@ -144,7 +145,7 @@ class Replays(Redrives):
         every = {
             "pipeline": keys.pipeline,
             "destination": keys.destination(destination),
-            "lease": keys.lease(f"destinations.{destination}"),
+            "lease": keys.lease(Node.destination(destination)),
             "dead": keys.dead(destination),
             "redrive": keys.redrive(destination),
             "replay": keys.replay(destination, run),

@@ -10,6 +10,7 @@ import orjson
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.leases import Leases
+from conduit_tasks.topology import Node
 
 
 @dataclass(frozen=True)
@@ -66,5 +67,5 @@ class Sending(Leases):
         return {
             "pipeline": self.keys.pipeline,
             "destination": self.keys.destination(destination),
-            "lease": self.keys.lease(f"destinations.{destination}"),
+            "lease": self.keys.lease(Node.destination(destination)),
         }

@@ -13,6 +13,7 @@ from conduit_tasks.broker.base import BrokerBase, portions, seconds
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.version import version_of
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.topology import Pipeline
@@ -72,7 +73,7 @@ class Versions(BrokerBase):
 
         Raises ConfigError if the pipeline runs, or if `new` has records of its own already.
         """
-        moved, gone = self._all_of(old), [self.keys.lease(f"destinations.{old}")]
+        moved, gone = self._all_of(old), [self.keys.lease(Node.destination(old))]
         pairs = [text for key in moved for text in (key, self._under(key, old, new))]
         last, collected = self.numbers("last", "collected")
         # Matched counts of micro-batches that it has confirmed are not needed any more.
@@ -107,7 +108,7 @@ class Versions(BrokerBase):
     def forget(self, destination: str) -> bool:
         """Removes the state of a destination that has left the file; returns False if it is in the file."""
         keys = [*self._all_of(destination), self.keys.destination(destination)]
-        keys.append(self.keys.lease(f"destinations.{destination}"))
+        keys.append(self.keys.lease(Node.destination(destination)))
         own = {"destinations": self.keys.destinations, "left": self.keys.left}
         return all(self.run(scripts.FORGET, {**own, "each": some}, id=destination)[0] for some in portions(keys))
 

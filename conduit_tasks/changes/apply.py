@@ -20,7 +20,7 @@ from conduit_tasks.micro_batch.context import open_broker, open_spool, opened
 from conduit_tasks.pipeline.clashes import Declared
 from conduit_tasks.pipeline.load import load_file, load_folder
 from conduit_tasks.settings import settings
-from conduit_tasks.topology import INDEX_PIPES, Pipeline
+from conduit_tasks.topology import INDEX_PIPES, Node, Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
@@ -72,7 +72,7 @@ def check(pipeline: Pipeline, plan: Plan, broker: Broker, decisions: Decisions) 
 
 
 def _id(change: Change) -> str:
-    return change.node.partition(".")[2]
+    return Node(change.node).id
 
 
 def _decided(change: Change, decisions: Decisions) -> bool:
@@ -81,7 +81,7 @@ def _decided(change: Change, decisions: Decisions) -> bool:
         return True
     if change.kind != "removed":
         return False
-    renamed = change.node.startswith("destinations.") and _id(change) in decisions.rename
+    renamed = Node(change.node).kind == "destinations" and _id(change) in decisions.rename
     return renamed or _id(change) in decisions.drop
 
 
@@ -230,7 +230,7 @@ def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callab
     # X7: a rebuild after Redis was lost finds the new id where the old one was.
     at = int(broker.now() * 1e6)
     hashes = {"destination": state, "window": broker.hash(broker.keys.window(old))}
-    Checkpoint(spool, pipeline.id).write(Mark(f"destinations.{new}", at, at, int(state.get("cursor", 0)), hashes))
+    Checkpoint(spool, pipeline.id).write(Mark(Node.destination(new), at, at, int(state.get("cursor", 0)), hashes))
     step(f"{new} is marked where {old} is")
     moved = move(settings().path(settings().dead_letters), pipeline.id, old, new)
     step(f"{moved} files of dead letters moved")

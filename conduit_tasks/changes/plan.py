@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.in_flight import InFlight, in_flight
 from conduit_tasks.pipeline.version import Difference, alike, differences, version_of
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
@@ -91,7 +92,7 @@ def left_behind(pipeline: Pipeline, broker: Broker) -> list[Change]:
         said = "has left the file; put back under its id it goes on where it was"
         if rest:
             said += f"; it has {rest}"
-        out.append(Change("left", f"destinations.{id}", "left before", said, {id: waiting}))
+        out.append(Change("left", Node.destination(id), "left before", said, {id: waiting}))
     return out
 
 
@@ -113,16 +114,16 @@ class _Effects:
         """Returns the connectors that came or went: there is nothing else to see if no version is recorded."""
         self._alike = {}
         sources, destinations = self._broker.registered()
-        now = {f"sources.{s}" for s in sources} | {f"destinations.{d}" for d in destinations}
+        now = {Node.source(s) for s in sources} | {Node.destination(d) for d in destinations}
         then = {s.node for s in self._pipeline.sources} | {d.node for d in self._pipeline.destinations}
         gone = [Difference("removed", node) for node in sorted(now - then)]
         return [self._change(d) for d in [*gone, *(Difference("added", node) for node in sorted(then - now))]]
 
     def _change(self, d: Difference) -> Change:
-        kind, _, id = d.node.partition(".")
-        if kind == "pipeline":
+        node = Node(d.node)
+        if node.kind == "pipeline":
             return self._of_pipeline(d)
-        return self._source(d, id) if kind == "sources" else self._destination(d, id)
+        return self._source(d, node.id) if node.kind == "sources" else self._destination(d, node.id)
 
     def _of_pipeline(self, d: Difference) -> Change:
         if d.topic == "spool-path":
@@ -179,7 +180,7 @@ class _Effects:
                 f"{held:,} events whose producers were answered wait to be read, and would stay where they are"
             )
         decision = ""
-        renamed = self._alike.get(d.node, "").partition(".")[2]
+        renamed = Node(self._alike.get(d.node, "")).id
         if renamed:
             waits.append(f"{renamed} looks like it under another id, and would be read from its beginning")
             decision = f"keep the id: a source's position goes with it. Or --drop {id}, and {renamed} begins anew"
@@ -212,7 +213,7 @@ class _Effects:
         said = "nothing more is delivered to it"
         if rest:
             said += f"; {rest} cannot be sent any more"
-        renamed = self._alike.get(d.node, "").partition(".")[2]
+        renamed = Node(self._alike.get(d.node, "")).id
         decision = ""
         if renamed:
             decision = f"--rename {id}={renamed} (it goes on where it is) or --drop {id}"

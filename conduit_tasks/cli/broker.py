@@ -13,6 +13,7 @@ import typer
 
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, NotDurable
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.connection import Client
@@ -92,8 +93,8 @@ def rebuild(
             return
         print_table(
             ("node", "up to micro-batch"),
-            [(f"destinations.{id}", said) for id, said in state.delivered.items()]
-            + [(f"acks.{id}", str(number)) for id, number in state.acked.items()],
+            [(Node.destination(id), said) for id, said in state.delivered.items()]
+            + [(Node.ack(id), str(number)) for id, number in state.acked.items()],
         )
         kept = f"micro-batches {state.collected + 1} to {state.sealed}, {state.records:,} records"
         again = f"; not sealed, and read again: {', '.join(map(str, state.dropped))}" if state.dropped else ""

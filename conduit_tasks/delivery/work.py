@@ -25,6 +25,7 @@ from conduit_tasks.record.jsons import clean
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.dead_letters.parking import Parking
@@ -80,7 +81,7 @@ class Work:
 
     @property
     def node(self) -> str:
-        return f"destinations.{self.destination}"
+        return Node.destination(self.destination)
 
     @property
     def first(self) -> int:

@@ -24,6 +24,7 @@ from conduit_tasks.micro_batch.plan import in_flight
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recorded import collect_ledger
 from conduit_tasks.micro_batch.recovery import counting, left_alone
+from conduit_tasks.topology import Node
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +91,10 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
 def _ack(context: Context, source_id: str, ledger: _Ledger) -> dict[str, Any]:
     remember(context)
     acked = None
-    if failing := left_alone(context, f"acks.{source_id}"):
+    if failing := left_alone(context, Node.ack(source_id)):
         log.info("recovering: %s", failing)
     else:
-        with counting(context, f"acks.{source_id}"), holding(context, again=False):
+        with counting(context, Node.ack(source_id)), holding(context, again=False):
             told = tell(context)
             acked = ack(context, source_id, told)
     collected = collect(context)
@@ -134,8 +135,8 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
     given = None
     on = ack_on(source)
     through = told if on == "delivered" else None
-    with context.broker.acquire(f"acks.{source_id}", context.owner, wait=5.0) as lease:
-        marker = Marker(context, f"acks.{source_id}", lease.token)
+    with context.broker.acquire(Node.ack(source_id), context.owner, wait=5.0) as lease:
+        marker = Marker(context, Node.ack(source_id), lease.token)
         apart = source_class(source.plugin).settles
         while (
             due := context.broker.begin_ack(source_id, destinations, on, lease.token, apart=apart, through=through)
@@ -163,11 +164,11 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
                     ) from error
                 except Exception as error:
                     said = f"the source {source_id} did not take its ack: {type(error).__name__}: {error}"
-                    context.broker.fail(f"acks.{source_id}", said, type(error).__name__, due.m_to)
+                    context.broker.fail(Node.ack(source_id), said, type(error).__name__, due.m_to)
                     raise PipelineStopped(
                         f"{said}. Mend it, then `conduit start {context.pipeline.id}`: the same position is given again"
                     ) from error
-                took = observed(f"acks.{source_id}", "ack", time.monotonic() - began)
+                took = observed(Node.ack(source_id), "ack", time.monotonic() - began)
             context.broker.commit_ack(source_id, due, lease.token, took)
             given = due.position
         if given is not None:

@@ -117,7 +117,7 @@ def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:
     """Returns the sources that failed to be read and that the unsealed micro-batch waits for: they are to leave it, so
     that it does not hold up the others. Empty if there are no others."""
     sources = context.pipeline.sources
-    waited_for = {s.node: s.id for s in sources if s.node in unsealed.missing}
+    waited_for: dict[str, str] = {s.node: s.id for s in sources if s.node in unsealed.missing}
     if len(sources) < 2 or not waited_for:
         return []
     failing = [f for f in context.broker.failing(*waited_for) if f.error.error_class not in _OF_ALL]

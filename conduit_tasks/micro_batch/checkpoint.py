@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from conduit_tasks.errors import ConduitError, LeaseHeld, SpoolError, StateLost
 from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, exceeds, token_of
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
@@ -56,8 +57,8 @@ class Marker:
         self._believe(Mark(self._node, self._token, 0, number, hashes).claims)
 
     def _state(self) -> tuple[int, dict[str, dict[str, str]]]:
-        kind, _, id = self._node.partition(".")
-        return (_destination if kind == "destinations" else _source)(self._broker, id)
+        node = Node(self._node)
+        return (_destination if node.kind == "destinations" else _source)(self._broker, node.id)
 
     def _believe(self, number: int) -> None:
         before = self._last or self._checkpoint.read(self._node).get(self._node)
@@ -99,7 +100,7 @@ def _source(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
     index = broker.scanned(broker.keys.index(id))
     # Read after the index: staged records are numbered in it already, and would be numbered again.
     unsealed = broker.unsealed()
-    stage = unsealed.stages.get(f"sources.{id}") if unsealed else None
+    stage = unsealed.stages.get(Node.source(id)) if unsealed else None
     if unsealed is not None and stage is not None:
         for piece, first in zip(unsealed.slices[id], stage.first_index or ()):
             index[piece.partition] = str(min(first, int(index.get(piece.partition, first))))
@@ -143,7 +144,7 @@ def proven(context: Context, numbers: Sequence[int]) -> int:
 
 def marked(pipeline: Pipeline) -> list[str]:
     """Returns the nodes that have marks."""
-    return [*(d.node for d in pipeline.destinations), *(f"acks.{s.id}" for s in pipeline.sources)]
+    return [*(d.node for d in pipeline.destinations), *(Node.ack(s.id) for s in pipeline.sources)]
 
 
 def try_to_mark(marker: Marker) -> None:

@@ -38,7 +38,7 @@ from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.spool.manifest import SealedManifest
-from conduit_tasks.topology import Destination, Pipeline
+from conduit_tasks.topology import Destination, Node, Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Attempt, Lease
@@ -234,11 +234,11 @@ class DeliverTask:
             return error
 
     def _attempt(self, context: Context) -> Attempt:
-        return context.broker.attempt(f"destinations.{self.destination}", self.destination, self.token)
+        return context.broker.attempt(Node.destination(self.destination), self.destination, self.token)
 
     def _in_child(self, token: int, span: Span, culprits: Sequence[int]) -> Report:
         with opened(self.pipeline, self.run) as context:
-            lease = context.broker.attach(f"destinations.{self.destination}", token)
+            lease = context.broker.attach(Node.destination(self.destination), token)
             return self._deliver(context, lease, span, culprits)
 
     def _confirmed(self) -> Sequence[Span]:

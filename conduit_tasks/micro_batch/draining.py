@@ -27,6 +27,7 @@ from conduit_tasks.micro_batch.plan import Next, halted_destinations, moved, ope
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.seal import seal_if_complete
 from conduit_tasks.micro_batch.wake import Watch
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
@@ -88,7 +89,7 @@ class Draining:
     def slices(self, source_id: str) -> MicroBatch | Ended:
         """Returns the unsealed micro-batch that holds slices for this source to read; opens the next one if none is
         open. Waits as long as other nodes of the run are at work on what has to come before. Raises PipelineStopped."""
-        context, node = self.context, f"sources.{source_id}"
+        context, node = self.context, Node.source(source_id)
         for course, found in self._unsealed():
             if isinstance(found, Ended):
                 return found

@@ -14,6 +14,7 @@ from conduit_tasks.errors import StateLost
 from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import marked
 from conduit_tasks.spool.checkpoint import Checkpoint, Mark, exceeds, tokens
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
@@ -73,10 +74,10 @@ def forgotten(context: Context, marks: dict[str, Mark]) -> str:
 def _reached(context: Context, nodes: list[str]) -> list[int]:
     """Returns, per node, what Redis says a destination has confirmed, or a source was told or is about to be told."""
     keys = context.broker.keys
-    commands = []
-    for node in nodes:
-        kind, _, id = node.partition(".")
-        commands.append(
-            ("HMGET", keys.destination(id), "cursor") if kind == "destinations" else ("HMGET", keys.ack(id), "m", "to")
-        )
+    commands: list[tuple[str, ...]] = []
+    for node in map(Node, nodes):
+        if node.kind == "destinations":
+            commands.append(("HMGET", keys.destination(node.id), "cursor"))
+        else:
+            commands.append(("HMGET", keys.ack(node.id), "m", "to"))
     return [max(int(n or 0) for n in found) for found in context.broker.read(*commands)]

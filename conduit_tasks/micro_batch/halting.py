@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.micro_batch.beside import beside
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
@@ -39,8 +40,7 @@ def halting(context: Context, node: str, end: Callable[[str], None]) -> Iterator
     """Calls `end` with the reason, in a thread, if the block goes on for `GRACE` seconds after a forceful stop of the
     pipeline, or of its destination `node`."""
     broker, keys = context.broker, context.broker.keys
-    kind, _, name = node.partition(".")
-    places = [keys.pipeline, *([keys.destination(name)] if kind == "destinations" else [])]
+    places = [keys.pipeline, *([keys.destination(Node(node).id)] if Node(node).kind == "destinations" else [])]
     since: list[float] = []
 
     def look() -> bool:

@@ -19,6 +19,7 @@ from conduit_tasks.errors import LeaseHeld, PipelineStopped
 from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.record.schema import to_records
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
@@ -44,7 +45,7 @@ def tell(context: Context) -> int | None:
     broker, destinations = context.broker, [d.id for d in context.pipeline.destinations]
     if context.in_force() and broker.ack_due(MESSAGES, destinations, "delivered"):
         try:
-            with broker.acquire(f"acks.{MESSAGES}", context.owner, wait=5.0) as lease, keeping(lease):
+            with broker.acquire(Node.ack(MESSAGES), context.owner, wait=5.0) as lease, keeping(lease):
                 while (due := broker.begin_ack(MESSAGES, destinations, "delivered", lease.token)) is not None:
                     _tell(context, handlers, range(due.m_from, due.m_to + 1))
                     broker.commit_ack(MESSAGES, due, lease.token)
@@ -68,7 +69,7 @@ def _tell(context: Context, handlers: Handlers, numbers: range) -> None:
         try:
             handlers.call(_acked(context, spool.read_sealed(path), overall.of(number).nacked), "message")
         except HandlerFailed as error:
-            context.broker.fail(f"acks.{MESSAGES}", str(error), ERROR_CLASS, number)
+            context.broker.fail(Node.ack(MESSAGES), str(error), ERROR_CLASS, number)
             raise PipelineStopped(str(error)) from error
 
 

@@ -17,6 +17,7 @@ from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.draining import Draining, Ended
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
@@ -50,7 +51,7 @@ def work_through(
     SourceError, SpoolError.
     """
     with closing(Draining(context, run, limit)) as draining:
-        return _Node(context, node, run, run_all, draining, cleared, progress).through(warm)
+        return _Node(context, Node(node), run, run_all, draining, cleared, progress).through(warm)
 
 
 @dataclass
@@ -58,7 +59,7 @@ class _Node:
     """One node that works through micro-batches; see `work_through`."""
 
     context: Context
-    node: str
+    node: Node
     run: str
     run_all: RunAll
     draining: Draining
@@ -81,13 +82,13 @@ class _Node:
                     return self._work(each)
                 except Unavailable as error:
                     wait = DOWN if time.monotonic() - began > 2 * wait else min(2 * wait, DOWN_AT_MOST)
-                    if not self.node.startswith("destinations.") or not self.draining.lingers(wait):
+                    if self.node.kind != "destinations" or not self.draining.lingers(wait):
                         raise
                     log.warning("%s is tried again, as the run lasts: %s", self.node, error)
 
     def _work(self, progress: Callable[..., None]) -> Ended:
         context, draining = self.context, self.draining
-        kind, _, name = self.node.partition(".")
+        kind, name = self.node.kind, self.node.id
         # A node that finds the lease taken waits one lease time (and the grace), then takes over or ends.
         wait = context.settings.lease_ttl + context.settings.lease_grace + 1
         if kind == "sources":
@@ -108,13 +109,12 @@ class _Node:
         )
 
 
-def _works_in_spark(context: Context, node: str) -> bool:
+def _works_in_spark(context: Context, node: Node) -> bool:
     """Returns whether the node's work is done in Spark, not in its driver."""
-    kind, _, name = node.partition(".")
-    if kind == "sources":
-        return not source_class(context.pipeline.source(name).plugin).in_driver
-    if kind == "destinations":
-        return not getattr(destination_class(context.pipeline.destination(name).plugin), "in_driver", False)
+    if node.kind == "sources":
+        return not source_class(context.pipeline.source(node.id).plugin).in_driver
+    if node.kind == "destinations":
+        return not getattr(destination_class(context.pipeline.destination(node.id).plugin), "in_driver", False)
     return True
 
 
@@ -139,14 +139,13 @@ def _each(draining: Draining, next_one: Callable[[], MicroBatch | Ended], work: 
 
 
 @contextmanager
-def _telling(context: Context, node: str, progress: Callable[..., None]) -> Iterator[None]:
+def _telling(context: Context, node: Node, progress: Callable[..., None]) -> Iterator[None]:
     """Reports, while the block runs, how far the node is: records, records a second, micro-batches that wait for it."""
     broker = context.broker
-    kind, _, name = node.partition(".")
 
     def so_far() -> tuple[int, int]:
-        if kind == "destinations":
-            state = broker.delivery(name)
+        if node.kind == "destinations":
+            state = broker.delivery(node.id)
             return state.counters.get("delivered", 0), broker.latest_sealed() - state.cursor
         return broker.totals().get(f"{node}/read", 0), 0
 

@@ -28,7 +28,7 @@ from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tok
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.spool.names import known_as
 from conduit_tasks.spool.spool import Spool
-from conduit_tasks.topology import Pipeline
+from conduit_tasks.topology import Node, Pipeline
 
 Fields = dict[str, str]
 
@@ -65,7 +65,7 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
     """
     marks = Checkpoint(spool, pipeline.id).read()
     there = tokens(spool, pipeline.id)
-    nodes = [*(d.node for d in pipeline.destinations), *(f"acks.{s.id}" for s in pipeline.sources)]
+    nodes = [*(d.node for d in pipeline.destinations), *(Node.ack(s.id) for s in pipeline.sources)]
     reached = {node: covers(marks[node], there) for node in nodes if node in marks}
     sealed = max([*there, *reached.values()], default=0)
     # A node without a mark gets everything that the spool holds.
@@ -94,8 +94,8 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
             window = {k: v for k, v in mark.hashes.get("window", {}).items() if k != "tripped"}
             out.hashes[keys.window(d.id)] = window
     for s in pipeline.sources:
-        mark = marks.get(f"acks.{s.id}")
-        out.acked[s.id] = max(reached.get(f"acks.{s.id}", 0), collected)
+        mark = marks.get(Node.ack(s.id))
+        out.acked[s.id] = max(reached.get(Node.ack(s.id), 0), collected)
         ack, intent = _intent(mark, out.acked[s.id], there)
         out.hashes |= {
             keys.ack(s.id): {"m": str(out.acked[s.id]), **ack},
@@ -207,7 +207,7 @@ def _micro_batch(pipeline: Pipeline, spool: Spool, manifest: SealedManifest) -> 
     slices: dict[str, list[dict[str, Any]]] = {}
     for s in manifest.slices:
         slices.setdefault(s.source, []).append(asdict(Slice(s.part, s.partition, s.start, s.end, s.records)))
-    nodes = [*(f"sources.{source}" for source in slices), *(["processors"] if pipeline.processors else [])]
+    nodes = [*(Node.source(source) for source in slices), *(["processors"] if pipeline.processors else [])]
     at = str(int(manifest.sealed_at * 1e6))
     return {
         "state": "sealed",
@@ -277,7 +277,7 @@ def _totals(marks: dict[str, Mark], manifests: dict[int, SealedManifest]) -> Fie
     for manifest in (manifest for m, manifest in manifests.items() if m > counted):
         counts += Counter(read=manifest.total, filtered=manifest.filtered, nacked=manifest.nacked)
         for s in manifest.slices:
-            counts[f"sources.{s.source}/read"] += s.records
+            counts[f"{Node.source(s.source)}/read"] += s.records
     return {name: str(n) for name, n in counts.items()}
 
 

@@ -26,6 +26,7 @@ from conduit_tasks.errors import (
     Unavailable,
 )
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.recovery import Failing
@@ -42,7 +43,7 @@ def counting(context: Context, node: str) -> Iterator[None]:
     try:
         yield
     except NO_FAILURE as error:
-        if isinstance(error, Unavailable) and node.startswith("sources."):
+        if isinstance(error, Unavailable) and Node(node).kind == "sources":
             limitless = replace(context.pipeline.recovery, max_retries=-1)
             count(context, node, f"{type(error).__name__}: {error}", type(error).__name__, limitless)
         raise

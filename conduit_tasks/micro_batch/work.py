@@ -13,6 +13,7 @@ from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.recovery import left_alone
 from conduit_tasks.micro_batch.seal import seal_if_complete
+from conduit_tasks.topology import Node
 
 POLL = 0.25
 """Seconds between two looks at a lease that is held."""
@@ -56,26 +57,25 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
                 return WorkNeeded(True, "the run lasts: ready for what comes", done=done)
             if done:
                 context.broker.ring(node)
-            more = _wait(draining, context, node)
+            more = _wait(draining, context, Node(node))
         if isinstance(more, Ended):
             return WorkNeeded(False, more.reason, done=done, recovering=more.recovering, again=more.again)
         if more:
             return WorkNeeded(True, more)
 
 
-def _wait(draining: Draining, context: Context, node: str) -> str | Ended:
+def _wait(draining: Draining, context: Context, node: Node) -> str | Ended:
     """Waits for work. Returns "" if it is to be looked at again, a reason if an application is to be ready for it,
     Ended if none will come."""
-    kind, _, name = node.partition(".")
-    if kind == "sources":
-        found = draining.slices(name)
+    if node.kind == "sources":
+        found = draining.slices(node.id)
         return found if isinstance(found, Ended) else ""
-    if kind == "processors":
+    if node.kind == "processors":
         staged = draining.staged(early=True)
         return staged if isinstance(staged, Ended) else f"micro-batch {staged.number} is being read"
-    cursor = context.broker.delivery(name).cursor
+    cursor = context.broker.delivery(node.id).cursor
     # If a trigger may want nothing of the micro-batch, no JVM is started before that is known.
-    early = not context.pipeline.destination(name).filters
+    early = not context.pipeline.destination(node.id).filters
     more = draining.more(node, cursor, early=early)
     if isinstance(more, Ended):
         return more
@@ -94,7 +94,7 @@ def needed(context: Context, node: str, run_id: str, *, cleared: bool = False, r
     """
     # A Redis that was started again since the plan may have forgotten what this run did.
     remember(context)
-    look = _destination if node.startswith("destinations.") else _before_fan_out
+    look = _destination if Node(node).kind == "destinations" else _before_fan_out
     first = context.broker.held_for(node)
     give_up = time.monotonic() + first
     while True:
@@ -125,7 +125,7 @@ def _before_fan_out(context: Context, node: str, run_id: str, cleared: bool) -> 
 
 
 def _destination(context: Context, node: str, run_id: str, cleared: bool) -> WorkNeeded:
-    broker, destination = context.broker, node.partition(".")[2]
+    broker, destination = context.broker, Node(node).id
     status = broker.stored_status()
     if status in ("stopped", "degraded"):
         return WorkNeeded(False, f"the pipeline is {status}")

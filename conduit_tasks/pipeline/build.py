@@ -20,6 +20,7 @@ from conduit_tasks.topology import (
     Delivery,
     Destination,
     Limits,
+    Node,
     Pipeline,
     Processor,
     Recovery,
@@ -72,7 +73,7 @@ def _source(keys: ConnectorKeys) -> Source:
         id=keys.id,
         plugin=plugin,
         settings=keys.settings,
-        processors=_processors(keys.processors, f"sources.{keys.id}"),
+        processors=_processors(keys.processors, Node.source(keys.id)),
         ack_on=keys.ack_on,
         durability=keys.durability or ("redis" if plugin == GATEWAY else None),
     )
@@ -84,7 +85,7 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
         id=keys.id,
         plugin=parse_plugin(keys.plugin).name,
         settings=keys.settings,
-        processors=_processors(keys.processors, f"destinations.{keys.id}"),
+        processors=_processors(keys.processors, Node.destination(keys.id)),
         filters=tuple(keys.trigger.filters) if keys.trigger else (),
         delivery=_delivery(delivery),
         dead_letters=_dead_letters(keys.dead_letter_queue, f"{keys.id}.dead-letter-queue")

@@ -7,6 +7,8 @@ import hashlib
 import re
 from collections.abc import Callable
 
+from conduit_tasks.topology import Node
+
 MAX_LENGTH = 250
 """Airflow's limit for `dag_id` and `task_id`."""
 
@@ -50,5 +52,5 @@ def names_of(dag: str) -> Callable[[str], bool]:
 def task_id(node: str) -> str:
     """Returns the task id of a node (`sources.<id>`, `destinations.<id>`, `acks.<source>`, `processors`, …): the group
     is kept, the id after it made safe."""
-    group, dot, id = node.partition(".")
-    return f"{group}.{safe_name(id, MAX_LENGTH - len(group) - 1)}" if dot else safe_name(node)
+    group, id = Node(node).kind, Node(node).id
+    return f"{group}.{safe_name(id, MAX_LENGTH - len(group) - 1)}" if id else safe_name(node)

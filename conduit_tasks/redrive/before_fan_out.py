@@ -32,6 +32,7 @@ from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.reprocess import Place, Start, reprocess, start_of
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.redrive.port import Outcome, announce
+from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
@@ -174,4 +175,4 @@ def _unsent(before: DeadLetter, record: Record, destination: str) -> DeadLetter:
     """Returns the letter as it failed, so that the same filters choose it, but at the destination. Epoch 0 makes it the
     same letter, however often it is dispatched; no live letter has the same key, because this record never came so
     far."""
-    return replace(before, record=record, node=f"destinations.{destination}/{UNSENT}", epoch=0)
+    return replace(before, record=record, node=f"{Node.destination(destination)}/{UNSENT}", epoch=0)

@@ -18,6 +18,8 @@ import sys
 import time
 from typing import Any
 
+from conduit_tasks.topology import Node
+
 WAITING, STOPPED, HELD = 3, 4, 5
 
 
@@ -33,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one node; returns the exit code."""
     parser = argparse.ArgumentParser(prog="conduit-app", description=__doc__)
     parser.add_argument("--pipeline", required=True)
-    parser.add_argument("--node", required=True, help="sources.<id>, processors or destinations.<id>")
+    parser.add_argument("--node", type=Node, required=True, help="sources.<id>, processors or destinations.<id>")
     parser.add_argument("--run", required=True, help="the Airflow run id")
     parser.add_argument("--drain-limit", type=float, default=3600.0, help="seconds that the run lasts at most")
     parser.add_argument("--cleared", action="store_true", help="this run's task succeeded before and was cleared")
@@ -52,8 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
-    kind, _, name = options.node.partition(".")
-    destination = name if kind == "destinations" else None
+    destination = options.node.id if options.node.kind == "destinations" else None
     logs.configure()
     work_for(options.pipeline, options.node)
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import ConduitError, Fenced, InvariantBroken
+from conduit_tasks.topology import Node
 from conduit_tasks.verify.actor import Actor, Crash
 
 if TYPE_CHECKING:
@@ -67,4 +68,4 @@ class Executors:
         """Renews the driver's lease, as its thread does whatever its tasks do."""
         world = self._history.world
         with world.watching(), suppress(Fenced, InvariantBroken):
-            self._history.operator.attach(f"destinations.{task.destination}", task.token)
+            self._history.operator.attach(Node.destination(task.destination), task.token)

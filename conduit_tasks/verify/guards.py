@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
+from conduit_tasks.topology import Node
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import PIPELINE
 
@@ -93,7 +94,7 @@ class Guards:
         if self._due("confirm fenced"):
             call = lambda: broker.confirm(destination, m, 1, *more, **named)  # noqa: E731
             self._refused("confirm with an old token", Fenced, call)
-        if self._due("confirm beyond", broker, f"destinations.{destination}", token) and not named.get("epoch"):
+        if self._due("confirm beyond", broker, Node.destination(destination), token) and not named.get("epoch"):
             sealed = broker.latest_sealed()
             call = lambda: broker.confirm(destination, sealed + 1, token, *more, **named)  # noqa: E731
             self._refused("confirm beyond what is sealed", InvariantBroken, call)
@@ -101,12 +102,12 @@ class Guards:
     def _confirmed(self, _: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         """Checks invariant 5: a micro-batch that is confirmed in part cannot be confirmed as a whole. If the pipeline
         was stopped, a confirm is refused, also when it is repeated."""
-        if self._due("confirm halted", broker, f"destinations.{destination}", token):
+        if self._due("confirm halted", broker, Node.destination(destination), token):
             for status in ("degraded", "stopped"):
                 with self._being(status):
                     again = lambda: broker.confirm(destination, m, token, *more, **named)  # noqa: E731
                     self._refused(f"confirm while the pipeline is {status}", PipelineStopped, again)
-        if named.get("epoch") or not self._holds(broker, f"destinations.{destination}", token):
+        if named.get("epoch") or not self._holds(broker, Node.destination(destination), token):
             return
         if "overlap" in self._tried and self._random.random() >= AGAIN:
             return
@@ -120,7 +121,7 @@ class Guards:
 
     def _voted(self, tripped: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         """Checks C6: records that have voted never vote again."""
-        own = f"destinations.{destination}" if destination else "seal"
+        own = Node.destination(destination) if destination else "seal"
         if tripped is None and self._due("vote", broker, own, token):
             self._idle("a second vote", lambda: broker.vote(destination, m, token, *more, **named))
 
@@ -130,7 +131,7 @@ class Guards:
         """Checks invariants 1 and 2: no ack before every destination has confirmed; an ack begins at the end of the
         last one."""
         ack = broker.hash(broker.keys.ack(source))
-        if "to" in ack or token is None or not self._holds(broker, f"acks.{source}", token):
+        if "to" in ack or token is None or not self._holds(broker, Node.ack(source), token):
             return
         first = int(ack.get("m", 0)) + 1
         sealed, *cursors = broker.cursors(() if ack_on == "stored" else destinations)
@@ -144,7 +145,7 @@ class Guards:
                 {
                     "pipeline": broker.keys.pipeline,
                     "ack": broker.keys.ack(source),
-                    "lease": broker.keys.lease(f"acks.{source}"),
+                    "lease": broker.keys.lease(Node.ack(source)),
                     "intent": broker.keys.intent(source),
                     "cursors": [] if ack_on == "stored" else [broker.keys.destination(d) for d in destinations],
                 },
@@ -166,7 +167,7 @@ class Guards:
         if token is None or not self._due("acked"):
             return
         self._refused("an ack committed with an old token", Fenced, lambda: broker.commit_ack(source, ack, 1))
-        if self._holds(broker, f"acks.{source}", token):
+        if self._holds(broker, Node.ack(source), token):
             other = replace(ack, m_to=ack.m_to + 1)
             call = lambda: broker.commit_ack(source, other, token)  # noqa: E731
             self._refused("an ack committed that was not begun", InvariantBroken, call)

@@ -11,6 +11,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.errors import ConfigError, NotStopped
 from conduit_tasks.micro_batch.positions import place
 from conduit_tasks.settings import settings
+from conduit_tasks.topology import Node
 from conduit_tasks.verify import deadly
 from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
 
@@ -106,10 +107,10 @@ class Operator:
         """Removes a file of which something is planned."""
         unsealed = self.broker.unsealed()
         staged = sum(int(n) for n in self.broker.hash(self.broker.keys.index(LOST)).values())
-        stage = unsealed.stages.get(f"sources.{LOST}") if unsealed is not None else None
+        stage = unsealed.stages.get(Node.source(LOST)) if unsealed is not None else None
         sealed = min([staged, *(stage.first_index or ())]) if stage is not None else staged
         self.scenario.gone = (sealed, staged)
-        self.scenario.unread = unsealed is not None and f"sources.{LOST}" in unsealed.missing
+        self.scenario.unread = unsealed is not None and Node.source(LOST) in unsealed.missing
         (settings().home / f"data/{LOST}.jsonl").rename(settings().home / "data/gone")
 
     def _find(self) -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from conduit_tasks.errors import LeaseHeld, PipelineStopped, Unavailable
-from conduit_tasks.topology import Pipeline
+from conduit_tasks.topology import Node, Pipeline
 
 RETRIES, RETRY_DELAY = 1, 1.0
 """Attempts that Airflow adds to the first, and the seconds before each."""
@@ -103,7 +103,7 @@ class Run:
         p = self.pipeline
         processors = ["processors"] if p.processors else []
         nodes = [*(s.node for s in p.sources), *processors, *(d.node for d in p.destinations)]
-        return [*nodes, *(f"acks.{s.id}" for s in p.sources)]
+        return [*nodes, *(Node.ack(s.id) for s in p.sources)]
 
     def due(self) -> list[str]:
         """Returns tasks that may start now; [] while `plan` is under way, and at the end."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from conduit_tasks.topology import Node
 from conduit_tasks.verify.actor import Aim, Rates
 from conduit_tasks.verify.classes import CLONED, DEADLY, FAILED, REFUSED, STUBBORN
 
@@ -37,7 +38,7 @@ def _collect(s: Scenario, random: Random) -> None:
     s.unconfirmed = s.untold = 1
     s.few, s.wide = False, True
     slow = s.destinations[-1]
-    s.aims = [Aim("confirm", f"destinations.{slow}", n, "before") for n in (1, 2, 3)]
+    s.aims = [Aim("confirm", Node.destination(slow), n, "before") for n in (1, 2, 3)]
     s.aims += [Aim("end_collect", "", random.randint(1, 3), "before")]
 
 
@@ -60,7 +61,7 @@ def _power(s: Scenario, random: Random) -> None:
     """Cuts the machine's power at confirms."""
     s.strict = False
     s.rates = replace(s.rates, power=0.005)
-    s.aims = [Aim("confirm", f"destinations.{d}", n, "power") for d in ("file", "table") for n in (2, 4)]
+    s.aims = [Aim("confirm", Node.destination(d), n, "power") for d in ("file", "table") for n in (2, 4)]
 
 
 def _torn(s: Scenario, random: Random) -> None:
@@ -199,7 +200,7 @@ def _handover(s: Scenario, random: Random) -> None:
             Aim("acquire", f"run-{both + 1}/destinations.", 1, random.choice(["after", "long pause"])),
             Aim("release", "destinations.", both, random.choice(["before", "long pause"])),
             Aim("XREAD", "destinations.", random.randint(5, 60), "long pause"),
-            Aim("XREAD", f"sources.{first}", random.randint(5, 60), "long pause"),
+            Aim("XREAD", Node.source(first), random.randint(5, 60), "long pause"),
             Aim("stage", f"run-{both}/sources.", 2, random.choice(["before", "long pause"])),
         ],
         4,

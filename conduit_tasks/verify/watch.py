@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.topology import Node
 from conduit_tasks.verify.checks import Event, Outside
 from conduit_tasks.verify.guards import Guards, Hook
 from conduit_tasks.verify.result import Found
@@ -265,7 +266,7 @@ class Watch:
 
         s = self.scenario
         marks = Checkpoint(spool, pipeline).read()
-        for node in [*(f"destinations.{d}" for d in s.destinations), *(f"acks.{a}" for a in s.sources)]:
+        for node in [*(Node.destination(d) for d in s.destinations), *(Node.ack(a) for a in s.sources)]:
             if node not in marks or marks[node].number < micro_batch:
                 self.found.broken(f"X7: micro-batch {micro_batch} is removed before a mark of {node} is beyond it")
         needed = [d for d in s.destinations if self._numbers(f"destination:{d}", "cursor")[0] < micro_batch]

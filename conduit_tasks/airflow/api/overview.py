@@ -11,7 +11,7 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.progress import describe
 from conduit_tasks.pipeline.names import dag_id, task_id
 from conduit_tasks.settings import settings
-from conduit_tasks.topology import Pipeline
+from conduit_tasks.topology import Node, Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.state import MicroBatch
@@ -73,12 +73,12 @@ def details(pipeline: Pipeline) -> dict[str, Any]:
         found = describe(context)
         broker, now = context.broker, context.broker.now()
         for about in found["destinations"]:
-            node = f"destinations.{about['id']}"
+            node = Node.destination(about["id"])
             about["lag"] = _lag(context, about["id"], now)
             about["lease_for"] = round(broker.held_for(node), 3)
             about["task_id"] = task_id(node)
         for about in found["sources"]:
-            about["task_id"] = task_id(f"sources.{about['id']}")
+            about["task_id"] = task_id(Node.source(about["id"]))
         return {
             **found,
             "dag_id": dag_id(pipeline.id),

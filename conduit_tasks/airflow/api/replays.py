@@ -13,6 +13,7 @@ from conduit_tasks.airflow.api.access import Changed, Seen, same_site
 from conduit_tasks.airflow.api.runs import results, start
 from conduit_tasks.pipeline.names import replay_dag_id, safe_name
 from conduit_tasks.replay.interval import ask
+from conduit_tasks.topology import Node
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}", tags=["replay"])
 
@@ -52,7 +53,7 @@ def replay(pipeline: Changed, body: Replay, user: GetUserDep) -> dict[str, Any]:
 def list_replays(pipeline: Seen) -> dict[str, Any]:
     """Lists the last replays, newest first: state, interval, and once they are known, the counts of records found and
     sent."""
-    ids = {f"destinations.{safe_name(d.id)}": d.id for d in pipeline.destinations}
+    ids = {Node.destination(safe_name(d.id)): d.id for d in pipeline.destinations}
     dag, items = replay_dag_id(pipeline.id), []
     for run in results(dag, SHOWN):
         conf, told = run["conf"], run["results"]
