@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks.micro_batch.node import work_through
     from conduit_tasks.micro_batch.recovery import counting
     from conduit_tasks.spark.ended import ENDED, ending_in_order
-    from conduit_tasks.spark.session import lost, run_all, warm, work_for
+    from conduit_tasks.spark.session import interrupt, lost, run_all, warm, work_for
 
     started = time.monotonic()
     where = {"pipeline": options.pipeline, "node": options.node}
@@ -60,6 +60,8 @@ def main(argv: list[str] | None = None) -> int:
 
     def halt(why: str) -> None:
         event("stopped", reason=why, **where)
+        # At a Connect server the job outlives its driver. Its Python workers end themselves, its SQL does not.
+        interrupt()
         os._exit(STOPPED)
 
     try:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from conduit_tasks import logs
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.micro_batch.halting import halting_worker
 from conduit_tasks.settings import Settings, settings
 from conduit_tasks.spark.ended import job
 from conduit_tasks.spark.remote import REMOTE
@@ -114,6 +116,12 @@ def halt(seconds: float) -> bool:
     return _executors is None or _executors.halt(seconds)
 
 
+def interrupt() -> None:
+    """Cancels this process's jobs if they would go on without it; does not wait. Any thread."""
+    if _executors is not None and os.environ.get(REMOTE):
+        _executors.halt(0.0)
+
+
 @dataclass(frozen=True)
 class _InExecutor:
     """A function that runs with its driver's settings: an executor has the environment of its worker, not of its
@@ -127,5 +135,10 @@ class _InExecutor:
     def __call__(self, piece: Any) -> Any:
         self.settings.use()
         logs.configure()
-        with logs.about(**self.about):
+        with logs.about(**self.about), self._ending():
             return self.function(piece)
+
+    def _ending(self) -> AbstractContextManager[None]:
+        """Returns a block that a forceful stop of the pipeline ends, with this worker."""
+        pipeline, node = self.about.get("pipeline"), self.about.get("node")
+        return halting_worker(pipeline, node) if pipeline and node else nullcontext()
