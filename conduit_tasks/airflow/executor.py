@@ -1,4 +1,4 @@
-"""LocalExecutor for a scheduler on SQLite. It lets the scheduler rest until there is something to do.
+"""LocalExecutor that ends runs in order, and on SQLite lets the scheduler rest until there is something to do.
 
 Airflow's scheduler polls its database in a loop. If it polls often, an idle scheduler costs a fifth of a core; if it
 polls rarely, a task that could start waits. SQLite says at next to no cost whether others have written since
@@ -17,11 +17,14 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from airflow import settings
 from airflow.configuration import conf
 from airflow.executors import local_executor
 from sqlalchemy import event
+
+from conduit_tasks.airflow.wind_up import wind_up
 
 NO_WORK = ("SELECT", "PRAGMA", "UPDATE dag_run SET last_scheduling_decision=?, updated_at=? WHERE", "UPDATE job ")
 """Beginnings of the statements, on one line, that give the loop itself nothing to do."""
@@ -36,12 +39,15 @@ class LocalExecutor(local_executor.LocalExecutor):
     """Airflow's LocalExecutor, with rests. It has the same name, because under another one the simple auth manager
     takes an installation for one of several machines, and warns of it."""
 
+    _dags: set[str]
+    """DAGs of which it was given tasks."""
     _own: sqlite3.Connection | None = None
     _work = False
     """Whether the loop has written something that gives it work."""
 
     def start(self) -> None:
         super().start()
+        self._dags = set()
         # Only after the workers were forked: they must not have the connection.
         self._own = opened(conf.get("database", "sql_alchemy_conn"))
         if self._own is None:
@@ -56,7 +62,14 @@ class LocalExecutor(local_executor.LocalExecutor):
         if self._own is not None:
             self._rest()
 
+    def queue_workload(self, workload: Any, session: Any = None) -> None:
+        super().queue_workload(workload, session)
+        if (task := getattr(workload, "ti", None)) is not None:
+            self._dags.add(task.dag_id)
+
     def end(self) -> None:
+        # It waits for its tasks; those of a run that drains would go on until everything is delivered.
+        wind_up(self._dags)
         super().end()
         if self._own is not None:
             for name, heard in self._events.items():

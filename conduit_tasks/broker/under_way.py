@@ -62,6 +62,8 @@ class UnderWay:
     """Nodes that can do their work at once."""
     ended: float = 0.0
     """Time at which one of its nodes ended last."""
+    over: bool = False
+    """Whether its nodes are to end with what they are at: the scheduler that runs them stops."""
     before: UnderWay | None = None
     """The run that this one takes over from; its nodes go on until those of this one are ready."""
     after: UnderWay | None = None
@@ -128,6 +130,12 @@ class Runs(BrokerBase):
         """Reports that this source could not be asked or, if `why` is empty, that it could be asked again."""
         keys = {"under_way": self.keys.under_way, "before": self.keys.before}
         self.run(scripts.LEFT_OUT, keys, run=run, source=source, why=why)
+
+    def wind_up(self) -> str:
+        """Has the run under way end with the micro-batches that its nodes are at; returns its id, empty if there is
+        none."""
+        answer = self.run(scripts.WIND_UP, self._of_runs())
+        return str(answer[0]) if answer else ""
 
     def under_way(self, run: str) -> UnderWay | None:
         """Returns the state of this run if it is under way, or if the run under way takes over from it; else None."""
@@ -212,4 +220,5 @@ def _course(found: Mapping[str, str], now: float) -> UnderWay | None:
         left_out={k.removeprefix(LEFT_OUT): v for k, v in found.items() if k.startswith(LEFT_OUT)},
         ready=frozenset(k.removeprefix(READY) for k in found if k.startswith(READY)),
         ended=int(found.get("ended", 0)) / 1e6,
+        over=found.get("over") == "1",
     )

@@ -214,9 +214,10 @@ class Draining:
         return True
 
     def _past(self, course: UnderWay) -> bool:
-        """Returns whether the run has lasted as long as it may, longer while another is about to take over."""
+        """Returns whether the run has lasted as long as it may, longer while another is about to take over; or its
+        scheduler stops."""
         young = course.after is not None and course.now - course.after.since < TAKES_OVER
-        return course.now - course.since > self.limit and not young
+        return course.over or (course.now - course.since > self.limit and not young)
 
     def _lasts(self, course: UnderWay) -> bool:
         return course.lasts and not self._past(course)
@@ -282,6 +283,8 @@ class Draining:
         """Returns why nothing more is opened in this run; None if more may be opened."""
         if self.context.broker.stored_status() == "stopping":
             return Ended("the pipeline is stopping: nothing new is read")
+        if course.over:
+            return Ended("the scheduler stops: the next run goes on", again=True)
         if may_read(self.context, course) == 0:
             return Ended(f"{course.records:,} records are read, as many as this run may")
         if self._past(course) and (course.lasts or moved(self.context) != course.moved):

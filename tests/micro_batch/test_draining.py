@@ -189,6 +189,30 @@ def test_a_destination_that_is_at_work_past_the_runs_limit_leaves_the_rest_to_on
     assert "9 are left to the next run" in ended.reason
 
 
+@pytest.mark.proves("C15")
+def test_a_run_whose_scheduler_stops_opens_nothing_more_and_another_follows(home: Path) -> None:
+    write_pipeline(home, "p", COLOURED)
+    rows = events(home / "data", "a.jsonl", 0, 400)
+    # Given a run under way with a backlog
+    plan_run("p", "one")
+    with opened("p", "one") as context:
+        assert context.broker.wind_up() == "one"
+        # When its source has read what was open
+        ended = node.work_through(context, "sources.in", "one", here, limit=3600.0)
+    # Then it ends, and another run goes on at once
+    assert ended.again
+    assert "scheduler stops" in ended.reason
+    play("p", "two")
+    drained(home, rows)
+
+
+def test_nothing_is_wound_up_where_no_run_is_known(home: Path) -> None:
+    write_pipeline(home, "p", COLOURED)
+    with opened("p", "none") as context:
+        assert context.broker.wind_up() == ""
+        assert context.broker.under_way("none") is None
+
+
 def test_a_run_of_so_many_records_reads_no_more_and_asks_for_no_other(home: Path) -> None:
     write_pipeline(home, "p", COLOURED)
     rows = events(home / "data", "a.jsonl", 0, 400)
