@@ -44,6 +44,8 @@ class Node(str):
         return self.partition(".")[2]
 
 
+LETTERS_TIMEOUT = 60.0
+"""Seconds for one write of dead letters to a destination."""
 INDEX_PIPES = frozenset({"monotonic", "monotonic-relaxed", "continuous", "continuous-relaxed"})
 """Pipes whose receiver keeps an index: records travel with a number (SEMANTICS O5–O6r)."""
 

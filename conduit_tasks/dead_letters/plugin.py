@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.logs import carried
 from conduit_tasks.record.dead_letter import DeadLetter
-from conduit_tasks.topology import Delivery
+from conduit_tasks.topology import LETTERS_TIMEOUT, Delivery
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import BatchDestination, RecordDestination
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 SENDS = Delivery(retry=4, backoff_delay=0.2, timeout=10.0)
 """Delivery options of letters: five attempts, then the nack is not acknowledged."""
-WRITE = 60.0
+WRITE = LETTERS_TIMEOUT
 """Seconds for one write of letters, or for opening or closing what writes them."""
 MOST = 1_000
 """Limit of letters in one write."""

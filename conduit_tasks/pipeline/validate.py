@@ -13,7 +13,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Path, Report, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.schedule import parse_schedule
-from conduit_tasks.pipeline.validate_delivery import check_delivery
+from conduit_tasks.pipeline.validate_delivery import check_delivery, check_letters
 from conduit_tasks.record.fields import parse as field_reference
 from conduit_tasks.settings import settings
 
@@ -204,6 +204,7 @@ def _check_dead_letters(queue: DeadLetterKeys, report: Report, path: Path) -> No
     size, threshold = queue.window_size, queue.window_nack_threshold
     if queue.plugin:
         _check_plugin_reference(queue.plugin, report, (*path, "plugin"))
+    check_letters(queue, report, path)
     if size and threshold >= size:
         report.add(
             "E210",

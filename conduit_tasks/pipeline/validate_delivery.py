@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Path, Report
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys
 from conduit_tasks.pipeline.pipe_names import ONE_UNCONFIRMED, check_name
 from conduit_tasks.record.units import parse_duration
-from conduit_tasks.topology import INDEX_PIPES, LEAST_BULK_TIMEOUT, Delivery
+from conduit_tasks.topology import INDEX_PIPES, LEAST_BULK_TIMEOUT, LETTERS_TIMEOUT, Delivery
 
 STRICT_PIPES = INDEX_PIPES | {"sequential"}
 """Pipes that promise an order (SEMANTICS O4–O6r)."""
@@ -22,6 +24,7 @@ _RETRYING = ("backoff-policy", "backoff-delay", "retry-after-max")
 def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Report, base: Path) -> None:
     """Reports wrong delivery options. `base`: the connector's place; `queue`: the pipeline's dead-letter queue, used if
     the connector has none."""
+    _check_reports(connector, report, base)
     if connector.delivery is None:
         return
     delivery, path = connector.delivery.effective(), (*base, "delivery")
@@ -46,7 +49,6 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Repo
         )
     if delivery.timeout <= 0:
         report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
-    _check_kafka(connector, delivery.timeout if "timeout" in written else None, report, base)
     if not delivery.retry and delivery.guarantee != "at-most-once":
         for key in sorted(written & set(_RETRYING)):
             report.add(
@@ -54,22 +56,38 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Repo
             )
 
 
-def _check_kafka(connector: ConnectorKeys, timeout: float | None, report: Report, base: Path) -> None:
+def _check_reports(connector: ConnectorKeys, report: Report, base: Path) -> None:
+    keys, limit = connector.delivery, Delivery.bulk_timeout
+    if keys is not None and "timeout" in keys.model_fields_set:
+        limit = max(keys.effective().timeout, LEAST_BULK_TIMEOUT)
+    hint = "write a shorter deliveryTimeout, or a longer delivery.timeout"
+    _check_kafka(connector.plugin, connector.settings, limit, hint, report, base)
+
+
+def check_letters(queue: DeadLetterKeys, report: Report, path: Path) -> None:
+    """Reports settings of a dead-letter queue that its writes cannot wait for."""
+    if queue.plugin is not None:
+        hint = f"write less than {LETTERS_TIMEOUT:g}s"
+        _check_kafka(queue.plugin, queue.settings, LETTERS_TIMEOUT, hint, report, path)
+
+
+def _check_kafka(  # noqa: PLR0917 - what is compared, and where it is said
+    plugin: str, settings: Mapping[str, str], limit: float, hint: str, report: Report, base: Path
+) -> None:
     """Reports a `deliveryTimeout` that is not below the timeout of a write: a write waits for the delivery reports of
     its messages, so these must fail before the write is given up."""
-    if parse_plugin(connector.plugin).name != "kafka" or "deliveryTimeout" not in connector.settings:
+    if parse_plugin(plugin).name != "kafka" or "deliveryTimeout" not in settings:
         return
     try:
-        reports = parse_duration(connector.settings["deliveryTimeout"])
+        reports = parse_duration(settings["deliveryTimeout"])
     except ConfigError:
         return  # reported by the plugin's own check
-    limit = Delivery.bulk_timeout if timeout is None else max(timeout, LEAST_BULK_TIMEOUT)
     if reports >= limit:
         report.add(
             "E209",
             (*base, "settings", "deliveryTimeout"),
             f"a message may be on its way for {reports:g} s, and the write that waits for it for {limit:g} s",
-            "write a shorter deliveryTimeout, or a longer delivery.timeout",
+            hint,
         )
 
 

@@ -90,8 +90,9 @@ def _check_processor(processor: ProcessorKeys, report: Report, path: Path, *, re
     cls = _find(_Kind(registry.processor_class, registry.known), processor.plugin, report, path)
     if processor.condition:
         check_with(template.compile, processor.condition, "E207", report, (*path, "condition"))
-    if cls and not report.wrong((*path, "condition")):
-        topology = Processor(processor.id, parse_plugin(processor.plugin).name, processor.settings, processor.condition)
+    if cls:
+        condition = None if report.wrong((*path, "condition")) else processor.condition
+        topology = Processor(processor.id, parse_plugin(processor.plugin).name, processor.settings, condition)
         try:
             spec = registry.variant(topology.plugin, topology.settings).spec
         except ConfigError:

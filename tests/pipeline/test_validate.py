@@ -400,6 +400,36 @@ def test_kafkas_reports_come_before_the_write_that_waits_for_them_is_given_up(
     assert [f.code for f in found] == ([] if fits else ["E209"])
 
 
+@pytest.mark.proves("T5")
+@pytest.mark.parametrize(("reports", "fits"), [("9m", True), ("15m", False)])
+def test_kafkas_reports_come_before_a_write_without_options_is_given_up(
+    files: Files, reports: str, *, fits: bool
+) -> None:
+    text = files.with_pipeline()
+    at = text.rindex("plugin: file")
+    text = text[:at] + text[at:].replace("plugin: file", "plugin: kafka", 1)
+    at = text.rindex("settings: {")
+    kafka = f'settings: {{servers: "localhost:9092", topic: t, deliveryTimeout: {reports}'
+    found = files.load(text[:at] + kafka + text[text.index("}", at) :]).errors
+    assert [f.code for f in found] == ([] if fits else ["E209"])
+
+
+@pytest.mark.proves("T5")
+@pytest.mark.parametrize(("reports", "fits"), [("59s", True), ("60s", False)])
+def test_kafkas_reports_come_before_a_write_of_dead_letters_is_given_up(
+    files: Files, reports: str, *, fits: bool
+) -> None:
+    settings = f'{{servers: "localhost:9092", topic: t, deliveryTimeout: {reports}}}'
+    text = files.with_pipeline(destination=f"dead-letter-queue: {{plugin: kafka, settings: {settings}}}")
+    assert [f.code for f in files.load(text).errors] == ([] if fits else ["E209"])
+
+
+def test_a_wrong_condition_does_not_hide_wrong_settings(files: Files) -> None:
+    processor = "{id: a, plugin: field.convert, settings: {field: .Nope, type: cow}, condition: '{{ oops'}"
+    found = files.load(files.with_pipeline(destination=f"processors: [{processor}]"), plugins=True).errors
+    assert sorted({f.code for f in found}) == ["E205", "E207"]
+
+
 @pytest.mark.proves("O6", "X7")
 def test_a_journal_does_not_go_with_a_pipe(files: Files) -> None:
     text = files.with_pipeline(source="durability: spool").replace("plugin: file", "plugin: gateway", 1)
