@@ -24,6 +24,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import Settings
 from conduit_tasks.spark.remote import TOKEN
 from conduit_tasks.stack import connect, processes, redis, sqlite
+from conduit_tasks.stack.down import down
 from conduit_tasks.stack.environment import ARGS, CONN, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, Process, State, socket_in
 from conduit_tasks.stack.processes import StackError
@@ -98,10 +99,10 @@ def test_one_that_does_not_listen_is_killed_with_all_it_had_started(
     assert psutil.wait_procs([below], timeout=60)[1] == []
 
 
-def test_what_a_killed_one_left_running_is_ended_and_nothing_else(
-    run: Callable[[str], Process], layout: Layout
-) -> None:
-    """As a scheduler's workers, which are deaf to SIGTERM and belong to nobody once it was killed."""
+@pytest.fixture
+def killed(run: Callable[[str], Process], layout: Layout) -> tuple[Process, psutil.Process]:
+    """A killed part and the process that it left running: as a scheduler's workers, which are deaf to SIGTERM and
+    belong to nobody once it was killed."""
     child = layout.home / "child"
     left = run(
         "import subprocess, sys, time\n"
@@ -110,12 +111,19 @@ def test_what_a_killed_one_left_running_is_ended_and_nothing_else(
         f"open({str(child)!r}, 'w').write(str(p.pid) + ' ')\n"
         "time.sleep(300)\n"
     )
-    beside = run("import time; time.sleep(300)")
     until(lambda: child.exists() and child.read_text().endswith(" "))
     worker = psutil.Process(int(child.read_text()))
     assert processes.end_left_behind(left, grace=0.2) == 0, "it still runs"
     psutil.Process(left.pid).kill()
     until(lambda: processes.find(left) is None)
+    return left, worker
+
+
+def test_what_a_killed_one_left_running_is_ended_and_nothing_else(
+    killed: tuple[Process, psutil.Process], run: Callable[[str], Process]
+) -> None:
+    left, worker = killed
+    beside = run("import time; time.sleep(300)")
     said: list[str] = []
 
     end_left_behind(State(processes={"scheduler": left, "api-server": beside}), said.append)
@@ -123,6 +131,18 @@ def test_what_a_killed_one_left_running_is_ended_and_nothing_else(
     assert said == ["ended 1 process that a killed scheduler had left running"]
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
     assert processes.find(beside) is not None
+
+
+def test_what_a_killed_one_left_running_is_ended_when_the_stack_is_stopped(
+    killed: tuple[Process, psutil.Process], layout: Layout
+) -> None:
+    left, worker = killed
+    layout.prepare()
+    State(processes={"scheduler": left}).save(layout)
+    said: list[str] = []
+    assert down(layout, said.append)
+    assert said == ["ended 1 process that a killed scheduler had left running", "nothing runs"]
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_number_used_again_is_not_taken_for_ours(run: Callable[[str], Process]) -> None:
