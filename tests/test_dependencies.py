@@ -110,8 +110,10 @@ def test_every_package_that_is_imported_is_declared() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
-def test_every_package_that_tests_and_benchmarks_import_is_declared(folder: str) -> None:
+@pytest.mark.parametrize(
+    "folder", ["tests", "benchmarks", "scripts", "compose", "dags", "plugins", "examples", "include"]
+)
+def test_every_package_that_other_folders_import_is_declared(folder: str) -> None:
     declared = CORE.union(*EXTRAS.values())
     beside = {path.stem for path in (ROOT / folder).rglob("*.py")}
     missing = {

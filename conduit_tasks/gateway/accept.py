@@ -7,12 +7,12 @@ would stay without a limit. So connections are accepted and counted here, and th
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import resource
 import socket
 from collections import Counter
 from contextlib import suppress
-from functools import partial
 from typing import Any, cast
 
 import uvicorn
@@ -55,6 +55,15 @@ class Peers:
             del self._of[peer]
 
 
+def network_of(address: str) -> str:
+    """Returns the address that a peer counts by: of IPv6 its /64, within which one host has any number of addresses
+    (RFC 4291, 2.5.4)."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if found.version == 4 or found.ipv4_mapped:
+        return address
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
 class Accepting(uvicorn.Server):
     """uvicorn's server of `bounded` protocols, which accepts connections itself. The timeout of a TLS handshake is that
     of a head."""
@@ -93,8 +102,9 @@ class Accepting(uvicorn.Server):
                 await asyncio.sleep(PAUSE)
                 continue
             able = True
-            if self._peers.enter(address[0]):
-                task = asyncio.create_task(self._hold(connection, address[0]))
+            peer = network_of(address[0])
+            if self._peers.enter(peer):
+                task = asyncio.create_task(self._hold(connection, peer))
                 for tasks in (self._held, self._coming):
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
@@ -111,9 +121,10 @@ class Accepting(uvicorn.Server):
             {"ssl": secure, "ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": seconds} if secure else {}
         )
         kind = cast("type[Bounded]", self.config.http_protocol_class)
-        make = partial(kind, self.config, self.server_state, self.lifespan.state)
+        # Made here: with TLS, uvloop returns the protocol of the handshake in place of ours.
+        protocol = kind(self.config, self.server_state, self.lifespan.state)
         try:
-            _, protocol = await loop.connect_accepted_socket(make, connection, **tls)
+            await loop.connect_accepted_socket(lambda: protocol, connection, **tls)
             task = asyncio.current_task()
             assert task is not None
             self._coming.discard(task)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conduit_tasks.gateway.accept import network_of
 from tests.connectors.tls import Authority
 from tests.gateway.conftest import GatewayProcess, until, write_pipeline
 from tests.gateway.test_doors import HEAD, answer, connected
@@ -73,6 +74,20 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+    ],
+)
+def test_a_host_with_many_addresses_counts_as_one(one: str, other: str, *, same: bool) -> None:
+    assert (network_of(one) == network_of(other)) is same
+
+
 def test_who_never_begins_a_handshake_is_counted_for_its_address_and_in_all(
     secure: Secure, authority: Authority
 ) -> None:
@@ -95,6 +110,23 @@ def test_who_never_begins_a_handshake_is_counted_for_its_address_and_in_all(
         other.sendall(HELLO)
         assert not ended(one)
         assert gateway.stop() == 0
+
+
+def test_a_connection_is_counted_until_its_end_and_not_only_until_its_handshake(
+    secure: Secure, authority: Authority
+) -> None:
+    gateway = secure(connections_per_peer="3", head_timeout="10m")
+    # Given three connections of an address whose handshakes are done, each of which has had an answer
+    with ExitStack() as stack:
+        open_ = [stack.enter_context(within(gateway, authority)) for _ in range(3)]
+        for connection in open_:
+            connection.sendall(SOUND.replace(b"connection: close\r\n", b""))
+            assert answer(connection) == 202
+        # Then there is no fourth, and another address has one
+        assert (asked(gateway, authority, "127.0.0.1"), asked(gateway, authority, "127.0.0.2")) == (0, 202)
+    # And once they have ended there is room again
+    until(lambda: asked(gateway, authority, "127.0.0.1") == 202)
+    assert "Traceback" not in gateway.log.read_text()
 
 
 def test_who_never_ends_a_handshake_or_begins_a_head_after_it_is_ended_in_time(
