@@ -28,7 +28,7 @@ class Keys:
     @property
     def pipeline(self) -> str:
         """hash: status, error, error_at, deadline, forced, resume, looked:<source>; numbers last, unsealed, sealed,
-        slim, collected; created (microseconds). Pipeline."""
+        slim, collected, collecting; created (microseconds). Pipeline."""
         return self._tag + "pipeline"
 
     @property

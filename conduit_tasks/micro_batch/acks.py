@@ -24,6 +24,7 @@ from conduit_tasks.micro_batch.plan import in_flight
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recorded import collect_ledger
 from conduit_tasks.micro_batch.recovery import counting, left_alone
+from conduit_tasks.spool.checkpoint import Checkpoint
 from conduit_tasks.topology import Node
 
 log = logging.getLogger(__name__)
@@ -197,7 +198,10 @@ def collect(context: Context) -> list[int]:
     if due and listened_to(context):
         told = context.broker.told()
         due = [number for number in due if number <= told]
-    for number in due[: proven(context, due)]:
+    due = due[: proven(context, due)]
+    if due:
+        Checkpoint(context.spool, context.pipeline.id).collecting(due[-1])
+    for number in due:
         context.broker.begin_collect(number)
         context.spool.collect(context.pipeline.id, number)
         context.broker.end_collect(number)

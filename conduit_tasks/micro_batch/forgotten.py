@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from conduit_tasks.errors import StateLost
 from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import marked
-from conduit_tasks.spool.checkpoint import Checkpoint, Mark, exceeds, tokens
+from conduit_tasks.spool.checkpoint import COLLECTED, Checkpoint, Mark, exceeds, tokens
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
@@ -60,10 +60,12 @@ def forgotten(context: Context, marks: dict[str, Mark]) -> str:
     """Returns something that the spool knows and Redis does not, in words; empty if there is nothing. `marks`: read
     before this is called, so that they are not ahead of Redis unless it has forgotten."""
     pipeline, broker, spool = context.pipeline, context.broker, context.spool
-    nodes = marked(pipeline)
+    nodes, gone = marked(pipeline), marks.get(COLLECTED)
     for node, number in zip(nodes, _reached(context, nodes), strict=True):
         if exceeds(mark := marks.get(node), number, spool, pipeline.id):
             return f"{node} was at micro-batch {mark.claims if mark else 0} (it says {number})"
+        if gone and number < gone.number and spool.sealed(pipeline.id, number + 1) is None:
+            return f"micro-batch {number + 1} was collected while {node} was out of the file"
     last = broker.numbers("last")[0]
     # A number is given before its manifest is written; it is read twice, as another run may do both in between.
     if spool.sealed(pipeline.id, last + 1) is not None and broker.numbers("last")[0] == last:

@@ -24,7 +24,7 @@ from conduit_tasks.broker.versions import literal
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.dead_letters.restored import lost_exceptions
 from conduit_tasks.errors import ConfigError, Fenced, SpoolError
-from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, tokens, trusted
+from conduit_tasks.spool.checkpoint import COLLECTED, SEALED, Checkpoint, Mark, covers, tokens, trusted
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.spool.names import known_as
 from conduit_tasks.spool.spool import Spool
@@ -68,8 +68,10 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
     nodes = [*(d.node for d in pipeline.destinations), *(Node.ack(s.id) for s in pipeline.sources)]
     reached = {node: covers(marks[node], there) for node in nodes if node in marks}
     sealed = max([*there, *reached.values()], default=0)
-    # A node without a mark gets everything that the spool holds.
-    needed = min(reached.values(), default=min(there, default=1) - 1)
+    # A node without a mark gets everything that the spool holds. The mark of one that was out of the file is older than
+    # what was collected meanwhile: like `register`, this has it go on behind that.
+    gone = marks[COLLECTED].number if COLLECTED in marks else 0
+    needed = max(gone, min(reached.values(), default=min(there, default=1) - 1))
     manifests: dict[int, SealedManifest] = {}
     collected = 0
     for m in range(sealed, 0, -1):
@@ -236,6 +238,9 @@ def _destination(mark: Mark | None, cursor: int, manifests: dict[int, SealedMani
         was = mark.hashes["destination"]
         fields |= {name: value for name, value in was.items() if name not in _OF_DESTINATIONS}
         following = manifests.get(cursor + 1)
+        if cursor > mark.number:
+            # What was collected while it was away is not known any more by where it joined.
+            fields.pop("joined", None)
         # Ranges are valid only for the micro-batch that they were confirmed in.
         if cursor != mark.number or following is None or following.token > mark.at:
             fields.pop("ranges", None)

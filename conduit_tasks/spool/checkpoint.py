@@ -1,6 +1,7 @@
 """Marks: Redis' state of a cursor or an ack, kept beside the manifests so that its loss can be repaired (SEMANTICS X7).
 
     <spool>/<pipeline>/checkpoint/<node>-<token>.json      node: destinations.<id> or acks.<source>
+    <spool>/<pipeline>/checkpoint/collected-<m>.json       files up to micro-batch m may be gone: nobody needed them
 
 A mark is written aside and renamed by the holder of the node's lease, whose fencing token it carries. The mark with the
 newest token counts; one that a fenced holder still writes is never read. A source's mark is also written before the
@@ -19,6 +20,9 @@ from conduit_tasks.errors import SpoolError
 from conduit_tasks.spool.spool import Spool, folder_name
 
 VERSION = 1
+
+COLLECTED = "collected"
+"""Node of the mark that is written before files are removed. It has no lease: its token is the micro-batch itself."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,11 @@ class Checkpoint:
         for node, token in self._names():
             if node == folder_name(mark.node) and token < mark.token:
                 self._spool.remove(f"{self._folder}/{node}-{token}.json")
+
+    def collecting(self, number: int) -> None:
+        """Writes that files up to this micro-batch may be gone, before the first is removed: a mark of a node that was
+        out of the pipeline file meanwhile says that it needs them."""
+        self.write(Mark(COLLECTED, number, 0, number))
 
     def read(self, *nodes: str) -> dict[str, Mark]:
         """Returns node → its newest mark. `nodes`: only of these."""

@@ -134,7 +134,8 @@ def test_a_new_destination_starts_behind_what_is_sealed(feed: Feed) -> None:
     assert feed.broker.registered() == (["a"], ["late", "x", "y"])
 
 
-def test_a_destination_that_comes_back_goes_on_or_behind_what_was_collected(feed: Feed) -> None:
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_destination_that_comes_back_goes_on_or_behind_what_was_collected(feed: Feed, ended: bool) -> None:
     broker = feed.broker
     first = feed.sealed()
     feed.confirm("y", first, [(0, 3)])
@@ -150,9 +151,12 @@ def test_a_destination_that_comes_back_goes_on_or_behind_what_was_collected(feed
     assert ack is not None
     broker.commit_ack("a", ack)
     broker.begin_collect(first)
-    broker.end_collect(first)
+    if ended:
+        broker.end_collect(first)
     broker.register(SOURCES, DESTINATIONS)
     assert (broker.delivery("y").cursor, str(broker.delivery("y").confirmed)) == (first, "")
+    broker.end_collect(first)
+    assert broker.numbers("collected", "collecting") == [first, 0]
 
 
 def test_state_of_a_newer_schema_is_refused(broker: Broker) -> None:

@@ -1,6 +1,7 @@
 -- begin_collect: marks a micro-batch whose files are about to be removed.
 --
--- @key pipeline     hash   collected: all up to here are gone; rebuilding
+-- @key pipeline     hash   collected: all up to here are gone; collecting: the one whose files are being removed;
+--                          rebuilding
 -- @key micro_batch  hash   state
 -- @key each         hash*1000  deliveries of all destinations, then ack states of all sources
 -- @arg m            int    number of the micro-batch
@@ -16,4 +17,5 @@ for i, key in ipairs(K.each) do
   if passed < m then return broken('Invariant 6: micro-batch', A.m, 'is still needed by', key) end
 end
 redis.call('HSET', K.micro_batch, 'state', 'collecting')
+redis.call('HSET', K.pipeline, 'collecting', A.m)
 return {'ok'}

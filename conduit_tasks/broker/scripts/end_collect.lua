@@ -1,6 +1,6 @@
 -- end_collect: the files are gone; so is what Redis knows of the micro-batch.
 --
--- @key pipeline     hash  collected
+-- @key pipeline     hash  collected, collecting
 -- @key micro_batch  hash  state; removed here
 -- @arg m            int   number of the micro-batch
 -- @returns ok
@@ -12,4 +12,5 @@ if redis.call('HGET', K.micro_batch, 'state') ~= 'collecting' then
 end
 redis.call('DEL', K.micro_batch)
 redis.call('HSET', K.pipeline, 'collected', A.m)
+redis.call('HDEL', K.pipeline, 'collecting')
 return {'ok'}

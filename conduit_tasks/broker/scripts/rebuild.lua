@@ -20,5 +20,5 @@ write_each(K.each, 1, A.rest)
 redis.call('SET', K.schema, A.version)
 redis.call('HSETNX', K.pipeline, 'status', 'running')
 redis.call('HSET', K.pipeline, 'last', A.sealed, 'sealed', A.sealed, 'collected', A.collected, 'rebuilt', A.nonce)
-redis.call('HDEL', K.pipeline, 'unsealed', 'rebuilding', 'slim')
+redis.call('HDEL', K.pipeline, 'unsealed', 'rebuilding', 'slim', 'collecting')
 return {'ok', 1}

@@ -1,9 +1,9 @@
 -- register: the sources and destinations of the pipeline file as it is now.
 --
 -- A new destination starts behind the last sealed micro-batch; one that comes back goes on at its cursor, or behind
--- what was collected while it was away. A new source has nothing to ack of what is sealed already.
+-- what was collected, or began to be, while it was away. A new source has nothing to ack of what is sealed already.
 --
--- @key pipeline      hash   sealed, collected: highest numbers
+-- @key pipeline      hash   sealed, collected: highest numbers; collecting: one whose files are being removed
 -- @key sources       set    ids of the registered sources; lives as long as the pipeline
 -- @key destinations  set    ids of the registered destinations; the same
 -- @key each          any*1000   delivery hash per destination, then ack hash per source, in the order of `ids`
@@ -13,7 +13,8 @@
 -- @arg ids           text*1000  destination ids, then source ids
 -- @returns ok | join (a destination is new: call again with `joined` as it is now)
 
-local sealed, collected = number(redis.call('HGET', K.pipeline, 'sealed')), number(redis.call('HGET', K.pipeline, 'collected'))
+local p = redis.call('HMGET', K.pipeline, 'sealed', 'collected', 'collecting')
+local sealed, collected = number(p[1]), math.max(number(p[2]), number(p[3]))
 local count = tonumber(A.count)
 for i = 1, count do
   if redis.call('HEXISTS', K.each[i], 'cursor') == 0 then
