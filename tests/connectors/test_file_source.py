@@ -17,6 +17,7 @@ from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import READ_SCHEMA, to_records
+from tests.connectors.clock import Clock
 from tests.fuzz.hostile import ending
 
 ALL = Limit()
@@ -232,6 +233,70 @@ def test_a_torn_last_line_is_not_taken_while_it_is_written_whatever_the_clocks_s
     assert [r.after for r in read(connector, slices)] == expected
 
 
+@pytest.mark.parametrize("settle", [5, 30, 3600])
+def test_a_torn_last_line_waits_for_all_of_settle_by_the_clock_of_this_machine(
+    home: Path, monkeypatch: pytest.MonkeyPatch, settle: int
+) -> None:
+    # Given a writer that pauses in mid-line for nearly as long as `settle`, on a server whose clock is a day behind
+    path = home / "a.txt"
+
+    def write(data: str) -> None:
+        with path.open("a") as file:
+            file.write(data)
+        at = time.time() - 86_400
+        os.utime(path, (at, at))
+
+    write("one\ntw")
+    monkeypatch.setattr(file_settle, "time", clock := Clock({settle - 0.5: lambda: write("o\nthr")}))
+    position: Position = {}
+    found = []
+
+    def look() -> None:
+        # In another task, so nothing is left of the one before
+        connector = source("a.txt", settle=f"{settle}s")
+        slices = connector.plan(position, ALL)
+        found.extend(r.after for r in read(connector, slices))
+        position.update(after(position, slices))
+
+    # When one plan after the other looks at it
+    look()
+    while clock.now < 1_000 + 2 * settle - 1:
+        assert b"tw" not in found
+        assert b"thr" not in found
+        clock.go(settle / 10)
+        look()
+    # Then the line is taken whole, and the next one, which nobody ends, after `settle`, without a plan that waits long
+    clock.go(settle / 10)
+    look()
+    assert found == [b"one", b"two", b"thr"]
+    assert clock.slept <= 3 * file_settle.LONGEST
+
+
+def test_what_was_seen_of_torn_lines_counts_on_one_machine_and_is_forgotten_some_day(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a torn line that another machine, of the same home, has seen long ago
+    (home / "a.txt").write_text("one\ntwo")
+    monkeypatch.setattr(file_settle, "time", clock := Clock())
+    connector = source("a.txt", settle="30s")
+    with monkeypatch.context() as patch:
+        patch.setattr(file_settle, "_machine", lambda: "another")
+        position = after({}, connector.plan({}, ALL))
+    clock.go(3600)
+    # Then this one watches for itself
+    assert connector.plan(position, ALL) == []
+    clock.go(31)
+    assert [r.after for r in read(connector, connector.plan(position, ALL))] == [b"two"]
+    # and what is long past takes no room
+    kept = list((home / file_settle.FOLDER).iterdir())
+    assert len(kept) == 2
+    for file in kept:
+        os.utime(file, (1, 1))
+    (home / "a.txt").write_text("one\ntwo and mo")
+    assert connector.plan(position, ALL) == []
+    assert len(list((home / file_settle.FOLDER).iterdir())) == 1
+
+
 def test_a_torn_last_line_is_taken_once_it_was_watched_also_if_its_time_lies_ahead(home: Path) -> None:
     path = home / "a.txt"
     path.write_text("one\ntwo")
@@ -244,6 +309,8 @@ def test_a_torn_last_line_is_taken_once_it_was_watched_also_if_its_time_lies_ahe
 def test_a_last_line_without_an_end_waits_until_the_file_has_settled(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = Clock()
+    monkeypatch.setattr(file_settle, "time", clock)
     path = home / "a.txt"
     path.write_text("one\ntw")
     patient = source("a.txt", settle="1h")
@@ -254,9 +321,7 @@ def test_a_last_line_without_an_end_waits_until_the_file_has_settled(
     more = patient.plan(after({}, slices), ALL)
     assert [r.after for r in read(patient, more)] == [b"two"]
     # When nothing happens for so long, it is taken; the line end that comes later is no empty line
-    monkeypatch.setattr(file_settle, "LONGEST", 0.1)
-    old = time.time() - 7200
-    os.utime(path, (old, old))
+    clock.go(3700)
     position = after(after({}, slices), more)
     last = patient.plan(position, ALL)
     assert [r.after for r in read(patient, last)] == [b"thr"]

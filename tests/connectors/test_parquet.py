@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import subprocess
 import sys
-import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,13 @@ import pytest
 
 from conduit_tasks.connectors.acceptance import accept
 from conduit_tasks.connectors.base import Limit, Rows, Slice
+from conduit_tasks.connectors.file import settle
 from conduit_tasks.connectors.file.connector import FileDestination, FileSource
 from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
 from conduit_tasks.errors import ConfigError, Refused, SourceError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch, to_records
+from tests.connectors.clock import Clock
 
 ORIGIN = Origin("p", "in", "")
 
@@ -106,13 +106,14 @@ def test_a_slice_reads_the_same_again_and_a_replaced_file_is_an_error(home: Path
         source.plan({"a.parquet": slice.end}, Limit())
 
 
-def test_a_file_that_is_not_whole_is_waited_for_and_then_named(home: Path) -> None:
+def test_a_file_that_is_not_whole_is_waited_for_and_then_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settle, "time", clock := Clock())
     (home / "a.parquet").write_bytes(b"PAR1 and then nothing")
     pq.write_table(pa.table({"n": [1]}), home / "b.parquet")
     settings = {"path": "*.parquet", "format": "parquet", "settle": "1h"}
     assert FileSource(settings).plan({}, Limit()) == []
     assert [s.part for s in FileSource({**settings, "partition-by": "file"}).plan({}, Limit())] == ["b.parquet"]
-    os.utime(home / "a.parquet", (time.time() - 7200,) * 2)
+    clock.go(3700)
     with pytest.raises(SourceError, match=r"a\.parquet is no whole Parquet file"):
         FileSource(settings).plan({}, Limit())
 
