@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import date, timedelta
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ FILES, GROUP, ENOUGH = 200, 50_000, 1_000
 """Attempts read at a time, rows of a rolled file read at a time, and number of rows after which the search ends."""
 MANY = 1_000
 """Number of attempts from which the day under way is rolled: a pipeline that never rests makes some per second."""
+EPOCH = date(1970, 1, 1)
 RECENT_DAYS = 3
 """Number of newest days that are checked for rolling: older ones have been rolled already."""
 
@@ -218,4 +219,5 @@ def _unseen(table: pa.Table, seen: set[str]) -> pa.Table:
 
 
 def _day(at: float) -> date:
-    return datetime.fromtimestamp(at, UTC).date()
+    # A time may lie outside of what a date can be: the time of an operator, rounded or in a far zone.
+    return EPOCH + timedelta(days=min(max(at // 86_400, (date.min - EPOCH).days), (date.max - EPOCH).days))

@@ -183,6 +183,20 @@ def test_a_crash_between_rolling_and_removing_counts_no_attempt_twice(
     assert ledger.read().num_rows == 3
 
 
+@pytest.mark.parametrize(
+    ("since", "found"),
+    [(-62_135_683_140.0, 3), (-1e12, 3), (253_402_300_800.0, 0), (1e12, 0)],
+    ids=["a day before year 1", "long before", "at the end of year 9999", "long after"],
+)
+def test_a_time_beyond_all_dates_is_before_or_after_everything(tmp_path: Path, since: float, found: int) -> None:
+    """Given a time that no date can hold, as a far zone or rounding makes it, then all is later than it, or nothing."""
+    ledger = Ledger(Spool(str(tmp_path)), "p")
+    for n in range(3):
+        ledger.write(entry(datetime.now(UTC), n, str(n), "a"))
+    assert ledger.read(since=since).num_rows == found
+    assert ledger.newest(9, since=since)[0].num_rows == found
+
+
 @pytest.mark.parametrize("rolled", [False, True])
 def test_the_newest_attempts_are_read_without_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolled: bool

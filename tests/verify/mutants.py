@@ -59,6 +59,8 @@ def _scripts(file: str, text: str, changed: str) -> Iterator[tuple[Any, str, Any
     for name, script in list(vars(scripts).items()):
         if isinstance(script, scripts.Script) and text in script.source:
             source = script.source.replace(text, changed)
+            if scripts._GROWS.search(changed):
+                source = source.replace(scripts._even_when_full([*script.keys]), "")
             sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
             yield scripts, name, replace(script, source=source, sha=sha)
 
@@ -365,6 +367,23 @@ MUTANTS = [
         "connectors/file/destination.py",
         {"self._size = self._confirmed(path, size, state)": "self._confirmed(path, size, state); self._size = size"},
         "torn",
+    ),
+    Mutant(
+        "of a batch that is cut only the first part is taken",
+        "delivery/chunks.py",
+        {
+            "_small(handed.coming(batches), limit)": "handed.coming(_small(batches, limit))",
+            "for part in cut(batch, limit):": "for part in list(cut(batch, limit))[:1]:",
+        },
+        "sizes",
+    ),
+    # What frees memory
+    lua(
+        "an ack is refused where Redis is full",
+        "commit_ack",
+        "-- @returns ok",
+        "-- @grows\n-- @returns ok",
+        "full",
     ),
     # Runs that last
     Mutant(

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conduit_tasks.cli.main import app
-from conduit_tasks.verify.themes import seeds_of
+from conduit_tasks.verify.themes import THEMES, seeds_of
 from tests.verify.mutants import MUTANTS, Mutant
 
 MOST = 8
@@ -29,3 +29,7 @@ def test_what_is_broken_on_purpose_is_found_and_its_seed_named(mutant: Mutant) -
     found = json.loads(said.stdout)
     assert found["seeds"][0]["violations"]
     assert found["seeds"][0]["again"] == f"conduit verify --seed {seed} --events 16"
+
+
+def test_every_theme_has_a_fault_that_it_finds() -> None:
+    assert {mutant.theme for mutant in MUTANTS} - {""} == set(THEMES)

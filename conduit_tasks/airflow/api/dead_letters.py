@@ -6,15 +6,15 @@ import threading
 import time
 import uuid
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import orjson
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, HTTPException, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from conduit_tasks.airflow.api.access import Changed, SeenRecords, same_site
+from conduit_tasks.airflow.api.door import Body, Number, Time
 from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
 from conduit_tasks.airflow.api.runs import start
@@ -45,40 +45,38 @@ def list_dead_letters(  # noqa: PLR0917 - its filters
     error_class: Annotated[str | None, Query(max_length=256, description="Only of this class, such as `http 400`.")] = (
         None
     ),
-    since: Annotated[datetime | None, Query(description="Only of then or later; UTC where it names no zone.")] = None,
-    until: Annotated[datetime | None, Query(description="Only of before then.")] = None,
+    since: Annotated[Time | None, Query(description="Only of then or later; UTC where it names no zone.")] = None,
+    until: Annotated[Time | None, Query(description="Only of before then.")] = None,
     key: Annotated[str | None, Query(max_length=4_096, description="Only with this key.")] = None,
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
     """Lists dead letters in their order, each once, and the number of each error class. The list has no records; a
     single dead letter has its record."""
-    after, before = _utc(since), _utc(until)
     rows = [
         row
         for row in _rows(pipeline)
         if (destination is None or row["destination"] == destination)
         and (error_class is None or row["error_class"] == error_class)
-        and (after is None or row["at"] >= after)
-        and (before is None or row["at"] < before)
+        and (since is None or row["at"] >= since)
+        and (until is None or row["at"] < until)
         and (key is None or row["key"] == key)
     ]
     classes = Counter(row["error_class"] for row in rows)
     return {**page(rows[offset:][:limit], len(rows), offset, limit), "classes": classes}
 
 
-class Redrive(BaseModel):
+class Redrive(Body):
     """Filters of the dead letters to send again; a letter must match every given filter, by one of its values.
     `dry_run`: only counts them."""
 
-    model_config = ConfigDict(extra="forbid")
     dry_run: bool = False
     destination: str | None = Field(None, pattern=DESTINATION)
     classes: list[str] = Field([], max_length=100)
-    since: datetime | None = None
-    until: datetime | None = None
+    since: Time | None = None
+    until: Time | None = None
     keys: list[str] = Field([], max_length=1_000)
-    micro_batches: list[int] = Field([], max_length=1_000)
+    micro_batches: list[Number] = Field([], max_length=1_000)
     ids: list[str] = Field([], max_length=1_000)
 
 
@@ -89,12 +87,11 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
     `dry_run` that is all."""
     from conduit_tasks.redrive.redrive import shares
 
-    since, until = _utc(body.since), _utc(body.until)
     chosen = Selection(
         body.destination,
         tuple(body.classes),
-        since,
-        until,
+        body.since,
+        body.until,
         tuple(body.keys),
         tuple(body.micro_batches),
         tuple(body.ids),
@@ -114,8 +111,8 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
     conf = {
         "destination": body.destination,
         "classes": body.classes,
-        "since": since and since.isoformat(),
-        "until": until and until.isoformat(),
+        "since": body.since and body.since.isoformat(),
+        "until": body.until and body.until.isoformat(),
         "keys": body.keys,
         "micro-batches": body.micro_batches,
         "ids": body.ids,
@@ -128,10 +125,10 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
 def show_dead_letter(  # noqa: PLR0917 - what names a letter
     pipeline: SeenRecords,
     destination: Annotated[str, Path(pattern=DESTINATION)],
-    epoch: Annotated[int, Path(ge=0)],
-    micro_batch: Annotated[int, Path(ge=0)],
-    seq: Annotated[int, Path(ge=0)],
-    ordinal: Annotated[int, Path(ge=0)],
+    epoch: Number,
+    micro_batch: Number,
+    seq: Number,
+    ordinal: Number,
 ) -> dict[str, Any]:
     """Returns one dead letter with its record."""
     wanted = (epoch, micro_batch, seq, ordinal)
@@ -171,7 +168,3 @@ def _open(pipeline: Pipeline, destination: str | None = None) -> Rows:
 def _key(record: dict[str, Any]) -> str | None:
     key = record["key"]
     return key if key is None or isinstance(key, str) else orjson.dumps(key).decode()
-
-
-def _utc(at: datetime | None) -> datetime | None:
-    return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at

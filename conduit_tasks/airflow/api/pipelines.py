@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, HTTPException, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from conduit_tasks.airflow.api import overview
 from conduit_tasks.airflow.api.access import Changed, Seen, SeenRecords, Show, same_site, visible
+from conduit_tasks.airflow.api.door import Body, Number, Time
 from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.airflow.api.runs import see_to_a_run
 from conduit_tasks.errors import ConfigError
@@ -25,28 +25,25 @@ Limit = Annotated[int, Query(ge=1, le=200, description="Size of a page.")]
 Status = Literal["running", "stopping", "stopped", "recovering", "degraded"]
 
 
-class Start(BaseModel):
+class Start(Body):
     """Body of a start. `destination`: only this one of an isolated pipeline."""
 
-    model_config = ConfigDict(extra="forbid")
     destination: str | None = Field(None, max_length=128)
 
 
-class Place(BaseModel):
+class Place(Body):
     """Position of a source. `tokens`: part → token, as shown. `forget`: parts that begin as new parts do."""
 
-    model_config = ConfigDict(extra="forbid")
     source: str = Field(max_length=128)
     tokens: dict[str, Any] = Field({}, max_length=10_000)
     forget: list[str] = Field([], max_length=10_000)
     dry_run: bool = False
 
 
-class Stop(BaseModel):
+class Stop(Body):
     """Body of a stop. `force`: at once, and whatever is not sealed is dropped (C16). `deadline`: seconds for the
     delivery of the rest. `destination`: only this one of an isolated pipeline, at once; its cursor stays (X1)."""
 
-    model_config = ConfigDict(extra="forbid")
     destination: str | None = Field(None, max_length=128)
     force: bool = False
     deadline: float = Field(60.0, ge=0, le=86_400)
@@ -167,9 +164,9 @@ def list_attempts(  # noqa: PLR0917 - its filters
     pipeline: SeenRecords,
     destination: Annotated[str | None, Query(max_length=128, description="Only at this one.")] = None,
     since: Annotated[
-        datetime | None, Query(description="Only what ended then or later; UTC where it names no zone.")
+        Time | None, Query(description="Only what ended then or later; UTC where it names no zone.")
     ] = None,
-    micro_batch: Annotated[int | None, Query(ge=0, description="Only of this one.")] = None,
+    micro_batch: Annotated[Number | None, Query(description="Only of this one.")] = None,
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
@@ -178,7 +175,7 @@ def list_attempts(  # noqa: PLR0917 - its filters
     from conduit_tasks.ledger.store import Ledger
     from conduit_tasks.micro_batch.context import open_spool
 
-    after = None if since is None else since.replace(tzinfo=since.tzinfo or UTC).timestamp()
+    after = None if since is None else since.timestamp()
     book = Ledger(open_spool(pipeline), pipeline.id)
     rows, whole = book.newest(offset + limit, destination, after, micro_batch)
     return page(rows.slice(offset, limit).to_pylist(), rows.num_rows if whole else None, offset, limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 from typing import Any
 
@@ -21,10 +22,26 @@ _STATUS: tuple[tuple[type[ConduitError], int], ...] = (
 )
 
 
+LONGEST = 10_000
+"""Characters of a detail, which may quote what came in."""
+NAMED = 20
+"""Most values that are named as wrong."""
+
+
+class Problem(JSONResponse):
+    """Answer of the type `application/problem+json` of any texts: halves of surrogate pairs become `?`."""
+
+    media_type = "application/problem+json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False).encode(errors="replace")
+
+
 def problem(status: int, detail: str, headers: Any = None, **more: Any) -> JSONResponse:
     """Returns a response of the type `application/problem+json`."""
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
-    return JSONResponse(body, status, headers=headers, media_type="application/problem+json")
+    said = detail if len(detail) <= LONGEST else f"{detail[:LONGEST]}…"
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": said, **more}
+    return Problem(body, status, headers=headers)
 
 
 def install(app: FastAPI) -> None:
@@ -41,6 +58,6 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         # Without the input, which may be anything.
-        errors = [{"where": ".".join(map(str, e["loc"])), "what": e["msg"]} for e in error.errors()]
+        errors = [{"where": ".".join(map(str, e["loc"]))[:256], "what": e["msg"]} for e in error.errors()[:NAMED]]
         said = "; ".join(f"{e['where']}: {e['what']}" for e in errors)
         return problem(422, f"{said}; correct what is named and ask again", errors=errors)

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from conduit_tasks.airflow.api.access import Changed, Seen, same_site
+from conduit_tasks.airflow.api.door import Body
 from conduit_tasks.airflow.api.runs import results, start
 from conduit_tasks.pipeline.names import replay_dag_id, safe_name
 from conduit_tasks.replay.interval import ask
@@ -20,11 +21,11 @@ router = APIRouter(prefix="/v1/pipelines/{pipeline_id}", tags=["replay"])
 SHOWN = 20
 
 
-class Replay(BaseModel):
+class Replay(Body):
     """Interval of event times from `from` up to `to`, exclusive (UTC if they name no zone); no destination = all.
     `dry_run`: only counts the records that would be sent."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
     start: Annotated[str, Field(alias="from", max_length=64)]
     end: Annotated[str, Field(alias="to", max_length=64)]
     destinations: list[Annotated[str, Field(max_length=128)]] = Field([], max_length=1_000)
