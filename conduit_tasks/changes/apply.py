@@ -234,6 +234,7 @@ def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callab
     step(f"{new} is marked where {old} is")
     moved = move(settings().path(settings().dead_letters), pipeline.id, old, new)
     step(f"{moved} files of dead letters moved")
+    Checkpoint(spool, pipeline.id).remove(Node.destination(old))
     broker.rename(old, new)
     step(f"{old} is {new}")
 
@@ -242,11 +243,15 @@ def _adopt(broker: Broker, pipeline: Pipeline, decisions: Decisions, step: Calla
     with opened(pipeline, "apply"):
         # Opening registers what is new, from now on.
         step("registered")
+    from conduit_tasks.spool.checkpoint import Checkpoint
+
     broker.adopt(pipeline, "conduit apply")
     step(f"version {pipeline.digest()} is in force")
     # A destination with nothing left is forgotten without being asked for.
     for id in broker.left():
         nothing = not in_flight(broker, id).micro_batches and not broker.dead_count(id) and not broker.parked(id)
         if nothing or id in decisions.forget:
+            # One that has its name later is another: by these marks Redis would have forgotten it (X7).
+            Checkpoint(open_spool(pipeline), pipeline.id).remove(Node.destination(id))
             broker.forget(id)
             step(f"{id} is forgotten")

@@ -46,7 +46,7 @@ class Marker:
             at = _at(self._broker)
             number, hashes = self._state()
             mark = Mark(self._node, self._token, at, number, hashes)
-            self._believe(mark.claims)
+            self._believe(mark)
             self._checkpoint.write(mark)
             self._last = mark
 
@@ -54,18 +54,19 @@ class Marker:
         """Raises StateLost as `mark` does. A holder whose lease is older than this look may work on what Redis says: if
         Redis forgets something later, it forgets the lease as well."""
         number, hashes = self._state()
-        self._believe(Mark(self._node, self._token, 0, number, hashes).claims)
+        self._believe(Mark(self._node, self._token, 0, number, hashes))
 
     def _state(self) -> tuple[int, dict[str, dict[str, str]]]:
         node = Node(self._node)
         return (_destination if node.kind == "destinations" else _source)(self._broker, node.id)
 
-    def _believe(self, number: int) -> None:
+    def _believe(self, now: Mark) -> None:
         before = self._last or self._checkpoint.read(self._node).get(self._node)
-        if exceeds(before, number, self._spool, self._pipeline):
+        if before is not None and exceeds(before, now.claims, now.words, self._spool, self._pipeline):
             raise StateLost(
-                f"Redis has forgotten how far {self._node} of pipeline {self._pipeline} was (it says {number}, the "
-                f"mark in the spool {before.claims if before else 0}); the next run brings its state back"
+                f"Redis has forgotten how far {self._node} of pipeline {self._pipeline} was (it says {now.claims}, the "
+                f"mark in the spool {before.claims}; {now.words} words of it, the mark {before.words}); the next run "
+                "brings its state back"
             )
 
     @contextmanager

@@ -189,6 +189,8 @@ def mark_closed(context: Context, destination: str, token: int) -> None:
 
     try:
         if settled := context.broker.settled(destination):
+            # Redis may forget that they were sent: a mark says so first (X7).
+            Marker(context, Node.destination(destination), token).mark()
             Marks(context.settings.path(context.settings.dead_letters), context.pipeline.id).write(destination, settled)
             context.broker.mark(destination, token, [s.key for s in settled])
     except ConduitError as error:

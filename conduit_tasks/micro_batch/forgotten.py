@@ -61,9 +61,11 @@ def forgotten(context: Context, marks: dict[str, Mark]) -> str:
     before this is called, so that they are not ahead of Redis unless it has forgotten."""
     pipeline, broker, spool = context.pipeline, context.broker, context.spool
     nodes, gone = marked(pipeline), marks.get(COLLECTED)
-    for node, number in zip(nodes, _reached(context, nodes), strict=True):
-        if exceeds(mark := marks.get(node), number, spool, pipeline.id):
-            return f"{node} was at micro-batch {mark.claims if mark else 0} (it says {number})"
+    for node, (number, words) in zip(nodes, _reached(context, nodes), strict=True):
+        if (mark := marks.get(node)) is not None and exceeds(mark, number, words, spool, pipeline.id):
+            if mark.claims > number:
+                return f"{node} was at micro-batch {mark.claims} (it says {number})"
+            return f"{node} had said {mark.words} words (it counts {words})"
         if gone and number < gone.number and spool.sealed(pipeline.id, number + 1) is None:
             return f"micro-batch {number + 1} was collected while {node} was out of the file"
     last = broker.numbers("last")[0]
@@ -73,13 +75,16 @@ def forgotten(context: Context, marks: dict[str, Mark]) -> str:
     return ""
 
 
-def _reached(context: Context, nodes: list[str]) -> list[int]:
-    """Returns, per node, what Redis says a destination has confirmed, or a source was told or is about to be told."""
+def _reached(context: Context, nodes: list[str]) -> list[tuple[int, int]]:
+    """Returns, per node, what Redis says a destination has confirmed, or a source was told or is about to be told; and
+    how many words of a destination were taken."""
     keys = context.broker.keys
     commands: list[tuple[str, ...]] = []
     for node in map(Node, nodes):
         if node.kind == "destinations":
-            commands.append(("HMGET", keys.destination(node.id), "cursor"))
+            commands.append(("HMGET", keys.destination(node.id), "cursor", "words"))
         else:
             commands.append(("HMGET", keys.ack(node.id), "m", "to"))
-    return [max(int(n or 0) for n in found) for found in context.broker.read(*commands)]
+    said = [[int(n or 0) for n in found] for found in context.broker.read(*commands)]
+    destinations = [Node(node).kind == "destinations" for node in nodes]
+    return [(a, b) if kind else (max(a, b), 0) for kind, (a, b) in zip(destinations, said, strict=True)]

@@ -86,6 +86,7 @@ def deliver_items(
     """
     from conduit_tasks.delivery.deliver import deliver
     from conduit_tasks.delivery.numbering import watched
+    from conduit_tasks.micro_batch.checkpoint import Marker
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.deliver import connect
     from conduit_tasks.micro_batch.numbering import numbering_anew
@@ -121,6 +122,7 @@ def deliver_items(
                     culprits=culprits,
                     parking=port.parking,
                     numbering=numbering,
+                    look=Marker(own, destination.node, token).look,
                     rested=partial(own.broker.rested, destination.id),
                 )
                 try:

@@ -33,7 +33,7 @@ from conduit_tasks.broker.redrive import lease_node
 from conduit_tasks.dead_letters.book import read_book
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.select import Selection
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, row_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, Key, row_key
 from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced
 from conduit_tasks.redrive.before_fan_out import BeforeFanOut, place_of, startable
@@ -114,6 +114,9 @@ def redrive(
     `progress` is called after every chunk. Raises Unavailable (the destination is down), LeaseHeld, PipelineStopped,
     Fenced; letters that were settled before stay settled.
     """
+    from conduit_tasks.micro_batch.forgotten import remember
+
+    remember(context)
     out = []
     found, _ = shares(context, selection)
     first = BeforeFanOut(context, by, wait)
@@ -122,12 +125,13 @@ def redrive(
             progress(outcome)
         out.append(first.outcome)
         found, _ = shares(context, selection, first.places)
-    elif _unmarked(context, ""):
+    elif context.broker.settled("") and not context.broker.held_for(lease_node("")):
+        # What a redrive under way has dispatched, it marks itself.
         first.tidy()
     rows = {share.destination: share.rows for share in found}
     for destination in context.pipeline.destinations:
         own = selection.destination in (None, destination.id)
-        if destination.id in rows or (own and _unmarked(context, destination.id)):
+        if destination.id in rows or (own and _unfinished(context, destination)):
             run = _Run(context, destination, by, wait)
             for outcome in run.send(rows.get(destination.id, [])):
                 progress(outcome)
@@ -136,11 +140,12 @@ def redrive(
     return out
 
 
-def _unmarked(context: Context, destination: str) -> bool:
-    """Returns whether a redrive that died left settled letters to be marked; a redrive under way marks its own
-    letters."""
-    broker = context.broker
-    return bool(broker.settled(destination)) and not broker.held_for(lease_node(destination))
+def _unfinished(context: Context, destination: Destination) -> bool:
+    """Returns whether a redrive that died left letters to be marked, or keys to be unparked; one under way does that
+    itself."""
+    if context.broker.held_for(destination.node):
+        return False
+    return bool(context.broker.settled(destination.id)) or Waiting(context, destination).over()
 
 
 @dataclass
@@ -158,10 +163,16 @@ class _Run:
         self.outcome = Outcome(self.destination.id)
         self._store, self._marks = _stores(self.context)
         self._waiting = Waiting(self.context, self.destination)
+        self._sent: set[Key] = set()
 
     def send(self, rows: Rows) -> Iterator[Outcome]:
         """Sends these letters in order of their positions, chunk by chunk, and then the records that wait behind them.
         Yields the outcome after each chunk."""
+        # A letter that was sent according to the store is open only because Redis has forgotten it (X7): it leaves the
+        # index, and is not sent once more behind the records that followed it. A pipeline that began anew gives the
+        # same numbers again.
+        done = self._marks.read(self.destination.id) if rows else {}
+        self._sent = {key for row in rows if (key := row_key(row)) in done and row["at"] < done[key].at}
         left = [list(group) for _, group in groupby(rows, key=row_position)]
         while True:
             with self._leased() as lease:
@@ -181,6 +192,10 @@ class _Run:
         broker, name = self.context.broker, self.destination.id
         with keeping(lease):
             self._mark(lease)
+            if sent := [key for row in rows if (key := row_key(row)) in self._sent]:
+                broker.purge(name, sent)
+                self.outcome.gone += len(sent)
+                rows = [row for row in rows if row_key(row) not in self._sent]
             asked = {row_key(row) for row in rows}
             waiting = [] if alone and rows else self._waiting.released(asked)
             if not rows and not waiting:

@@ -24,6 +24,7 @@ class Waiting:
     """Parked records of one destination, and the choice of records that may follow a redrive."""
 
     def __init__(self, context: Context, destination: Destination) -> None:
+        self._context, self._node = context, destination.node
         self._broker, self._destination = context.broker, destination.id
         self._letters = DeadLetterStore(context.settings.path(context.settings.dead_letters), context.pipeline.id)
         self._parked = context.parked(destination)
@@ -42,19 +43,30 @@ class Waiting:
     def unpark(self, token: int) -> int:
         """Unparks, under the lease, the keys without an open letter or a waiting record. Returns the number of parked
         records that are left to wait."""
+        from conduit_tasks.micro_batch.checkpoint import Marker
+
         through = self._broker.parked(self._destination)
-        if not through:
-            return 0
-        held, waiting = self._held(set()), self._rows(through)
-        waits = {_row_hash(row) for row in waiting}
-        done = through.keys() - held - waits
+        done, waiting = self._done(through)
         if done:
+            # From here on only Redis knows that they were sent, and it may forget: a mark says so first (X7).
+            Marker(self._context, self._node, token).mark()
             # The copies are removed first: if a key is parked again later, it must not find these old copies.
             old = [row for row in self._parked.rows(self._destination, KEYED) if _row_hash(row) in done]
             self._parked.remove(self._destination, {row_key(row) for row in old})
             for key in sorted(done):
                 self._broker.unpark(self._destination, token, key, through[key])
-        return len(waiting)
+        return waiting
+
+    def over(self) -> bool:
+        """Returns whether a key could be unparked: a redrive that died, or that Redis has forgotten, left it."""
+        return bool(self._done(self._broker.parked(self._destination))[0])
+
+    def _done(self, through: dict[str, Position]) -> tuple[set[str], int]:
+        """Returns the keys without an open letter or a waiting record, and the number of waiting records."""
+        if not through:
+            return set(), 0
+        rows = self._rows(through)
+        return through.keys() - self._held(set()) - {_row_hash(row) for row in rows}, len(rows)
 
     def _held(self, settled: set[Key]) -> set[str | None]:
         """Returns the keys that have an open letter besides `settled`."""

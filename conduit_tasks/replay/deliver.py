@@ -63,6 +63,9 @@ def deliver_replay(
     `wait`: seconds for each lease; `turn_wait`: seconds for runs of earlier intervals. Raises Unavailable, LeaseHeld,
     PipelineStopped, Fenced, ConfigError; a second call goes on.
     """
+    from conduit_tasks.micro_batch.forgotten import remember
+
+    remember(context)
     turns = context.broker.turn
     replaying = _Replaying(context, ask, made, context.pipeline.destination(destination_id), run, generation, wait)
     try:
@@ -167,7 +170,8 @@ class _Replaying:
                         report = task.send(None, ())
                 finally:
                     settled = broker.settled(id)
-                    try_to_mark(marker)
+                    # The store calls no letter redriven before the spool says so, as Redis may forget it (X7).
+                    marker.mark() if settled else try_to_mark(marker)
                     root = context.settings.path(context.settings.dead_letters)
                     Marks(root, context.pipeline.id).write(id, settled)
                     broker.mark(id, lease.token, [s.key for s in settled], over=True)
@@ -178,11 +182,17 @@ class _Replaying:
         return False
 
     def end(self) -> None:
-        """Ends the run at this destination, because everything is delivered."""
+        """Ends the run at this destination, because everything is delivered, and a mark says so (X7)."""
+        from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
+
         with self._leased() as lease:
             if not self._begin(lease).finished:
+                marker = Marker(self.context, self.destination.node, lease.token)
+                marker.mark()
                 covered = None if self.ask.what == "failed" else (self.ask.start, self.ask.end - 1)
                 self.context.broker.replay_end(self.destination.id, self.run, lease.token, covered)
+                # What is not missing any more is in it, too.
+                try_to_mark(marker)
 
     def _begin(self, lease: Lease) -> Share:
         found = prepared(self.context, self.run)

@@ -57,6 +57,7 @@ class PortionTask:
         from conduit_tasks.delivery.handlers import Changes, Handlers
         from conduit_tasks.delivery.numbering import watched
         from conduit_tasks.delivery.work import Work
+        from conduit_tasks.micro_batch.checkpoint import Marker
         from conduit_tasks.micro_batch.context import opened
         from conduit_tasks.micro_batch.deliver import connect
         from conduit_tasks.micro_batch.numbering import numbering_again
@@ -93,6 +94,7 @@ class PortionTask:
                 span=span,
                 culprits=culprits,
                 numbering=numbering,
+                look=Marker(own, destination.node, self.token).look,
                 rested=partial(own.broker.rested, destination.id),
             )
             handlers = Handlers(pipeline, destination.node)

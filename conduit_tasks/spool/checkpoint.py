@@ -45,6 +45,11 @@ class Mark:
         """Last micro-batch that the destination has confirmed, or that the source was told or was about to be told."""
         return max(self.number, int(self.hashes.get("ack", {}).get("to", 0)))
 
+    @property
+    def words(self) -> int:
+        """Number of words of the destination that the broker had taken; 0 in a mark of an older version."""
+        return int(self.hashes.get("destination", {}).get("words", 0))
+
 
 SEALED = "sealed"
 """Field of a mark's `totals`: the micro-batch up to which they count."""
@@ -72,6 +77,12 @@ class Checkpoint:
         """Writes that files up to this micro-batch may be gone, before the first is removed: a mark of a node that was
         out of the pipeline file meanwhile says that it needs them."""
         self.write(Mark(COLLECTED, number, 0, number))
+
+    def remove(self, node: str) -> None:
+        """Removes a node's marks: whoever has its name later is another."""
+        for name, token in self._names():
+            if name == folder_name(node):
+                self._spool.remove(f"{self._folder}/{name}-{token}.json")
 
     def read(self, *nodes: str) -> dict[str, Mark]:
         """Returns node → its newest mark. `nodes`: only of these."""
@@ -131,11 +142,13 @@ def _before(mark: Mark, sealed: dict[int, int]) -> list[int]:
     return [m - 1 for m, token in sealed.items() if m <= mark.claims and token > mark.at]
 
 
-def exceeds(mark: Mark | None, number: int, spool: Spool, pipeline: str) -> bool:
-    """Returns whether a mark's claim is valid beyond micro-batch `number`: a Redis that knows only that one has
-    forgotten."""
-    if mark is None or mark.claims <= number:
+def exceeds(mark: Mark | None, number: int, words: int, spool: Spool, pipeline: str) -> bool:
+    """Returns whether a mark counts more than `words`, or its claim is valid beyond micro-batch `number`: a Redis that
+    knows only those has forgotten. A redrive or a replay moves no cursor, and counts all the same."""
+    if mark is None:
         return False
+    if mark.words > words or mark.claims <= number:
+        return mark.words > words
     return trusted(mark, tokens(spool, pipeline, range(number + 1, mark.claims + 1))) > number
 
 

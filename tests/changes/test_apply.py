@@ -151,6 +151,28 @@ def test_a_destination_that_left_is_forgotten_for_good_by_a_second_word(home: Pa
     assert not [key for key in broker.redis.keys("*") if key.endswith((":b", ".b"))]
 
 
+@pytest.mark.proves("X7")
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_name_that_is_free_again_is_not_taken_for_one_that_redis_has_forgotten(
+    home: Path, changed: Path, caplog: pytest.LogCaptureFixture, renamed: bool
+) -> None:
+    # Given a destination that was delivered to, and is forgotten or has another name now
+    write(home, file_of(SOURCE, A, B))
+    events(home / "data", 10)
+    run_until_quiet("p")
+    c = destination("c")
+    changed.write_text(file_of(SOURCE, A, c) if renamed else file_of(SOURCE, A))
+    applied(changed, *(("--rename", "b=c") if renamed else ()))
+    # When another one gets its name
+    changed.write_text(file_of(SOURCE, A, B, c) if renamed else file_of(SOURCE, A, B))
+    applied(changed)
+    more = events(home / "data", 10, 10)
+    run_until_quiet("p")
+    # Then it begins from there, and nothing is brought back by the marks of the former
+    assert "Redis has forgotten" not in caplog.text
+    assert payloads(home / "out/b.jsonl")[-10:] == more
+
+
 @pytest.mark.proves("X3")
 def test_an_added_destination_begins_now_or_with_history_without_a_gap(home: Path, changed: Path) -> None:
     # Given history, and something that is sealed already

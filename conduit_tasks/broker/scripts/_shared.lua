@@ -95,6 +95,13 @@ local function count(destination, counts)
   end
 end
 
+-- Takes a destination's word, with its own state where that says one. `words` counts them: a mark in the spool that counts more
+-- shows that Redis has forgotten some (X7).
+local function take(destination, state)
+  redis.call('HINCRBY', destination, 'words', 1)
+  if state ~= '' then redis.call('HSET', destination, 'state', state) end
+end
+
 -- Invariant 9: the first error of a stop is kept. Returns 1 where the stored one is this one.
 local function first_error(key, status, err)
   if redis.call('HSETNX', key, 'error', err) == 1 then

@@ -5,7 +5,7 @@
 -- It is taken in any status: what was delivered before a stop is not sent again after it.
 --
 -- @key pipeline     hash   status
--- @key destination  hash   cursor, ranges (of micro-batch cursor + 1), state (JSON), counters; lives with the pipeline
+-- @key destination  hash   cursor, ranges (of micro-batch cursor + 1), state (JSON), words, counters; lives with the pipeline
 -- @key micro_batch  hash   state, total
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class; an entry lives until it is redriven
@@ -69,7 +69,7 @@ end
 
 count(K.destination, A.counts)
 add(K.figures, A.observed)
-if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
+take(K.destination, A.state)
 close_letters(K.dead, K.redrive, cjson.decode(A.closed), A.epoch, A.by)
 new_letters(K.dead, A.letters)
 for key, at in pairs(cjson.decode(A.park)) do redis.call('HSETNX', K.parked, key, at) end

@@ -2,7 +2,7 @@
 -- destination's own state, which replay and live deliveries share, moves in this one step.
 --
 -- @key pipeline     hash   status
--- @key destination  hash   state (JSON), counters
+-- @key destination  hash   state (JSON), words, counters
 -- @key lease        hash   of the destination
 -- @key dead         hash   <epoch>-<m>-<seq>-<ord> -> when, attempts, class
 -- @key redrive      hash   see `claim`: the letters of records that are replayed
@@ -34,6 +34,6 @@ for letter, outcome in pairs(cjson.decode(A.settled)) do
 end
 new_letters(K.dead, A.letters)
 count(K.destination, A.counts)
-if A.state ~= '' then redis.call('HSET', K.destination, 'state', A.state) end
+take(K.destination, A.state)
 progressed(K.lease)
 return taken(K.pipeline, K.destination)
