@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from conduit_tasks.errors import Unwritable
 from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.processors import columns
+from conduit_tasks.processors.chain import Chain
+from conduit_tasks.processors.derived import Derived
 from conduit_tasks.record import batches
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch
@@ -192,3 +196,17 @@ def test_rows_of_an_empty_batch_pass(tmp_path: Path) -> None:
     empty = texts([b"{}"]).slice(0, 0)
     assert isinstance(empty, pa.RecordBatch)
     assert run(tmp_path, [empty], SPLIT).read == 0
+
+
+def test_records_are_counted_as_they_are_made_and_not_when_all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given room for a few records
+    monkeypatch.setattr(batches, "DERIVED_BYTES", 10_000)
+    made: list[int] = []
+    endless = (made.append(n) or Record(b"", after=b"x" * 1_000) for n in itertools.count())  # type: ignore[func-returns-value]
+    # When records without end are derived, or copies of one that would be too many
+    with pytest.raises(Unwritable, match="more than 10000 bytes together"):
+        Derived(endless, "each")
+    result = Chain([MANY]).run([Record(b"", after={"l": list(range(9)), "pad": "x" * 2_000})])[0]
+    # Then it ends soon, and the processor is named
+    assert len(made) < 10
+    assert (result.processor, result.error_class) == ("each", "unwritable")
