@@ -121,6 +121,10 @@ class Unwritable(RecordError):
     error_class = "unwritable"
 
 
+class Oversize(ConduitError):
+    """The values of several records have more bytes than one Arrow array holds; they must be cut into fewer."""
+
+
 class Unavailable(ConduitError):
     """The destination as a whole failed in a way that may recover (SEMANTICS T6 *failed*)."""
 

@@ -124,17 +124,19 @@ class DeadLetterStore:
         return found
 
     def load(self, rows: Sequence[dict[str, Any]]) -> Iterator[DeadLetter]:
-        """Yields the letters of these rows of `rows`, in their order, records exact to the byte."""
+        """Yields the letters of these rows of `rows`, in their order, records exact to the byte. A file is read when
+        its first letter is due, and of it are held the letters that are still to come."""
         wanted: dict[str, set[Key]] = {}
         for row in rows:
             wanted.setdefault(row["file"], set()).add(row_key(row))
-        found = {}
-        for path, keys in wanted.items():
-            for row in self._read(path, SCHEMA.names):
-                if row_key(row) in keys:
-                    found[path, row_key(row)] = row
+        found: dict[tuple[str, Key], dict[str, Any]] = {}
         for row in rows:
-            yield self._letter(found[row["file"], row_key(row)])
+            path, key = row["file"], row_key(row)
+            if (path, key) not in found:
+                read = self._read(path, SCHEMA.names)
+                found |= {(path, row_key(each)): each for each in read if row_key(each) in wanted[path]}
+                del read
+            yield self._letter(found.pop((path, key)))
 
     def remove(self, destination: str, keys: Collection[Key]) -> None:
         """Removes letters from every file that holds them: the file is written again without them, then the old one is
@@ -237,6 +239,18 @@ def portions(letters: Iterable[DeadLetter], most: int | None = None) -> Iterator
         size += own
     if part:
         yield part
+
+
+def first_groups(groups: Sequence[Rows], most: int) -> int:
+    """Returns how many of these groups of listed letters, at least one, are sent together: `most` at most, whose
+    records have about CONDUIT_BATCH_BYTES bytes."""
+    size, limit = 0, settings().batch_bytes
+    for n, group in enumerate(groups[:most]):
+        # As text; a record as it is stored is no longer.
+        size += sum(len(row["record"]) for row in group)
+        if n and size > limit:
+            return n
+    return min(len(groups), most)
 
 
 def letters_table(letters: Sequence[DeadLetter]) -> pa.Table:

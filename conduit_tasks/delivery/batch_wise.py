@@ -29,8 +29,18 @@ from conduit_tasks.delivery.progress import Flush, Nack
 from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.watchdog import Watchdog
-from conduit_tasks.delivery.work import DERIVED_STRIDE, Reading, Report, Work, process
-from conduit_tasks.errors import PipelineStopped, Refused, Unavailable
+from conduit_tasks.delivery.work import (
+    DERIVED_STRIDE,
+    MOST_ORDINAL,
+    Entry,
+    Reading,
+    Report,
+    Work,
+    overflow,
+    parted,
+    process,
+)
+from conduit_tasks.errors import Oversize, PipelineStopped, Refused, Unavailable
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.record.collector import seldom_collecting
@@ -275,31 +285,66 @@ def _segments(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, li
     if work.chain is not None and work.chain.columnar and not work.culprits:
         yield from _column_segments(work, work.chain, chunk)
         return
-    entries = process(work, chunk)
+    left: Chunk | None = chunk
+    while left is not None:
+        entries = process(work, left)
+        done, left = parted(work, left, entries)
+        yield from _entry_segments(done, entries)
+
+
+def _entry_segments(chunk: Chunk, entries: list[Entry]) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
     slices, numbers = chunk.batch.column("slice").to_numpy(), chunk.batch.column("n").to_numpy()
+
+    def made(kept: list[Entry]) -> Chunk | None:
+        if not kept:
+            return None
+        seqs = np.array([e.seq for e in kept], dtype=np.int64)
+        rows = np.searchsorted(chunk.seqs, seqs)
+        batch = spool_batch(slices[rows], numbers[rows], [e.record for e in kept])
+        return Chunk(seqs, np.array([e.ordinal for e in kept], dtype=np.int64), batch)
+
     for nacked, group in groupby(entries, key=lambda e: e.seq if e.letter is not None else None):
         part = list(group)
         if nacked is not None:
             yield None, NONE, [e.letter for e in part if e.letter is not None]
             continue
-        kept = [e for e in part if not e.filtered]
-        out = None
-        if kept:
-            seqs = np.array([e.seq for e in kept], dtype=np.int64)
-            rows = np.searchsorted(chunk.seqs, seqs)
-            batch = spool_batch(slices[rows], numbers[rows], [e.record for e in kept])
-            out = Chunk(seqs, np.array([e.ordinal for e in kept], dtype=np.int64), batch)
-        yield out, _distinct(np.array([e.seq for e in part], dtype=np.int64)), []
+        todo = [part]
+        while todo:
+            some = todo.pop()
+            seqs = np.array([e.seq for e in some], dtype=np.int64)
+            try:
+                out = made([e for e in some if not e.filtered])
+            except Oversize:
+                cut = columns.middle(seqs, 0, len(seqs))
+                if cut is None:
+                    raise
+                todo += [some[cut:], some[:cut]]
+            else:
+                yield out, _distinct(seqs), []
 
 
 def _column_segments(work: Work, chain: Chain, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
+    # A chunk has the limit already: what processors add to it is no reason to write it in two.
+    limit = 2 * settings().batch_bytes
+    for start, end, made in columns.parts(chain, chunk.batch, work.origins, chunk.seqs, limit):
+        yield from _part_segments(work, chain, chunk.part(start, end), made)
+
+
+def _part_segments(
+    work: Work, chain: Chain, chunk: Chunk, passed: columns.Passed
+) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
     seqs = chunk.seqs
-    passed = columns.run(chain, chunk.batch, work.origins)
+    ords = chunk.batch.column("ord").to_numpy()
+    places = columns.places(passed.rows)
+    if places.max(initial=0) >= MOST_ORDINAL // DERIVED_STRIDE:
+        for row in np.unique(passed.rows[places >= MOST_ORDINAL // DERIVED_STRIDE]).tolist():
+            if why := overflow(int(np.count_nonzero(passed.rows == row)), int(ords[row])):
+                passed.errors[row] = chain.unwritable(why)
     bad = np.unique(seqs[list(passed.errors)]) if passed.errors else np.empty(0, np.int64)
     if len(bad):
         passed = passed.without(np.isin(seqs, bad))
     rows = passed.rows
-    ordinals = chunk.batch.column("ord").to_numpy()[rows] + columns.places(rows) * DERIVED_STRIDE
+    ordinals = ords[rows] + columns.places(rows) * DERIVED_STRIDE
     out = Chunk(seqs[rows], chunk.ordinals[rows], columns.renumbered(passed.batch, ordinals))
     start = row = 0
     for seq in [*bad.tolist(), None]:

@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
-from conduit_tasks.errors import InvariantBroken
+from conduit_tasks.errors import InvariantBroken, Unwritable
+from conduit_tasks.processors.chain import Result
+from conduit_tasks.processors.derived import run_some
 from conduit_tasks.record.batches import row_bytes
 from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
@@ -30,7 +32,7 @@ from conduit_tasks.topology import Node
 if TYPE_CHECKING:
     from conduit_tasks.dead_letters.parking import Parking
     from conduit_tasks.delivery.numbering import Numbering
-    from conduit_tasks.processors.chain import Chain, Result
+    from conduit_tasks.processors.chain import Chain
 
 BLOCK = 512
 """Rows that become Python records at once: large enough to be cheap, small enough not to stall senders."""
@@ -38,6 +40,9 @@ BLOCK = 512
 DERIVED_STRIDE = 1 << 16
 """The k-th further record that a destination processor derives from ordinal o has ordinal o + k · stride: unique in its
 position and the same at every attempt, whatever became of the other records of that position."""
+
+MOST_ORDINAL = (1 << 31) - 1
+"""The largest ordinal that `ord` holds."""
 
 KILLED = "killed its worker"
 """Error class of a record whose delivery ended its process (SEMANTICS C10)."""
@@ -130,6 +135,12 @@ class Entry:
     bytes: int = 0
 
 
+class First(list[Entry]):
+    """Entries of the first `rows` rows of a chunk."""
+
+    rows = 0
+
+
 class Reading:
     """One pass over the rows of a `Work` that are still to be done. `matched` counts the seqs passed so far."""
 
@@ -174,17 +185,29 @@ class Reading:
     def entries(self) -> Iterator[list[Entry]]:
         """Yields the same as records in small blocks, after the destination's own processors."""
         for chunk in chunks(self.batches(), BLOCK, max(1, settings().batch_bytes // 8)):
-            entries = process(self.work, chunk)
-            if len({entry.seq for entry in entries}) != chunk.records:
-                raise InvariantBroken(
-                    f"invariant 10: {chunk.records} records of micro-batch {self.work.micro_batch} came to "
-                    f"{self.work.node}, and not all of them went on"
-                )
-            yield entries
+            left: Chunk | None = chunk
+            while left is not None:
+                entries = process(self.work, left)
+                _, left = parted(self.work, left, entries)
+                yield entries
+
+
+def parted(work: Work, chunk: Chunk, entries: Sequence[Entry]) -> tuple[Chunk, Chunk | None]:
+    """Returns the rows whose entries these are, and the rows that are left to be processed. Raises InvariantBroken if
+    an entry of the former is missing."""
+    end = entries.rows if isinstance(entries, First) else chunk.rows
+    done = chunk.part(0, end) if end < chunk.rows else chunk
+    if len({entry.seq for entry in entries}) != done.records:
+        raise InvariantBroken(
+            f"invariant 10: {done.records} records of micro-batch {work.micro_batch} came to {work.node}, and not all "
+            "of them went on"
+        )
+    return done, chunk.part(end, chunk.rows) if end < chunk.rows else None
 
 
 def process(work: Work, chunk: Chunk) -> list[Entry]:
-    """Returns the rows as entries in order, after the destination's own processors.
+    """Returns the rows as entries in order, after the destination's own processors; only those of the first seqs
+    (`First`) if their derived records have CONDUIT_BATCH_BYTES bytes.
 
     Records derived from one position are nacked together, as they came in; culprits are not processed at all.
     """
@@ -192,20 +215,26 @@ def process(work: Work, chunk: Chunk) -> list[Entry]:
     if work.chain is None and not work.culprits:
         rows = zip(seqs, ordinals, to_records(chunk.batch, work.origins), sizes, strict=True)
         return [Entry(s, o, r, bytes=size) for s, o, r, size in rows]
+    ords = chunk.batch.column("ord").to_pylist()
     dead = [i for i, seq in enumerate(seqs) if seq in work.culprits]
     said = "its delivery ended the worker process again and again; look at the worker's log"
     errors = {seqs[i]: (said, KILLED, "") for i in dead}
     results: list[Result | None] = [None] * len(seqs)
     alive = [i for i in range(len(seqs)) if seqs[i] not in errors]
     if work.chain is not None and alive:
-        for i, made in zip(alive, work.chain.run(to_records(chunk.take(alive).batch, work.origins)), strict=True):
-            results[i] = checked = work.chain.writable(made)
+        records = to_records(chunk.take(alive).batch, work.origins)
+        answers = run_some(work.chain, records, chunk.seqs[alive], settings().batch_bytes)
+        if len(answers) < len(alive):
+            end = alive[len(answers)]
+            seqs, ordinals, chunk = seqs[:end], ordinals[:end], chunk.part(0, end)
+        for i, made in zip(alive, answers):
+            results[i] = checked = numbered(work.chain.writable(made), int(ords[i]))
             if checked.error is not None:
                 node = f"{work.node}/{checked.processor}"
                 errors[seqs[i]] = (checked.error, checked.error_class or "processor", node)
-    ords = chunk.batch.column("ord").to_pylist()
     originals = to_records(chunk.batch, work.origins) if errors or work.chain is None else []
-    out: list[Entry] = []
+    out = First()
+    out.rows = len(seqs)
     for i, (seq, ordinal) in enumerate(zip(seqs, ordinals)):
         result = results[i]
         if seq in errors:
@@ -217,10 +246,27 @@ def process(work: Work, chunk: Chunk) -> list[Entry]:
         elif not result.records:
             out.append(Entry(seq, ordinal, Record(b"", ordinal=ords[i]), filtered=True))
         else:
-            for k, record in enumerate(result.records):
-                record.ordinal = ords[i] + k * DERIVED_STRIDE
+            for record in result.records:
                 out.append(Entry(seq, ordinal, record, bytes=sizes[i]))
     return out
+
+
+def numbered(result: Result, ord: int) -> Result:
+    """Gives the records of a result their ordinals, `ord` being that of the record that they were made of. Returns the
+    result, or a failure if there are too many."""
+    if len(result.records) > 1 and (why := overflow(len(result.records), ord)) is not None:
+        return Result.failure(why, Unwritable.error_class, getattr(result.records, "step", None))
+    for k, record in enumerate(result.records):
+        record.ordinal = ord + k * DERIVED_STRIDE
+    return result
+
+
+def overflow(count: int, ord: int) -> str | None:
+    """Returns why so many records cannot be derived from one with this ordinal; None if they can."""
+    most = (MOST_ORDINAL - ord) // DERIVED_STRIDE + 1
+    if count <= most:
+        return None
+    return f"{count:,} records were derived from this one; processors of a destination may derive {most:,} at most"
 
 
 def inside(seqs: Seqs, ranges: RangeSet) -> npt.NDArray[np.bool_]:

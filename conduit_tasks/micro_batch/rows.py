@@ -5,6 +5,7 @@ Called by the read and the process step for each of their pieces; only counts go
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,15 +17,16 @@ import orjson
 import pyarrow as pa
 
 from conduit_tasks.delivery.isolated import bisected
-from conduit_tasks.errors import Unwritable
+from conduit_tasks.errors import Oversize, Unwritable
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
 from conduit_tasks.processors.columns import BLOCK
+from conduit_tasks.processors.derived import run_some, too_much
 from conduit_tasks.record import jsons
-from conduit_tasks.record.batches import cut, deep_rows, joined, large_rows
+from conduit_tasks.record.batches import cut, deep_rows, gathered, joined, large_rows
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import DATA, NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
@@ -142,14 +144,9 @@ class RowPass:
         if self.chain is None or not batch.num_rows:
             self._write(batch)
             return
-        held: list[pa.RecordBatch] = []
-        for part in self._process(self.chain, batch):
-            # A row group per batch that came in, but no more than may be held: derived records can be many.
-            if held and sum(b.nbytes for b in held) + part.nbytes > self._limit:
-                self._write(joined(held))
-                held = []
-            held.append(part)
-        self._write(joined(held))
+        # A row group per batch that came in, but no more than may be held: derived records can be many.
+        for parts in gathered(self._process(self.chain, batch), sys.maxsize, self._limit):
+            self._write(joined(parts))
 
     def _sound(self, batch: pa.RecordBatch, *, small: bool = False) -> pa.RecordBatch:
         """Returns the rows that may be records and nacks the others; data nested too deeply is nacked as raw bytes.
@@ -181,22 +178,22 @@ class RowPass:
 
     def _process(self, chain: Chain, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Runs the chain over one batch; nacks what failed as it came in."""
-        # Half the limit is far from what Arrow can hold, even if each record becomes many.
         for part in unparted(cut(batch, max(1, self._limit // 2))):
             if chain.columnar and not self.plan.careful:
-                yield self._process_columns(chain, part)
+                for start, end, passed in columns.parts(chain, part, self.origins, row_keys(part), self._limit):
+                    yield self._process_columns(part.slice(start, end - start), passed)
+                    self._took("process")
             else:
                 nacked: list[pa.RecordBatch] = []
                 errors: list[dict[str, str]] = []
                 size = part.num_rows if self.plan.careful else BLOCK
-                blocks = [self._process_block(block, nacked, errors) for block in in_blocks(part, size)]
+                for block in in_blocks(part, size):
+                    yield from self._process_block(block, nacked, errors)
+                    self._took("process")
                 if nacked:
                     self._nack(joined(nacked), errors)
-                yield joined(blocks)
-            self._took("process")
 
-    def _process_columns(self, chain: Chain, batch: pa.RecordBatch) -> pa.RecordBatch:
-        passed = columns.run(chain, batch, self.origins)
+    def _process_columns(self, batch: pa.RecordBatch, passed: columns.Passed) -> pa.RecordBatch:
         keys = row_keys(batch)
         if passed.errors:
             # Derived records are acked or nacked together: they share the position.
@@ -212,14 +209,41 @@ class RowPass:
 
     def _process_block(
         self, batch: pa.RecordBatch, nacked: list[pa.RecordBatch], errors: list[dict[str, str]]
-    ) -> pa.RecordBatch:
-        """Returns the rows that some whole records become; adds rows that failed to `nacked`, and why to `errors`."""
-        results = self._results(to_records(batch, self.origins))
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows that some whole records become; adds rows that failed to `nacked`, and why to `errors`."""
+        records, keys = to_records(batch, self.origins), row_keys(batch)
+        start = 0
+        while start < len(records):
+            results = self._results(records[start:], keys[start:])
+            rows = batch.slice(start, len(results))
+            start += len(results)
+            yield from self._pieces(rows, results, nacked, errors)
+
+    def _pieces(
+        self,
+        batch: pa.RecordBatch,
+        results: Sequence[Result],
+        nacked: list[pa.RecordBatch],
+        errors: list[dict[str, str]],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows that the chain made: at once, or in halves if an array cannot hold them."""
+        assert self.chain is not None
         try:
-            return self._made(batch, results, nacked, errors)
-        except Unwritable:
-            assert self.chain is not None
-            return self._made(batch, [self.chain.writable(result) for result in results], nacked, errors)
+            try:
+                made = self._made(batch, results, nacked, errors)
+            except Unwritable:
+                results = [self.chain.writable(result) for result in results]
+                made = self._made(batch, results, nacked, errors)
+        except Oversize:
+            cut = columns.middle(row_keys(batch), 0, batch.num_rows)
+            if cut is None:
+                failure = self.chain.unwritable(str(too_much()))
+                yield self._made(batch, [failure] * batch.num_rows, nacked, errors)
+                return
+            yield from self._pieces(batch.slice(0, cut), results[:cut], nacked, errors)
+            yield from self._pieces(batch.slice(cut), results[cut:], nacked, errors)
+        else:
+            yield made
 
     def _made(
         self,
@@ -228,7 +252,8 @@ class RowPass:
         nacked: list[pa.RecordBatch],
         errors: list[dict[str, str]],
     ) -> pa.RecordBatch:
-        """Returns the rows that the chain made. Raises Unwritable before it adds anything to `nacked` and `errors`."""
+        """Returns the rows that the chain made. Raises Unwritable and Oversize before it adds anything to `nacked` and
+        `errors`."""
         keys = row_keys(batch).tolist()
         culprits = {key: r for key, r in zip(keys, results, strict=True) if r.error is not None}
         kept: list[int] = []
@@ -254,10 +279,11 @@ class RowPass:
             errors.extend(_error(self.plan.node, culprits[keys[i]]) for i in rows)
         return made
 
-    def _results(self, records: list[Record]) -> list[Result]:
+    def _results(self, records: list[Record], keys: np.ndarray) -> list[Result]:
+        """Returns the results of the first records, at least one whole key; of all, unless they become too many."""
         assert self.chain is not None
         if not self.plan.careful:
-            return self.chain.run(records)
+            return run_some(self.chain, records, keys, self._limit)
         return bisected(
             self.chain.run,
             records,

@@ -9,6 +9,7 @@ from typing import Any
 from conduit_tasks.errors import ConduitError, ConfigError, RecordError, Unwritable
 from conduit_tasks.processors import registry, template
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
+from conduit_tasks.processors.derived import Derived
 from conduit_tasks.processors.many import ManyProcessor, by_level
 from conduit_tasks.record.faults import value_fault
 from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts
@@ -101,8 +102,9 @@ class Chain:
         self.columnar = not self._many and all(built.reads is not None for built in self._processors)
         """Whether every processor declares what it looks at, and so can run over columns (`processors.columns`)."""
 
-    def run(self, records: Sequence[Record]) -> list[Result]:
-        """Returns one result per record, in order.
+    def run(self, records: Sequence[Record], enough: int | None = None) -> list[Result]:
+        """Returns one result per record, in order. With `enough`, it may end after a record with which the derived ones
+        have more bytes than that: see `derived.run_some`.
 
         A record that stays one keeps its ordinal; derived ones get 0, 1, … in the order in which the whole chain
         made them. An exception of a processor nacks its record alone, except errors of ours that concern more than
@@ -114,14 +116,20 @@ class Chain:
         results: list[Result] = []
         append = results.append
         through = self.through
+        used = 0
         for record in records:
             made = through(record)
             if made.__class__ is Record:
                 append(Result((made,)))
             elif made is None:
                 append(_FILTERED)
+            elif made.__class__ is Derived:
+                append(Result(made))
+                used += made.bytes
+                if enough is not None and used > enough:
+                    break
             else:
-                append(made if isinstance(made, Result) else Result(made))
+                append(made)
         return results
 
     def through(self, record: Record) -> Any:
@@ -136,7 +144,7 @@ class Chain:
                     continue
                 current = process(current)
                 if current.__class__ is not Record:
-                    return None if current is None else self._derived(current, self._steps.index(step) + 1) or None
+                    return None if current is None else self._derived(current, self._steps.index(step)) or None
         except RecordError as error:
             return Result.failure(str(error), error.error_class, step_id)
         except _Failed as failed:
@@ -165,25 +173,28 @@ class Chain:
         for each in self._processors:
             each.close()
 
-    def _derived(self, records: Any, start: int) -> list[Record]:
-        """Takes several records through the steps from `start`, level by level; numbers them at the end."""
-        if not isinstance(records, list):
-            raise RecordError(f"a record, a list of records or None was expected, not {type(records).__name__}")
-        for condition, process, step_id in self._steps[start:]:
-            following: list[Record] = []
+    def _derived(self, made: Any, place: int) -> Derived:
+        """Takes the records that the step in this place made through all later steps, level by level; numbers them at
+        the end. Raises Unwritable and _Failed."""
+        if not isinstance(made, list):
+            raise RecordError(f"a record, a list of records or None was expected, not {type(made).__name__}")
+        records = Derived(made, self._steps[place][2])
+        for condition, process, step_id in self._steps[place + 1 :]:
+            following = Derived((), records.step)
             for record in records:
                 try:
                     made = process(record) if condition is None or condition(record) else record
+                    if isinstance(made, list):
+                        following.step = step_id
+                        following.take(made)
+                    elif made is not None:
+                        following.take((made,))
                 except RecordError as error:
                     raise _Failed(str(error), step_id, error.error_class) from None
                 except ConduitError:
                     raise
                 except Exception as error:
                     raise _Failed(f"{type(error).__name__}: {error}", step_id) from error
-                if isinstance(made, list):
-                    following.extend(made)
-                elif made is not None:
-                    following.append(made)
             records = following
         for ordinal, record in enumerate(records):
             record.ordinal = ordinal

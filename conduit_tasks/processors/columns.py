@@ -4,21 +4,30 @@ may change are written back; everything else stays in its column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from conduit_tasks.errors import Oversize
 from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.processors.derived import Derived, refused, too_much
+from conduit_tasks.record import batches
+from conduit_tasks.record.batches import Sizes, row_bytes
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import DATA, PARTS, part_column, part_values
 
 BLOCK = 512
 """Rows that are Python objects at a time: few enough to stay in the processor's cache and to be freed before the cycle
 collector looks at them twice (docs/benchmarks.md)."""
+
+BLOCK_BYTES = 1 << 20
+"""Bytes of such rows: what a step makes of them is many times as large at most."""
 
 Rows = npt.NDArray[np.int64]
 
@@ -41,41 +50,134 @@ class Passed:
         return Passed(self.batch.filter(pa.array(kept)), self.rows[kept], self.errors)
 
 
-def run(chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin]) -> Passed:
+def parts(
+    chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin], keys: Rows, limit: int
+) -> Iterator[tuple[int, int, Passed]]:
     """Runs the chain over the rows of a batch with the columns of SPOOL_SCHEMA; other columns are carried along.
 
-    `origins`: by slice number. Results are those of `Chain.run` over the records of the rows.
+    Yields (first row, row after the last, output) of parts of the rows, in order, at least one. An output has about
+    `limit` bytes of what was made; one part is the usual case. `keys`: one number per row, ascending, the same for rows
+    that were derived from one record, which are never parted. `origins`: by slice number. Results are those of
+    `Chain.run` over the records of the rows.
     """
-    kept: list[int] = []
-    errors: dict[int, Result] = {}
     changed = [part for part in PARTS if part in chain.changes]
-    columns: dict[str, list[pa.Array]] = {part: [] for part in changed}
-    bits: list[npt.NDArray[np.int8]] = []
-    for start in range(0, batch.num_rows or 1, BLOCK):
-        out: list[list[Any]] = [[] for _ in changed]
-        first = len(kept)
-        _block(chain, batch.slice(start, BLOCK), origins, start, (kept, errors, list(zip(changed, out))))
-        shape = np.zeros(len(out[0]) if out else 0, np.int8)
-        bad: dict[int, str] = {}
-        for part, values in zip(changed, out):
-            column, structured = part_column(part, values, bad)
-            columns[part].append(column)
-            if structured is not None:
-                shape |= structured
-        bits.append(shape)
-        for n, why in bad.items():
-            errors[kept[first + n]] = chain.unwritable(why)
-    rows = np.asarray(kept, np.int64)
-    errors = dict(sorted(errors.items()))
-    identity = len(rows) == batch.num_rows and bool((rows == np.arange(len(rows))).all())
-    result = batch if identity else batch.take(pa.array(rows))
-    for part, chunks in columns.items():
-        result = _with(result, part, pa.concat_arrays(chunks))
+    held: list[_Made] = []
+    size = 0
+    for made in _blocks(chain, batch, origins, keys, limit):
+        if held and size + made.bytes > limit:
+            yield _joined(batch, changed, held)
+            held, size = [], 0
+        held.append(made)
+        size += made.bytes
+    yield _joined(batch, changed, held)
+
+
+@dataclass
+class _Made:
+    """Output of the rows from `start` to `end`: `kept` and `errors` by row of the whole batch, a column per changed
+    part, and the bits of `shape`."""
+
+    start: int
+    end: int
+    kept: list[int]
+    errors: dict[int, Result]
+    columns: list[pa.Array]
+    bits: npt.NDArray[np.int8]
+    bytes: int
+
+
+def _joined(batch: pa.RecordBatch, changed: Sequence[str], held: Sequence[_Made]) -> tuple[int, int, Passed]:
+    start, end = held[0].start, held[-1].end
+    rows = np.concatenate([np.asarray(made.kept, np.int64) for made in held]) - start
+    errors = {row - start: error for made in held for row, error in sorted(made.errors.items())}
+    came = batch.slice(start, end - start)
+    identity = len(rows) == came.num_rows and bool((rows == np.arange(len(rows))).all())
+    taken = None if identity else pa.array(rows)
+    new = {part: pa.concat_arrays([made.columns[n] for made in held]) for n, part in enumerate(changed)}
+    # What is replaced is not repeated first: an array that `split` took apart can be large.
+    cells = [
+        new[name] if name in new else column if taken is None else column.take(taken)
+        for name, column in zip(came.schema.names, came.columns, strict=True)
+    ]
+    result = pa.RecordBatch.from_arrays(cells, schema=came.schema)
     mask = sum(DATA[part] for part in changed if part in DATA)
     if mask:
-        shape = result.column("shape").to_numpy() & np.int8(~mask) | np.concatenate(bits)
+        shape = result.column("shape").to_numpy() & np.int8(~mask) | np.concatenate([made.bits for made in held])
         result = _with(result, "shape", pa.array(shape))
-    return Passed(result, rows, errors)
+    return start, end, Passed(result, rows, errors)
+
+
+def _blocks(chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin], keys: Rows, limit: int) -> Iterator[_Made]:
+    """Yields the outputs of about `BLOCK` rows each, fewer if they are large or become many."""
+    changed = [part for part in PARTS if part in chain.changes]
+    rows = batch.num_rows
+    most = max(1, min(BLOCK, BLOCK_BYTES * rows // max(1, batch.nbytes)))
+    weighing = _Weighing(chain, batch, keys, limit)
+    # One object for all rows: a step copies what it keeps of it.
+    record = Record(b"")
+    start = 0
+    while start < (rows or 1):
+        end = min(start + most, rows)
+        if end < rows and keys[end] == keys[end - 1]:
+            first = int(keys.searchsorted(keys[end]))
+            end = first if first > start else int(keys.searchsorted(keys[end], "right"))
+        filled = _filled(record, chain, batch.slice(start, end - start), origins, start)
+        while True:
+            kept: list[int] = []
+            errors: dict[int, Result] = {}
+            out: list[list[Any]] = [[] for _ in changed]
+            weighing.bytes = 0
+            stop = _block(chain, record, filled, (kept, errors, list(zip(changed, out))), weighing)
+            stop = end if stop is None else stop
+            yield from _written(chain, keys, weighing.bytes, (start, stop, kept, errors), dict(zip(changed, out)))
+            start = stop
+            if start >= end:
+                break
+        start = end if rows else 1
+
+
+def _written(
+    chain: Chain,
+    keys: Rows,
+    weight: int,
+    block: tuple[int, int, list[int], dict[int, Result]],
+    values: dict[str, list[Any]],
+) -> Iterator[_Made]:
+    """Yields what a block made, as columns: at once, or in halves if an array cannot hold it."""
+    start, stop, kept, errors = block
+    bits = np.zeros(len(kept), np.int8)
+    bad: dict[int, str] = {}
+    columns: list[pa.Array] = []
+    try:
+        for part, each in values.items():
+            column, structured = part_column(part, each, bad)
+            columns.append(column)
+            if structured is not None:
+                bits |= structured
+    except Oversize:
+        columns.clear()
+        cut = middle(keys, start, stop)
+        if cut is None:
+            # All of it is of one record.
+            errors[start] = chain.unwritable(str(too_much()))
+            yield from _written(chain, keys, 0, (start, stop, [], errors), {part: [] for part in values})
+            return
+        at = bisect_left(kept, cut)
+        for first, last, span in ((start, cut, slice(0, at)), (cut, stop, slice(at, None))):
+            own = {row: error for row, error in errors.items() if first <= row < last}
+            some = {part: each[span] for part, each in values.items()}
+            yield from _written(chain, keys, weight, (first, last, kept[span], own), some)
+        return
+    for n, why in bad.items():
+        errors[kept[n]] = chain.unwritable(why)
+    size = max(weight, sum(column.nbytes for column in columns))
+    yield _Made(start, stop, kept, errors, columns, bits, size)
+
+
+def middle(keys: Rows, start: int, stop: int) -> int | None:
+    """Returns the row between `start` and `stop` that begins a key, nearest to the middle; None if there is none."""
+    cuts = np.flatnonzero(np.diff(keys[start:stop])) + start + 1
+    return int(cuts[np.argmin(np.abs(cuts - (start + stop) // 2))]) if len(cuts) else None
 
 
 def renumbered(batch: pa.RecordBatch, ordinals: npt.NDArray[np.integer[Any]]) -> pa.RecordBatch:
@@ -96,22 +198,56 @@ def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)
 
 
+class _Weighing:
+    """Bytes of derived records: of a block, and of one key. Columns that the chain does not look at count too, once for
+    each record."""
+
+    def __init__(self, chain: Chain, batch: pa.RecordBatch, keys: Rows, limit: int) -> None:
+        self._chain, self._batch, self._keys, self._limit = chain, batch, keys, limit
+        self._carried: Sizes | None = None
+        self._key, self._own = -1, 0
+        self.bytes = 0
+        self.ending = False
+        """Whether the block has enough, and ends with its key."""
+
+    def admits(self, row: int, made: Derived) -> bool:
+        """Returns whether these records, derived of a row, may be kept, with those of the rows of its key before."""
+        if self._carried is None:
+            names = [name for name in self._batch.schema.names if name not in self._chain.reads]
+            self._carried = row_bytes(self._batch.select(names))
+        size = made.bytes + len(made) * int(self._carried[row])
+        if self._keys[row] != self._key:
+            self._key, self._own = self._keys[row], 0
+        self._own += size
+        if self._own > batches.DERIVED_BYTES:
+            return False
+        self.bytes += size
+        return True
+
+    def end(self, row: int) -> int | None:
+        """Returns the row with which the next key begins, if the block has enough from now on; else None."""
+        if self.ending or self.bytes <= self._limit:
+            return None
+        return int(self._keys.searchsorted(self._keys[row], "right"))
+
+
 def _block(
     chain: Chain,
-    batch: pa.RecordBatch,
-    origins: Sequence[Origin],
-    start: int,
+    record: Record,
+    filled: Iterator[int],
     into: tuple[list[int], dict[int, Result], list[tuple[str, list[Any]]]],
-) -> None:
-    """Runs the chain over rows from number `start` on. Adds to `into`: the rows of records that go on, the failures,
-    the values of changed parts."""
+    weighing: _Weighing,
+) -> int | None:
+    """Runs the chain over rows. Adds to `into`: the rows of records that go on, the failures, the values of changed
+    parts. Returns the row to go on with if derived records have enough bytes; None at the end.
+
+    `record`: holds the parts of the row that `filled` yielded last.
+    """
     kept, errors, changed = into
     keep, through = kept.append, chain.through
-    # One object for all rows: a step copies what it keeps of it.
-    record = Record(b"")
     single = changed[0] if len(changed) == 1 and changed[0][0] == "after" else None
     add = single[1].append if single else None
-    for row in _filled(record, chain, batch, origins, start):
+    for row in filled:
         made = through(record)
         if made is record:
             keep(row)
@@ -124,11 +260,24 @@ def _block(
             continue
         elif isinstance(made, Result):
             errors[row] = made
+        elif isinstance(made, Derived) and not weighing.admits(row, made):
+            errors[row] = refused(made.step)
         else:
-            for each in made if isinstance(made, list) else [made]:
-                keep(row)
-                for part, values in changed:
-                    values.append(getattr(each, part))
+            _keep_several(row, made if isinstance(made, Derived) else (made,), kept, changed)
+            if (end := weighing.end(row)) is not None:
+                # The rows of this key that follow belong to it.
+                weighing.ending = True
+                _block(chain, record, islice(filled, end - row - 1), into, weighing)
+                weighing.ending = False
+                return end
+    return None
+
+
+def _keep_several(row: int, made: Iterable[Record], kept: list[int], changed: list[tuple[str, list[Any]]]) -> None:
+    for each in made:
+        kept.append(row)
+        for part, values in changed:
+            values.append(getattr(each, part))
 
 
 def _filled(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.base import RecordProcessor
+from conduit_tasks.processors.derived import check_room
 from conduit_tasks.processors.field import data_reference
 from conduit_tasks.record.record import Record, copy_data
 
@@ -29,6 +30,7 @@ class Clone(RecordProcessor):
         self.reads = self.changes = frozenset({"metadata"})
 
     def process(self, record: Record) -> list[Record]:
+        check_room(record, self._count + 1)
         records = [record, *(record.copy() for _ in range(self._count))]
         for i, each in enumerate(records):
             each.metadata["clone.index"] = str(i)
@@ -55,6 +57,7 @@ class Split(RecordProcessor):
             raise RecordError(f"split: {self._field.text} is {type(elements).__name__}, not an array")
         # The array goes first, so that it is not copied once per element.
         self._field.set(record, None)
+        check_room(record, len(elements))
         records = []
         for i, element in enumerate(elements):
             each = record.copy()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import ConduitError, RecordError
 from conduit_tasks.processors.base import RecordProcessor
+from conduit_tasks.processors.derived import Derived
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def by_level(steps: Sequence[tuple[Any, RecordProcessor, str]], records: Sequenc
                 current[place] = []
                 continue
             try:
-                current[place] = _merged(passed, iter(answers.get(place, [])))
+                current[place] = _merged(passed, iter(answers.get(place, [])), step_id)
             except RecordError as error:
                 failed[place] = Result.failure(str(error), error.error_class, step_id)
                 current[place] = []
@@ -95,9 +96,9 @@ def _made(processor: RecordProcessor, records: Sequence[Record]) -> list[Made]:
     return made
 
 
-def _merged(row: list[Record | None], answers: Any) -> list[Record]:
+def _merged(row: list[Record | None], answers: Any, step: str) -> list[Record]:
     """Returns the records of one position after a step, in order: those that the step skipped, and those that it made
-    of the others. Raises the error of a record that failed."""
+    of the others. Raises the error of a record that failed, and Unwritable if they are too many bytes together."""
     out: list[Record] = []
     for each in row:
         made = next(answers) if each is None else each
@@ -109,7 +110,7 @@ def _merged(row: list[Record | None], answers: Any) -> list[Record]:
             out.append(made)
         elif made is not None:
             raise RecordError(f"a record, a list of records or None was expected, not {type(made).__name__}")
-    return out
+    return Derived(out, step) if len(out) > 1 else out
 
 
 def _numbered(row: list[Record], origin: Record) -> list[Record]:

@@ -18,6 +18,16 @@ from conduit_tasks.record.jsons import DEPTH, text_fault
 RECORD_BYTES = 64 << 20
 """Most bytes of one record: its position, metadata, key and payloads as they are stored."""
 
+DERIVED_BYTES = 4 * RECORD_BYTES
+"""Most bytes of all records that processors derive from one: they are kept together up to the ack of their position.
+Each counts `OBJECT_BYTES` beside its texts."""
+
+OBJECT_BYTES = 1 << 10
+"""Bytes that a small record has in memory while a processor sees it."""
+
+ARRAY_BYTES = (1 << 31) - 1
+"""Most bytes of one Arrow array of texts."""
+
 FIXED_BYTES = 64
 """Bytes of a row beside its texts."""
 

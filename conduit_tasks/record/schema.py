@@ -12,8 +12,8 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from conduit_tasks.errors import RecordError, Unwritable
-from conduit_tasks.record import jsons
+from conduit_tasks.errors import Oversize, RecordError, Unwritable
+from conduit_tasks.record import batches, jsons
 from conduit_tasks.record.batches import deep_rows
 from conduit_tasks.record.faults import value_fault
 from conduit_tasks.record.record import OPERATIONS, Data, Origin, Record
@@ -120,7 +120,7 @@ def part_column(part: str, values: Sequence[Any], bad: dict[int, str] | None = N
     value is structured.
 
     Values that cannot be written are left out, and `bad` gets the reason by row number. Raises Unwritable without
-    `bad`.
+    `bad`, and Oversize if the values have more bytes than an array holds.
     """
     try:
         made = _part_column(part, values)
@@ -142,6 +142,17 @@ def part_column(part: str, values: Sequence[Any], bad: dict[int, str] | None = N
 
 
 def _part_column(part: str, values: Sequence[Any]) -> tuple[pa.Array, Bits | None]:
+    try:
+        made = _any_column(part, values)
+    except pa.lib.ArrowCapacityError as error:
+        raise Oversize(f"{part} of {len(values)} records: {error}") from None
+    # Beyond 2 GiB Arrow makes several arrays.
+    if isinstance(made[0], pa.ChunkedArray) or made[0].nbytes > batches.ARRAY_BYTES:
+        raise Oversize(f"{part} of {len(values)} records has {made[0].nbytes} bytes")
+    return made
+
+
+def _any_column(part: str, values: Sequence[Any]) -> tuple[pa.Array, Bits | None]:
     if part in DATA:
         return _data_column(values, DATA[part])
     if part == "metadata":

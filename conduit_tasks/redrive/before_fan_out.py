@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, lease_node
 from conduit_tasks.dead_letters.marks import Marks
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, first_groups, row_key
 from conduit_tasks.delivery.handlers import HandlerFailed, StateChange
 from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
@@ -86,6 +86,7 @@ class BeforeFanOut:
         while left:
             # Each record becomes a letter of every destination that wants it, all in one step.
             some = max(1, CHUNK // max(1, len(self._context.pipeline.destinations)))
+            some = first_groups(left, some)
             chunk, left = left[:some], left[some:]
             node, owner = lease_node(""), self._context.owner
             with self._context.broker.acquire(node, owner, wait=self._wait) as lease, keeping(lease):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Position
 from conduit_tasks.dead_letters.parking import Parking, key_hash, position_of
-from conduit_tasks.dead_letters.store import Key
+from conduit_tasks.dead_letters.store import Key, portions
 from conduit_tasks.delivery.broker_port import BrokerPort
+from conduit_tasks.delivery.chunks import Seqs
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import PipelineStopped
 from conduit_tasks.record.counts import Counts
@@ -95,7 +96,7 @@ def deliver_items(
     with opened(pipeline, "redrive") as own:
         book = Entries(own.pipeline.digest(), destination.id, f"{token}-{secrets.token_hex(4)}", by, epoch)
         port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items, book)
-        batch, origins = _batch(items)
+        origins, slices = _origins(items)
         numbering = numbering_anew(pipeline.id, destination, connect(pipeline.id, destination), origins, token)
         options = destination.delivery
         if options.guarantee == "at-most-once":
@@ -112,7 +113,7 @@ def deliver_items(
                     micro_batch=0,
                     total=len(items),
                     matched=len(items),
-                    rows=lambda: watched(numbering, iter([(np.arange(len(items), dtype=np.int64), batch)])),
+                    rows=lambda: watched(numbering, _batches(items, slices)),
                     origins=origins,
                     state=own.broker.delivery(destination.id).state,
                     chain=chain,
@@ -272,8 +273,8 @@ def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: 
         raise
 
 
-def _batch(items: Sequence[Item]) -> tuple[pa.RecordBatch, list[Origin]]:
-    """Returns the records as the engines read them, and their origins; `slice` is the place of a record's origin."""
+def _origins(items: Sequence[Item]) -> tuple[list[Origin], list[int]]:
+    """Returns the records' origins, and for each record the place of its own."""
     origins: dict[tuple[Any, ...], int] = {}
     kinds: list[Origin] = []
     slices = []
@@ -284,7 +285,17 @@ def _batch(items: Sequence[Item]) -> tuple[pa.RecordBatch, list[Origin]]:
             origins[name] = len(kinds)
             kinds.append(origin)
         slices.append(origins[name])
-    return spool_batch(slices, range(len(items)), [item.letter.record for item in items]), kinds
+    return kinds, slices
+
+
+def _batches(items: Sequence[Item], slices: Sequence[int]) -> Iterator[tuple[Seqs, pa.RecordBatch]]:
+    """Yields the records as the engines read them, with CONDUIT_BATCH_BYTES at a time; `slice` is the place of a
+    record's origin."""
+    start = 0
+    for part in portions([item.letter for item in items]):
+        seqs = range(start, start + len(part))
+        yield np.array(seqs, np.int64), spool_batch(slices[start : seqs.stop], seqs, [letter.record for letter in part])
+        start = seqs.stop
 
 
 def _processed(destination: Destination, letter: DeadLetter) -> bool:

@@ -33,7 +33,7 @@ from conduit_tasks.broker.redrive import lease_node
 from conduit_tasks.dead_letters.book import read_book
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.select import Selection
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, Key, row_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, Key, first_groups, portions, row_key
 from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced
 from conduit_tasks.redrive.before_fan_out import BeforeFanOut, place_of, startable
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 1_000
-"""Limit of records under one lease, for which a live delivery waits."""
+"""Limit of records under one lease, for which a live delivery waits; they also have CONDUIT_BATCH_BYTES at most, unless
+a single one is larger."""
 
 Rows = list[dict[str, Any]]
 
@@ -178,7 +179,8 @@ class _Run:
             with self._leased() as lease:
                 self.careful |= lease.attempts > self.destination.delivery.max_redeliveries
                 alone = self.careful or bool(left and _deadly(left[0]))
-                chunk = left[:1] if alone else list(takewhile(lambda group: not _deadly(group), left[:CHUNK]))
+                most = 1 if alone else first_groups(left, CHUNK)
+                chunk = left[:most] if alone else list(takewhile(lambda group: not _deadly(group), left[:most]))
                 left = left[len(chunk) :]
                 more = self._chunk(lease, [row for group in chunk for row in group], alone=alone)
             if not more and not left:
@@ -206,7 +208,8 @@ class _Run:
                 self.outcome.gone += len(asked) - len(claimed)
                 waiting = waiting and self._waiting.released(set(claimed))
             items = self._items(set(claimed), rows)
-            items += map(Item, self._waiting.load(waiting[: 1 if alone else CHUNK]))
+            parked = next(portions(self._waiting.load(waiting), 1 if alone else CHUNK), [])
+            items += map(Item, parked)
             items.sort(key=lambda item: item.position)
         try:
             if items:

@@ -250,6 +250,47 @@ def test_what_a_destinations_processor_made_and_nothing_can_write_is_a_dead_lett
     assert len(target.tape if isinstance(target, Tape) else target.taken) == 3
 
 
+def apart(record: Record) -> list[Record]:
+    """As many records as the record says."""
+    assert isinstance(record.after, dict)
+    return [replace(record, after={"i": i, "p": "x" * 1_000}) for i in range(record.after["n"])]
+
+
+@pytest.mark.proves("C13", "I10", "C9")
+@pytest.mark.parametrize("kind", ["batch-wise", "record-wise"])
+@pytest.mark.parametrize("plugin", ["split", "python"])
+def test_what_a_destinations_processors_derive_is_written_by_bytes(plugin: str, kind: str) -> None:
+    # Given 30 records that become 40 each, 40 KB together, and one that becomes more than ordinals tell apart
+    port = FakePort(31, list(range(31)))
+    given_settings = {"field": ".Payload.After.l"} if plugin == "split" else {"call": "tests.delivery.test_bytes:apart"}
+    chain = Chain((Processor("each", plugin, given_settings),))
+    target = Measured() if kind == "batch-wise" else Target()
+    many = [40_000 if n == 17 else 40 for n in range(31)]
+    records = [Record(b"%d" % n, after={"n": m, "l": [0] * m, "p": "x" * 1_000 * (m < 99)}) for n, m in enumerate(many)]
+    work = replace(
+        work_of(port),
+        rows=lambda: iter([(np.arange(31), spool_batch([0] * 31, list(range(31)), records))]),
+        origins=[Origin("p", "src", "0")],
+        chain=chain,
+    )
+    # When they are delivered
+    with batch_bytes(100_000):
+        deliver(work, target, port, Delivery())
+    # Then each write has a few times the limit at most, and all arrive in order, but that one, whole, is a dead letter
+    if isinstance(target, Measured):
+        assert max(size for _, size in target.sizes) < 400_000
+        assert len(target.sizes) > 5
+        assert [seq for seq, _ in target.tape] == [n for n in range(31) for _ in range(40) if n != 17]
+    else:
+        assert len(target.taken) == 30 * 40
+    (letter,) = port.stored.values()
+    assert (letter.seq, letter.error_class, letter.node) == (17, "unwritable", "destinations.d/each")
+    assert "may derive 32,768 at most" in letter.error
+    assert isinstance(letter.record.after, dict)
+    assert len(letter.record.after["l"]) == 40_000
+    assert port.complete
+
+
 @pytest.mark.proves("I10")
 def test_entries_that_get_lost_between_rows_and_sends_stop_the_delivery(monkeypatch: Any) -> None:
     # Given an engine that loses the last record of each block

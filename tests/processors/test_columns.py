@@ -62,6 +62,12 @@ records = st.builds(
 )
 
 
+def run(chain: Chain, batch: Any) -> columns.Passed:
+    [(start, end, passed)] = columns.parts(chain, batch, ORIGINS, np.arange(batch.num_rows), 1 << 30)
+    assert (start, end) == (0, batch.num_rows)
+    return passed
+
+
 def outcome_of(records: list[Record]) -> list[tuple[Any, ...]]:
     return [(r.position, r.operation, r.meta(), r.key, r.before, r.after) for r in records]
 
@@ -74,7 +80,7 @@ def test_columns_and_records_come_to_the_same(given: list[Record], names: list[s
     batch = spool_batch(slices, list(range(len(given))), given)
 
     results = chain.run(to_records(batch, ORIGINS))
-    passed = columns.run(chain, batch, ORIGINS)
+    passed = run(chain, batch)
 
     assert chain.columnar
     assert {row: (r.error, r.error_class, r.processor) for row, r in passed.errors.items()} == {
@@ -92,7 +98,7 @@ def test_more_rows_than_a_block_keep_their_order(name: str) -> None:
     given = [Record(b"%d" % n, after={"n": n % 3, "s": "good"}) for n in range(count)]
     batch = spool_batch([1] * count, list(range(count)), given)
 
-    passed = columns.run(Chain([STEPS[name]]), batch, ORIGINS)
+    passed = run(Chain([STEPS[name]]), batch)
 
     expected = [n for n in range(count) if name == "set" or n % 3 != 1]
     assert passed.rows.tolist() == expected == passed.batch.column("n").to_pylist()
@@ -104,7 +110,7 @@ def test_a_column_that_nothing_changes_is_not_touched() -> None:
     batch = spool_batch([0], [0], [Record(b"1", after={"n": 2})])
     batch = columns._with(batch, "after", columns.pa.array([text], columns.pa.binary()))
 
-    passed = columns.run(Chain([STEPS["filter"], STEPS["mark"]]), batch, ORIGINS)
+    passed = run(Chain([STEPS["filter"], STEPS["mark"]]), batch)
 
     assert passed.batch.column("after").to_pylist() == [text]
     assert dict(passed.batch.column("metadata").to_pylist()[0])["mark"] == "create"
