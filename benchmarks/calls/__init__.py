@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from benchmarks.calls import batches, deliveries, ingest, upkeep
 from benchmarks.calls.parts import Call
+from benchmarks.calls.stored import MUCH, stored
 
 
 def cases() -> dict[str, Call]:
     """Name of a script, and of what it is to do after a blank → the call."""
-    return {**deliveries.cases(), **batches.cases(), **upkeep.cases(), **ingest.cases()}
+    much = {f"{name} with {MUCH:,} stored": call for name, call in stored(MUCH, whole=True).items()}
+    return {**deliveries.cases(), **batches.cases(), **upkeep.cases(), **ingest.cases(), **much}

@@ -138,9 +138,12 @@ def cases() -> dict[str, Call]:
             {K.destination("x"): {**BASE[K.destination("x")], "replayed": apart(HELD)}},
         ),
         "reopen": Call(
-            {k: OF_X[k] for k in ("pipeline", "destination", "lease")} | {"run": K.run("x", "r"), "redo": K.redo("x")},
-            {**token, "id": "r"},
-            {K.run("x", "r"): {str(m): "0-499999" for m in range(2_000)}},
+            {k: OF_X[k] for k in ("pipeline", "destination", "lease")} | {"redo": K.redo("x")},
+            {
+                **{"id": "r", "over": 1, **token},
+                "rest": [text for m in range(b("reopen", "rest") // 2) for text in (str(m), "0-499999")],
+            },
+            {},
         ),
         "turn": Call(
             {"turns": K.turns("x")},
@@ -150,8 +153,8 @@ def cases() -> dict[str, Call]:
         "number": Call(
             {k: OF_X[k] for k in ("pipeline", "destination", "lease")} | {"numbers": K.numbers("x")},
             {
-                **{"m": 2, "seal": 1, "stream": 0, **token},
-                "counts": {f"lane-{n}": 5 for n in range(b("number", "counts"))},
+                **{"m": 2, "seal": 1, "stream": 0, "known": 1, "over": 1, **token},
+                "lanes": [text for n in range(b("number", "lanes") // 2) for text in (f"lane-{n}", "5")],
             },
             {},
         ),

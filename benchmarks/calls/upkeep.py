@@ -93,7 +93,12 @@ def cases() -> dict[str, Call]:
             {"id": "r", "retention": 60_000, "rest": flat(named(b("remember", "rest") // 2))},
             {},
         ),
-        "rename": renamed(),
+        "renaming": renamed("renaming", {}, {}),
+        "rename": renamed(
+            "rename",
+            {"version": K.version, "destinations": K.destinations, "left": K.left, "lease": K.lease("destinations.x")},
+            {"old": "x", "new": "z", "last": 1},
+        ),
         "matched": Call(
             {"each": [K.micro_batch(m) for m in range(2, 2 + b("matched", "each"))]},
             {"old": "x", "new": "z"},
@@ -105,8 +110,9 @@ def cases() -> dict[str, Call]:
             {},
         ),
         "schema_register": Call(
-            {"ids": K.prefix + "ids", "schemas": K.prefix + "schemas", "versions": K.prefix + "versions"},
+            {name: f"{K.prefix}{name}" for name in ("ids", "schemas", "versions", "places")},
             {"fingerprint": "f", "schema": "{}", "wanted": 1},
+            # Of an earlier version: their places are noted in portions.
             {K.prefix + "versions": {str(n): str(n) for n in range(1, 5_001)}},
         ),
         "share": shared("share", {"busy": []}),
@@ -129,17 +135,17 @@ def rebuilt(name: str, args: Mapping[str, Any], keys: Mapping[str, str]) -> Call
     )
 
 
-def renamed() -> Call:
+def renamed(name: str, more: Mapping[str, str], args: Mapping[str, Any]) -> Call:
+    pairs = b(name, "each") // 2
     return Call(
         {
-            **{"pipeline": K.pipeline, "version": K.version, "destinations": K.destinations, "left": K.left},
-            **{"from": K.destination("x"), "to": K.destination("z")},
-            "each": [K.run(name, f"r{n}") for n in range(b("rename", "each") // 2) for name in ("x", "z")],
+            **{"pipeline": K.pipeline, "from": K.destination("x"), "to": K.destination("z"), **more},
+            "each": [K.run(id, f"r{n}") for n in range(pairs) for id in ("x", "z")],
         },
-        {"old": "x", "new": "z", "pairs": b("rename", "each") // 2, "last": 1},
+        args,
         {
             K.pipeline: {"status": "stopped", "last": "1"},
-            **{K.run("x", f"r{n}"): {"1": "0-5"} for n in range(b("rename", "each") // 2)},
+            **{K.run("x", f"r{n}"): {"1": "0-5"} for n in range(pairs)},
         },
     )
 

@@ -208,7 +208,7 @@ class Acks(Deliveries):
         sealed, *cursors = self.cursors(destinations)
         collected = self.numbers("collected")[0]
         acked = [int(n or 0) for n in self.read(*(("HGET", self.keys.ack(s), "m") for s in sources))]
-        redone = {m for d in destinations for m in self.hash(self.keys.redo(d)) if m.isdigit()}
+        redone = {m for d in destinations for m in self.scanned(self.keys.redo(d)) if m.isdigit()}
         out = []
         for m, state, age in self._by_age(collected + 1, min([sealed, *cursors, *acked]), sealed):
             if state != "collecting" and ((age or 0.0) < retention_s or str(m) in redone):

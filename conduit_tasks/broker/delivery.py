@@ -215,27 +215,24 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         Continues the run's redelivery under way, if it did not finish. Returns the epoch; `redeliver` returns the
         ranges left. Raises ConduitError if the run's ranges are forgotten, or another run's redelivery is under way.
         """
-        self.redeliver(destination, run)
-        kind, *rest = self.run(
-            scripts.REOPEN,
-            {
-                "pipeline": self.keys.pipeline,
-                "destination": self.keys.destination(destination),
-                "lease": self.keys.lease(Node.destination(destination)),
-                "run": self.keys.run(destination, run),
-                "redo": self.keys.redo(destination),
-            },
-            token=token,
-            id=run,
-        )
-        if kind == "gone":
-            raise self._forgotten(destination, run)
-        if kind == "busy":
-            raise ConduitError(
-                f"destination {destination} still redelivers what run {rest[0]} had confirmed: let that finish first "
-                "(where its task failed, clear it again); left alone, it is given up after spool.retention"
-            )
-        return int(kind)
+        keys = {
+            "pipeline": self.keys.pipeline,
+            "destination": self.keys.destination(destination),
+            "lease": self.keys.lease(Node.destination(destination)),
+            "redo": self.keys.redo(destination),
+        }
+        found, at, epoch = self.redeliver(destination, run), 0, 0
+        for some in portions(found):
+            at += len(some)
+            flat = [text for m, ranges in some for text in (str(m), str(ranges))]
+            kind, *rest = self.run(scripts.REOPEN, keys, token=token, id=run, over=at == len(found), rest=flat)
+            if kind == "busy":
+                raise ConduitError(
+                    f"destination {destination} still redelivers what run {rest[0]} had confirmed: let that finish "
+                    "first (where its task failed, clear it again); left alone, it is given up after spool.retention"
+                )
+            epoch = int(kind)
+        return epoch
 
     def lapse(self, destination: str, after: float) -> tuple[str, int] | None:
         """Gives up a redelivery that has made no progress for `after` seconds.
@@ -253,10 +250,12 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         `epoch`: of `reopen`; then only the ranges left of that redelivery, [] once it is finished. Raises ConduitError
         if the ranges are forgotten (past `spool.retention`), naming what to do instead.
         """
-        under_way = self.hash(self.keys.redo(destination))
+        under_way = self.scanned(self.keys.redo(destination))
         if epoch is not None and under_way.get("epoch") != str(epoch):
             return []
-        ranges = under_way if under_way.get("run") == run else self.hash(self.keys.run(destination, run))
+        # One that was cut off while it began has only a part of them.
+        mine = under_way.get("run") == run and "filling" not in under_way
+        ranges = under_way if mine else self.scanned(self.keys.run(destination, run))
         out = sorted((int(m), RangeSet.parse(text)) for m, text in ranges.items() if m.isdigit())
         here = self.read(*(("EXISTS", self.keys.micro_batch(m)) for m, _ in out))
         if not out or not all(here):

@@ -123,7 +123,8 @@ class Keys:
         return f"{self._tag}destination:{destination}"
 
     def numbers(self, destination: str, *, redelivery: bool = False) -> str:
-        """hash: numbering state of the records sent to a destination; redeliveries have their own. Pipeline."""
+        """hash: epoch, m … and `lane:<lane>` → last numbers of the records sent to a destination; redeliveries have
+        their own. Pipeline; lanes that no source knows any more go with their epoch."""
         return f"{self._tag}numbers:{destination}{'|redelivery' if redelivery else ''}"
 
     def window(self, destination: str) -> str:
@@ -148,7 +149,8 @@ class Keys:
         return f"{self._tag}finished:{destination}|{run}"
 
     def redo(self, destination: str) -> str:
-        """hash: epoch, run, at, micro-batch → ranges still to redeliver. Until nothing is left, or it is given up."""
+        """hash: epoch, run, at, micro-batch → ranges still to redeliver, filling while not all are in. Until nothing is
+        left, or it is given up."""
         return f"{self._tag}redo:{destination}"
 
     def ingest(self, source: str) -> str:

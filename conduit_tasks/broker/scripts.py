@@ -177,6 +177,7 @@ def _prelude(table: str, origin: str, declared: list[Parameter]) -> str:
 
 REGISTER = load("register")
 ADOPT = load("adopt")
+RENAMING = load("renaming")
 RENAME = load("rename")
 MATCHED = load("matched")
 FORGET = load("forget")

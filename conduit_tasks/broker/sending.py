@@ -3,19 +3,22 @@ may have been sent (SEMANTICS B8). One command per micro-batch, and one per some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
 
 from conduit_tasks.broker import scripts
+from conduit_tasks.broker.base import portions
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.topology import Node
+
+_LANE = "lane:"
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """Numbers of one micro-batch at one destination. `before`: lane → last number before this micro-batch."""
+    """Numbers of one micro-batch at one destination. `before`: lane that has records in it → last number before it."""
 
     epoch: int
     before: Mapping[str, int]
@@ -32,26 +35,47 @@ class Sending(Leases):
         *,
         seal: int,
         counts: Callable[[], Mapping[str, int]],
+        known: int,
         stream: int = 0,
     ) -> Numbered:
         """Returns the numbers of micro-batch m, which the first call for it fixes.
 
         `seal`: the token that sealed it; `counts()`: lane → records in it, only called if the numbers are not fixed
-        yet; `stream`: 0, or the epoch of the redelivery, which has numbers of its own.
+        yet; `known`: number of lanes that there are: if more are stored, all are forgotten and a new epoch begins;
+        `stream`: 0, or the epoch of the redelivery, which has numbers of its own.
         """
         key = self.keys.numbers(destination, redelivery=stream > 0)
-        stored = self.hash(key)
-        known = (stored.get("stream"), stored.get("m"), stored.get("seal")) == (str(stream), str(m), str(seal))
-        answer = self.run(
-            scripts.NUMBER,
-            {**self._of(destination), "numbers": key},
-            m=m,
-            token=token,
-            seal=seal,
-            stream=stream,
-            counts={} if known else dict(counts()),
-        )
-        return Numbered(int(answer[0]), orjson.loads(answer[1]))
+        [[*of, fixed, earlier]] = self.read(("HMGET", key, "stream", "m", "seal", "fixed", "before"))
+        fixed = of == [str(stream), str(m), str(seal)] and (fixed or earlier) is not None
+        before: dict[str, int] = {}
+        lanes: Sequence[tuple[str, int]] = () if fixed else list(counts().items())
+        at, epoch = 0, ""
+        for some in portions(lanes) if lanes else [()]:
+            at += len(some)
+            epoch, *last = self.run(
+                scripts.NUMBER,
+                {**self._of(destination), "numbers": key},
+                m=m,
+                token=token,
+                seal=seal,
+                stream=stream,
+                known=known,
+                over=not fixed and at == len(lanes),
+                lanes=[text for lane, count in some for text in (lane, str(count))],
+            )
+            before.update(zip((lane for lane, _ in some), map(int, last)))
+        if fixed:
+            before = orjson.loads(earlier) if earlier else self._numbered(key, m)
+        return Numbered(int(epoch), before)
+
+    def partitions(self) -> int:
+        """Returns the number of partitions that the sources know."""
+        return sum(self.read(*(("HLEN", self.keys.index(s)) for s in self.members(self.keys.sources))))
+
+    def _numbered(self, key: str, m: int) -> dict[str, int]:
+        """Returns the last number before micro-batch m of each lane that has records in it."""
+        found = ((field, text.split()) for field, text in self.scanned(key).items() if field.startswith(_LANE))
+        return {field.removeprefix(_LANE): int(before) for field, (of, before, _) in found if of == str(m)}
 
     def begin_send(self, destination: str, m: int, token: int, seq: int, *, epoch: int = 0) -> None:
         """Marks that all records of micro-batch m up to `seq` may have been sent from now on."""

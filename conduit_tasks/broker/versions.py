@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,59 +68,80 @@ class Versions(BrokerBase):
         """Returns whether `interrupt` was called and the pipeline was not started since."""
         return self.field(self.keys.pipeline, "resume") is not None
 
+    def check_rename(self, old: str, new: str) -> None:
+        """Raises what `rename` raises where it would now be refused; changes nothing."""
+        self._renamed(old, new, self.run(scripts.RENAMING, {**self._both(old, new), "each": []}))
+
     def rename(self, old: str, new: str) -> bool:
         """Renames a destination: all state of `old` becomes that of `new`. Returns False if that was done before.
 
-        Raises ConfigError if the pipeline runs, or if `new` has records of its own already.
+        One that was cut off is gone on with. Raises ConfigError if the pipeline runs, or if `new` has records of its
+        own already.
         """
-        moved, gone = self._all_of(old), [self.keys.lease(Node.destination(old))]
-        pairs = [text for key in moved for text in (key, self._under(key, old, new))]
+        both = self._both(old, new)
+        for keys in portions(self._run_keys(old)):
+            pairs = self._pairs(keys, old, new)
+            if not self._renamed(old, new, self.run(scripts.RENAMING, {**both, "each": pairs})):
+                return False
         last, collected = self.numbers("last", "collected")
         # Matched counts of micro-batches that it has confirmed are not needed any more.
         first = max(collected, int(self.field(self.keys.destination(old), "cursor") or 0)) + 1
         for some in portions(range(first, last + 1)):
             self.run(scripts.MATCHED, {"each": [self.keys.micro_batch(m) for m in some]}, old=old, new=new)
-        kind, *_ = self.run(
+        answer = self.run(
             scripts.RENAME,
             {
-                "pipeline": self.keys.pipeline,
+                **both,
                 "version": self.keys.version,
                 "destinations": self.keys.destinations,
                 "left": self.keys.left,
-                "from": self.keys.destination(old),
-                "to": self.keys.destination(new),
-                "each": [*pairs, *gone],
+                "lease": self.keys.lease(Node.destination(old)),
+                "each": self._pairs(self._own_keys(old), old, new),
             },
             old=old,
             new=new,
-            pairs=len(moved),
             last=last,
         )
-        if kind == "runs":
+        return self._renamed(old, new, answer)
+
+    def _renamed(self, old: str, new: str, answer: Sequence[Any]) -> bool:
+        """Returns whether there was something to rename. Raises ConfigError where it is refused."""
+        if answer[0] == "runs":
             raise ConfigError(f"pipeline {self.pipeline} was started meanwhile: apply the file again")
-        if kind == "taken":
+        if answer[0] == "taken":
             raise ConfigError(
                 f"destination {new} of pipeline {self.pipeline} has got records of its own already, so {old} cannot go "
                 f"on under that id: put {old} back into the file until it is drained, or --drop {old}"
             )
-        return kind == 1
+        return bool(answer[0])
 
     def forget(self, destination: str) -> bool:
         """Removes the state of a destination that has left the file; returns False if it is in the file."""
-        keys = [*self._all_of(destination), self.keys.destination(destination)]
+        keys = [*self._own_keys(destination), *self._run_keys(destination), self.keys.destination(destination)]
         keys.append(self.keys.lease(Node.destination(destination)))
         own = {"destinations": self.keys.destinations, "left": self.keys.left}
         return all(self.run(scripts.FORGET, {**own, "each": some}, id=destination)[0] for some in portions(keys))
 
-    def _all_of(self, id: str) -> list[str]:
-        """Returns every key of a destination but those of its delivery and its lease."""
+    def _both(self, old: str, new: str) -> dict[str, str]:
+        of = self.keys.destination
+        return {"pipeline": self.keys.pipeline, "from": of(old), "to": of(new)}
+
+    def _own_keys(self, id: str) -> list[str]:
+        """Returns the keys that a destination has once, but those of its delivery and its lease."""
         keys = self.keys
         one = [keys.window, keys.dead, keys.redo, keys.redrive, keys.parked, keys.turns, keys.numbers, keys.runs]
-        found = [*(key(id) for key in one), keys.numbers(id, redelivery=True)]
+        return [*(key(id) for key in one), keys.numbers(id, redelivery=True)]
+
+    def _run_keys(self, id: str) -> list[str]:
+        """Returns the keys that a destination has for each of its runs: any number."""
+        found: set[str] = set()
         with reaching(self.redis):
-            for by_run in (keys.run, keys.finished, keys.replay):
-                found += sorted(self.redis.scan_iter(match=literal(by_run(id, "")) + "*", count=1000))
-        return found
+            for by_run in (self.keys.run, self.keys.finished, self.keys.replay):
+                found.update(self.redis.scan_iter(match=literal(by_run(id, "")) + "*", count=1000))
+        return sorted(found)
+
+    def _pairs(self, keys: Sequence[str], old: str, new: str) -> list[str]:
+        return [text for key in keys for text in (key, self._under(key, old, new))]
 
     def _under(self, key: str, old: str, new: str) -> str:
         kind, _, rest = key.removeprefix(self.keys.prefix).partition(":")

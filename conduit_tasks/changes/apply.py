@@ -142,7 +142,8 @@ def _stand_still(broker: Broker, pipeline: Pipeline, deadline: float, wake: Call
 
 
 def _check_standing(broker: Broker, pipeline: Pipeline, plan: Plan, decisions: Decisions) -> None:
-    """Checks what can only be checked once the pipeline stands still. Raises Undecided."""
+    """Checks what can only be checked once the pipeline stands still, before anything is changed. Raises Undecided, and
+    ConfigError for a destination that cannot be renamed."""
     if any(c.what == "spool-path" for c in plan.changes):
         waiting = [id for id in broker.registered()[1] if in_flight(broker, id).micro_batches]
         if waiting or broker.unsealed():
@@ -152,6 +153,7 @@ def _check_standing(broker: Broker, pipeline: Pipeline, plan: Plan, decisions: D
                 "apply again"
             )
     for old, new in decisions.rename.items():
+        broker.check_rename(old, new)
         destination = pipeline.destination(new)
         outside = destination.delivery.guarantee != "at-least-once" or destination.delivery.pipe in INDEX_PIPES
         if outside and in_flight(broker, old).micro_batches:

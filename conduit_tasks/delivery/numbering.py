@@ -39,12 +39,12 @@ class LaneOf:
     """Lane of each row as it was sealed: processors of the destination do not change it."""
 
     def __init__(self, order_by: str, origins: Sequence[Origin]) -> None:
-        self._by_key = order_by == "key"
-        self.columns = ["key" if self._by_key else "slice"]
+        self.by_key = order_by == "key"
+        self.columns = ["key" if self.by_key else "slice"]
         """Columns of a row that determine its lane."""
         names = [quote(f"{o.connector}/{o.partition}" if o.partition else o.connector) for o in origins]
-        self._names = [f"key-{n}" for n in range(KEY_LANES)] if self._by_key else sorted(set(names))
-        self._of_slice = np.array([self._names.index(n) for n in names], np.int64) if not self._by_key else None
+        self._names = [f"key-{n}" for n in range(KEY_LANES)] if self.by_key else sorted(set(names))
+        self._of_slice = np.array([self._names.index(n) for n in names], np.int64) if not self.by_key else None
 
     def name(self, lane: int) -> str:
         return self._names[lane]

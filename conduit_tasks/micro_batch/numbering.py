@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from conduit_tasks.broker.sending import Numbered
 from conduit_tasks.connectors.base import BatchDestination
+from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.delivery.numbering import LaneNumbers, LaneOf, Numbering, RowNumbering, SeqNumbering, count_lanes
 from conduit_tasks.spool.names import known_as
 from conduit_tasks.topology import INDEX_PIPES, Destination
@@ -36,16 +37,16 @@ def numbering_of(
     if not _wanted(destination, connector):
         return None
 
-    def number(counts: Any) -> Any:
-        return context.broker.number(
-            destination.id, manifest.micro_batch, token, seal=manifest.token, counts=counts, stream=epoch
-        )
+    def number(known: int, counts: Any) -> Any:
+        of = {"seal": manifest.token, "counts": counts, "known": known, "stream": epoch}
+        return context.broker.number(destination.id, manifest.micro_batch, token, **of)
 
     if isinstance(connector, BatchDestination):
-        numbered = number(lambda: {"": matched_of(context, manifest, destination)})
+        numbered = number(1, lambda: {"": matched_of(context, manifest, destination)})
         return RowNumbering(numbered, context.pipeline.id, destination.id)
     lanes = LaneOf(destination.delivery.order_by, origins)
-    numbered = number(lambda: count_lanes(lane_columns(context, manifest, destination, lanes), lanes))
+    known = KEY_LANES if lanes.by_key else context.broker.partitions()
+    numbered = number(known, lambda: count_lanes(lane_columns(context, manifest, destination, lanes), lanes))
     return LaneNumbers(numbered, lanes, destination.node)
 
 

@@ -101,12 +101,14 @@ class RedisRegistry:
         """Registers the schema and returns its id and its version in the subject."""
         from conduit_tasks.broker import scripts
 
-        keys = {"ids": _TAG + "ids", "schemas": _TAG + "schemas", "versions": _versions(subject)}
+        keys = {"ids": _TAG + "ids", "schemas": _TAG + "schemas"}
+        keys |= {"versions": _versions(subject), "places": f"{_TAG}places:{subject}"}
         digest = hashlib.sha256(schema.encode())
-        wanted = int.from_bytes(digest.digest()[:4]) % _IDS + 1
-        id, version = scripts.SCHEMA_REGISTER(
-            self._redis, keys, fingerprint=digest.hexdigest(), schema=schema, wanted=wanted
-        )
+        args: Any = {"fingerprint": digest.hexdigest(), "schema": schema}
+        args["wanted"] = int.from_bytes(digest.digest()[:4]) % _IDS + 1
+        while (said := scripts.SCHEMA_REGISTER(self._redis, keys, **args)) == ["again"]:
+            pass  # the next portion of a subject's versions that were registered before there was an index of them
+        id, version = said
         return int(id), int(version)
 
     def listed(self) -> list[tuple[str, int, int]]:
@@ -116,8 +118,9 @@ class RedisRegistry:
         prefix = _versions("")
         with reaching(self._redis):
             subjects = [key.removeprefix(prefix) for key in self._redis.scan_iter(match=f"{prefix}*", count=1_000)]
-            versions = {subject: self._redis.hgetall(_versions(subject)) for subject in subjects}
-        return sorted((name, int(v), int(id)) for name, of in versions.items() for v, id in of.items())
+            # In portions: a subject may have any number of versions.
+            versions = {subject: [*self._redis.hscan_iter(_versions(subject), count=1_000)] for subject in subjects}
+        return sorted({(name, int(v), int(id)) for name, of in versions.items() for v, id in of})
 
     def close(self) -> None:
         self._redis.close()

@@ -130,3 +130,19 @@ def twice(monkeypatch: pytest.MonkeyPatch) -> None:
         return first
 
     monkeypatch.setattr(Script, "__call__", call)
+
+
+def cut_off(patch: pytest.MonkeyPatch, at: int, names: list[str] | None = None) -> None:
+    """Nothing is sent from the call number `at` on."""
+    once, count = Script.__call__, 0
+
+    def call(self: Script, *args: object, **more: object) -> list[object]:
+        nonlocal count
+        if count == at:
+            raise ConnectionResetError
+        count += 1
+        if names is not None:
+            names.append(self.name)
+        return once(self, *args, **more)  # type: ignore[arg-type]
+
+    patch.setattr(Script, "__call__", call)

@@ -16,7 +16,7 @@ from conduit_tasks.broker.scripts import Script
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.rebuild import Rebuilt, apply
 from conduit_tasks.record.dead_letter import DeadLetter
-from tests.broker.conftest import DESTINATIONS, Feed, letter, piece
+from tests.broker.conftest import DESTINATIONS, Feed, cut_off, letter, piece
 
 MANY = 4 * PORTION + 100
 
@@ -252,19 +252,3 @@ def scripts_of_one(broker: Broker, wanted: Rebuilt) -> list[str]:
         cut_off(patch, 10**6, names)
         apply(broker, wanted, replace=True)
     return names
-
-
-def cut_off(patch: pytest.MonkeyPatch, at: int, names: list[str] | None = None) -> None:
-    """Nothing is sent from the call number `at` on."""
-    once, count = Script.__call__, 0
-
-    def call(self: Script, *args: object, **more: object) -> list[object]:
-        nonlocal count
-        if count == at:
-            raise ConnectionResetError
-        count += 1
-        if names is not None:
-            names.append(self.name)
-        return once(self, *args, **more)  # type: ignore[arg-type]
-
-    patch.setattr(Script, "__call__", call)

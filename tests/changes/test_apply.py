@@ -12,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 from conduit_tasks.changes.apply import Decisions, apply
-from conduit_tasks.errors import SpoolError
+from conduit_tasks.errors import ConfigError, SpoolError
 from conduit_tasks.micro_batch import rebuild
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.pipeline.load import load_file
@@ -361,6 +361,31 @@ def test_killed_between_any_two_steps_the_same_command_finishes(home: Path, chan
         assert planned(home / f"include/pipelines/{id}.yaml", 0)["changes"][0]["kind"] == "left"
         steps += 1
     assert steps > 6
+
+
+@pytest.mark.proves("C10")
+def test_a_renaming_that_is_refused_changes_nothing(home: Path, changed: Path) -> None:
+    """Given two destinations that have got records, when a file without the one says that it is the other from now on,
+    then that is refused before the file, the spool or the dead letters change."""
+    more = "processors: [{id: x, plugin: error, condition: '{{ eq .Payload.After.n 3 }}'}], "
+    write(home, file_of(SOURCE, A, destination("b", more=more + "dead-letter-queue: {window-size: 0}")))
+    events(home / "data", 10)
+    run_until_quiet("p")
+    events(home / "data", 10, 10)
+    read()
+    deliver("a")
+    before = (home / "include/pipelines/p.yaml").read_text()
+    changed.write_text(file_of(SOURCE, A))
+    # The id that is to go on has records of its own: another process applied it first, say
+    conduit("stop", "p", "--force")
+    (pipeline,) = load_file(changed).pipelines
+    files = {path: path.read_bytes() for path in home.rglob("*") if path.is_file() and "dead" in str(path)}
+    with pytest.raises(ConfigError, match="destination a of pipeline p has got records of its own"):
+        apply(changed, pipeline, Decisions({"b": "a"}), deadline=0, wake=None)
+    assert (home / "include/pipelines/p.yaml").read_text() == before
+    assert files
+    assert {path: path.read_bytes() for path in files} == files
+    assert len(dead_letters("p", "b")) == 1
 
 
 def test_a_run_between_a_kill_and_the_second_try_does_no_harm(home: Path, changed: Path) -> None:

@@ -188,6 +188,42 @@ def test_a_receiver_of_the_pipe_has_every_record_once_in_the_order_of_its_lane(
     broker.close()
 
 
+@pytest.mark.proves("O5", "O6")
+@pytest.mark.parametrize("pipe", ["monotonic", "continuous"])
+def test_files_that_come_and_go_have_lanes_that_come_and_go(
+    home: Path,
+    redis_server: Any,
+    target: Callable[[], list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    pipe: str,
+) -> None:
+    """Given a folder whose files, a lane each, are removed and forgotten, and some come back, then what is stored of
+    lanes has one size, and a receiver has every record once."""
+    monkeypatch.setattr("conduit_tasks.micro_batch.gone.EVERY", 0.0)
+    begin(home, redis_server, f"{HTTP} pipe: {pipe}, order-by: partition}}")
+    file = home / "include/pipelines/p.yaml"
+    write_pipeline(
+        home, "p", file.read_text().replace("settle: 0s", "settle: 0s, partition-by: file, forget-removed: 1ms")
+    )
+    (home / "data/a.jsonl").unlink()
+    broker, sizes, count = state("p"), list[int](), 0
+    for part in range(8):
+        for path in (home / "data").iterdir():
+            path.unlink()
+        for name in [*(f"{part}-{n}" for n in range(9)), *(["back"] if part % 3 == 0 else [])]:
+            rows = [json.dumps({"n": 100 + count + n, "key": "k"}) for n in range(3)]
+            (home / f"data/{name}.jsonl").write_text("\n".join(rows) + "\n")
+            count += 3
+        run_until_quiet("p")
+        sizes.append(broker.redis.hlen(broker.keys.numbers("out")))
+    assert max(sizes) < 40
+    arrivals = target()
+    assert sorted(a["n"] for a in passed(pipe, arrivals)) == list(range(100, 100 + count))
+    taken = [(a[LANE], a[EPOCH], a[INDEX]) for a in arrivals]
+    assert len(set(taken)) == len(taken) == count
+    broker.close()
+
+
 @pytest.mark.proves("B8")
 @pytest.mark.parametrize(("order_by", "seed"), [("partition", 0), ("none", 1)])
 def test_at_most_once_never_sends_a_record_twice_whenever_the_process_dies(

@@ -160,6 +160,28 @@ def test_the_registry_built_in_gives_ids_and_versions_as_confluents_does(home: P
     registry.close()
 
 
+def test_versions_of_before_there_was_an_index_of_them_are_found(home: Path) -> None:
+    """Given a subject with any number of versions, which were stored without saying where each is, then every schema
+    has the version that it had, and a new one the next."""
+    registry = RedisRegistry()
+    ids = [registry.register("a", f'"made up {n}"') for n in range(3)]
+    client = connect(settings())
+    client.delete("{conduit-schemas}:places:a")
+    late = registry.register("b", '"late"')
+    of_before = {str(n): str(n) for n in range(4, 5_001)} | {"4500": str(late)}
+    client.hset("{conduit-schemas}:versions:a", mapping=of_before)
+    assert registry.register_version("a", '"new"')[1] == 5_001
+    assert [registry.register_version("a", f'"made up {n}"') for n in range(3)] == [*zip(ids, (1, 2, 3))]
+    assert registry.register_version("a", '"late"') == (late, 4_500)
+    assert registry.by_version("a", 5_001)[1] == '"new"'
+    # And an older process, which does not know of the index, may register beside
+    client.hset("{conduit-schemas}:versions:a", "5002", str(ids[0] + 1))
+    assert registry.register_version("a", '"newer"')[1] == 5_003
+    assert len(registry.listed()) == 5_004
+    client.close()
+    registry.close()
+
+
 @pytest.mark.proves("T2")
 def test_a_schema_that_redis_forgot_gets_its_id_again_and_no_other_does(home: Path) -> None:
     # Given a schema that something was encoded by, and a Redis that forgets it

@@ -212,6 +212,27 @@ local function subtract_ranges(s, given)
   return table.concat(out, ',')
 end
 
+-- Why no destination `from` can go on as `to`: the answer to return, or nil.
+local function not_renamed(pipeline, from, to)
+  local status = redis.call('HGET', pipeline, 'status')
+  if status ~= 'stopped' and status ~= 'degraded' then return {'runs', status or ''} end
+  if redis.call('EXISTS', from) == 0 then return {'ok', 0} end
+  for _, name in ipairs({'matched', 'delivered', 'redelivered', 'redriven', 'replayed'}) do
+    local got = redis.call('HGET', to, name)
+    if got and got ~= '0' and got ~= '' then return {'taken'} end
+  end
+end
+
+-- Pairs: an old key, and what it becomes.
+local function move_each(keys)
+  for i = 1, #keys, 2 do
+    if redis.call('EXISTS', keys[i]) == 1 then
+      redis.call('UNLINK', keys[i + 1])
+      redis.call('RENAME', keys[i], keys[i + 1])
+    end
+  end
+end
+
 -- Fields to several hashes: per hash the number of texts, then field and value each.
 local function write_each(hashes, from, texts)
   local at = 1
