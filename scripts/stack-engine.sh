@@ -24,13 +24,21 @@ need() { # need COMMAND PACKAGE…
 
 running() { timeout 20 docker info >/dev/null 2>&1; }
 
+ours() { # whether its folder is there, and nobody else can have put a socket into it
+  [ -e "$run" ] || [ -L "$run" ] || return 1
+  [ -d "$run" ] && [ ! -L "$run" ] && [ -O "$run" ] && [ $((0$(stat -c %a "$run") & 022)) = 0 ] && return
+  say "$run is not ours alone: it is a link, of another user, or others may write to it. Look who made it, and remove it"
+  exit 1
+}
+
 start_engine() {
   need docker docker.io
   running && return
+  ours || mkdir -m 700 "$run"
   export DOCKER_HOST=$socket
   running && return
   need dockerd docker.io iptables
-  mkdir -p "$root" "$run"
+  mkdir -p "$root"
   say "starting dockerd (log: .conduit/engine/dockerd.log)"
   rm -f "$run/docker.pid"
   setsid dockerd --data-root "$root/data" --exec-root "$run/exec" --pidfile "$run/docker.pid" -H "$socket" \
@@ -69,6 +77,7 @@ case "${1:-}" in
     echo "COMPOSE=$compose"
     ;;
   stop)
+    ours || exit 0
     [ -f "$run/docker.pid" ] || exit 0
     pid=$(cat "$run/docker.pid")
     # The number may belong to another process by now.

@@ -26,4 +26,7 @@ def shallow(home: Path) -> None:
     """Has the Connect server of this home compiled by C1 only, too: one that lives for months is by C2."""
     file = home / DEFAULTS_FILE
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1\n")
+    line = "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1\n"
+    there = file.read_text() if file.exists() else ""
+    if line not in there:
+        file.write_text(there + line)

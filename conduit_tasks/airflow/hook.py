@@ -13,9 +13,8 @@ import json
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from conduit_tasks.errors import SparkLost
 from conduit_tasks.logs import parse
 from conduit_tasks.spark.jvm import SHELL, told_in_folder
 from conduit_tasks.spark.remote import Address
-from conduit_tasks.spark.submit import DEFAULTS_FILE, launch, read_defaults
+from conduit_tasks.spark.submit import DEFAULTS_FILE, launch, properties_file, read_defaults
 from conduit_tasks.waits import still_running
 
 PREFIX = "conduit {"
@@ -224,28 +223,6 @@ def connect_address(connection: Any) -> Address | None:
     if (ssl := connection.extra_dejson.get("use_ssl")) is not None:
         params["use_ssl"] = str(ssl).lower()
     return replace(address, params=params, token=connection.password or address.token)
-
-
-@contextmanager
-def properties_file(conf: Mapping[str, str]) -> Iterator[str | None]:
-    """Yields the name of a file of these properties that only we can read, for the block; None if there are none."""
-    if not conf:
-        yield None
-        return
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="conduit-", suffix=".properties") as file:
-        file.writelines(f"{_escaped(name, ' :=#!')}={_escaped(value)}\n" for name, value in conf.items())
-        file.flush()
-        yield file.name
-
-
-def _escaped(text: str, special: str = "") -> str:
-    """Escapes text for `java.util.Properties`."""
-    text = (
-        text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
-    )
-    for character in special:
-        text = text.replace(character, f"\\{character}")
-    return f"\\{text}" if text.startswith(" ") else text
 
 
 def session_settings(conf: Mapping[str, str]) -> dict[str, str]:

@@ -157,11 +157,13 @@ def load(name: str) -> Script:
 def _even_when_full(keys: list[Parameter]) -> str:
     """Returns a first command that lets a script write at maxmemory.
 
-    Redis then refuses a write that may need memory only while the script has written nothing. Removing an absent field
-    counts as a write, and is never refused (Redis 6.2 to Valkey 9).
+    Redis then refuses a write that may need memory only while the script has written nothing. Removing an absent field,
+    or an absent key beside the first one, counts as a write, and is never refused (Redis 6.2 to Valkey 9).
     """
     at = next((i for i, key in enumerate(keys, 1) if key.type == "hash"), None)
-    return f"if KEYS[{at}] then redis.call('HDEL', KEYS[{at}], '') end\n" if at else ""
+    if at:
+        return f"if KEYS[{at}] then redis.call('HDEL', KEYS[{at}], '') end\n"
+    return "if KEYS[1] then redis.call('DEL', KEYS[1] .. ':absent') end\n"
 
 
 def _prelude(table: str, origin: str, declared: list[Parameter]) -> str:

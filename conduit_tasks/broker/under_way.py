@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.broker.connection import reaching
-from conduit_tasks.errors import BrokerFull
 
 NODE, FOR, READY, LEFT_OUT = "node:", "for:", "ready:", "left_out:"
 NO_LIMIT = -1
@@ -170,9 +168,8 @@ class Runs(BrokerBase):
         return run != course.run and int(began or 0) / 1e6 < course.began
 
     def ring(self, what: str) -> None:
-        """Wakes the nodes that wait. A full Redis wakes none: they look by themselves a little later."""
-        with suppress(BrokerFull):
-            self.run(scripts.RING, {"bell": self.keys.bell}, what=what)
+        """Wakes the nodes that wait."""
+        self.run(scripts.RING, {"bell": self.keys.bell}, what=what)
 
     def bell(self) -> str:
         """Returns the id of the last ring. Call it before a check that may be followed by `await_bell`."""

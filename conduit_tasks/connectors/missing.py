@@ -27,9 +27,9 @@ OPTION = Option(
 )
 
 
-def tolerated(source: Source, slice: Slice, batches: Iterable[pa.RecordBatch], place: str) -> Iterator[pa.RecordBatch]:
+def tolerated(source: Source, slice: Slice, batches: Iterable[pa.RecordBatch], once: str) -> Iterator[pa.RecordBatch]:
     """Yields the batches of a slice, as far as they can be read. If the rest is missing, raises Missing, with the ways
-    out (`place`: see `ways_out`); with `missing: skip` it counts the rest as passed over."""
+    out (`once`: see `ways_out`); with `missing: skip` it counts the rest as passed over."""
     read = 0
     try:
         for batch in batches:
@@ -37,27 +37,34 @@ def tolerated(source: Source, slice: Slice, batches: Iterable[pa.RecordBatch], p
             yield batch
     except Missing as error:
         if source.settings["missing"] != "skip":
-            raise Missing(f"{error}. {ways_out(source, place)}") from error.__cause__
+            raise Missing(f"{error}. {ways_out(source, once)}") from error.__cause__
         lost = "an unknown number of records" if slice.records is None else f"{slice.records - read:,} records"
         log.warning("%s: %s; %s are passed over (missing: skip)", source.connector, error, lost)
         source.skipped += 1
 
 
-def beyond(slice: Slice) -> str:
-    """Returns the option of `conduit positions` with which the source goes on behind a slice."""
-    return f"--set {shlex.quote(f'{slice.part}={json.dumps(slice.end)}')}"
+def beyond(source: Source, slice: Slice) -> str:
+    """Returns the commands with which the source goes on behind a slice."""
+    return _placed(source, f"--set {shlex.quote(f'{slice.part}={json.dumps(slice.end)}')}")
 
 
-def forgotten(part: str) -> str:
-    """Returns the option of `conduit positions` with which a part begins as a new one, or not at all if it is gone."""
-    return f"--forget {shlex.quote(part)}"
+def forgotten(source: Source, part: str) -> str:
+    """Returns the commands with which a part begins as a new one, or not at all if it is gone."""
+    return _placed(source, f"--forget {shlex.quote(part)}")
 
 
-def ways_out(source: Source, place: str) -> str:
-    """Returns what an operator can do to go on without it. `place`: options of `conduit positions`."""
+def _placed(source: Source, place: str) -> str:
+    pipeline, connector = source.pipeline or "PIPELINE", source.connector or "SOURCE"
+    return (
+        f"`conduit stop {pipeline} --force`, `conduit positions {pipeline} --source {connector} {place}`, "
+        f"`conduit start {pipeline}`"
+    )
+
+
+def ways_out(source: Source, once: str) -> str:
+    """Returns what an operator can do to go on without it. `once`: the commands that do it for this once."""
     pipeline, connector = source.pipeline or "PIPELINE", source.connector or "SOURCE"
     return (
         f"To go on without it, set `missing: skip` in the settings of {connector} and call `conduit start {pipeline}`; "
-        f"or, for this once, `conduit stop {pipeline} --force`, `conduit positions {pipeline} --source {connector} "
-        f"{place}`, `conduit start {pipeline}`"
+        f"or, for this once, {once}"
     )

@@ -4,6 +4,9 @@ Redis remembers, per key, the *id* of the record that came first, and one comman
 record that comes again after a crash finds its own id there and goes on: it is never taken for its own duplicate
 (C10). The time to live begins with the first record and is not prolonged.
 
+A Redis that has reached its `maxmemory` still remembers the keys of records under way, so that these are delivered and
+memory is freed; records that are not read yet stay in their source.
+
 Of two records with the same key, the first is the one that asks Redis first; within one partition, that is their
 order. A first record that is nacked later still counts: its duplicates are gone, and its dead letter stands for them.
 

@@ -21,7 +21,7 @@ from typing import Any
 from conduit_tasks import logs
 from conduit_tasks.settings import settings
 from conduit_tasks.spark.remote import PORT, TOKEN, Address
-from conduit_tasks.spark.submit import launch
+from conduit_tasks.spark.submit import Launch, launch, properties_file
 
 log = logging.getLogger(__name__)
 
@@ -57,25 +57,29 @@ CONF = {
 }
 
 
-def command(home: Path, host: str, port: int, master: str) -> tuple[list[str], dict[str, str]]:
-    """Returns the server's argv and the additions to its environment. `include/spark-defaults.conf` wins over CONF.
+def prepared(home: Path, host: str, port: int, master: str) -> Launch:
+    """Returns the start of a server. `include/spark-defaults.conf` wins over CONF.
 
     Raises ConfigError if that file cannot be read.
     """
     memory = os.environ.get(MEMORY_VARIABLE) or MEMORY
     own = {**CONF, "spark.driver.memory": memory}
     fixed = {"spark.connect.grpc.binding.address": host, "spark.connect.grpc.binding.port": str(port)}
-    start = launch(home, master, None, fixed, own=own, jvm=["-XX:+ExitOnOutOfMemoryError"], quick_jit=False)
+    return launch(home, master, None, fixed, own=own, jvm=["-XX:+ExitOnOutOfMemoryError"], quick_jit=False)
+
+
+def command(start: Launch, master: str, file: str | None) -> list[str]:
+    """Returns the server's argv. `file`: its settings; every user of the machine could read them on a command line."""
     argv = [*(start.command or ["spark-submit"]), "--master", master]
-    for name, value in start.conf.items():
-        argv += ["--conf", f"{name}={value}"]
-    return [*argv, "--class", CLASS, "spark-internal"], start.env
+    if file:
+        argv += ["--properties-file", file, "--load-spark-defaults"]
+    return [*argv, "--class", CLASS, "spark-internal"]
 
 
 def serve(host: str, port: int, master: str, silent: float = SILENT) -> int:
     """Runs a server until SIGTERM, and starts another one if it ends or answers nobody for `silent` seconds."""
     home = settings().home.resolve()
-    argv, environment = command(home, host, port, master)
+    start = prepared(home, host, port, master)
     child: subprocess.Popen[bytes] | None = None
     ending = False
 
@@ -90,12 +94,14 @@ def serve(host: str, port: int, master: str, silent: float = SILENT) -> int:
     deaths = 0
     while not ending:
         started = time.monotonic()
-        child = subprocess.Popen(argv, env={**os.environ, **environment}, cwd=home)  # noqa: S603  Spark's own
-        if ending:
-            child.terminate()
-        threading.Thread(target=_warm, args=(child, host, port), daemon=True).start()
-        threading.Thread(target=_watch, args=(child, _reached(host, port), silent), daemon=True).start()
-        code = _wait(child, lambda: ending)
+        with properties_file(start.conf) as file:
+            argv = command(start, master, file)
+            child = subprocess.Popen(argv, env={**os.environ, **start.env}, cwd=home)  # noqa: S603  Spark's own
+            if ending:
+                child.terminate()
+            threading.Thread(target=_warm, args=(child, host, port), daemon=True).start()
+            threading.Thread(target=_watch, args=(child, _reached(host, port), silent), daemon=True).start()
+            code = _wait(child, lambda: ending)
         if ending:
             break
         deaths = 1 if time.monotonic() - started > LIVED else deaths + 1

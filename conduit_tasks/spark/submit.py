@@ -10,7 +10,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,6 +94,28 @@ def read_defaults(path: Path) -> dict[str, str]:
             raise ConfigError(f"{path}:{number}: expected `spark.some.key value`, found {line.strip()[:80]!r}")
         out[found[1]] = found[2].rstrip()
     return out
+
+
+@contextmanager
+def properties_file(conf: Mapping[str, str]) -> Iterator[str | None]:
+    """Yields the name of a file of these properties that only we can read, for the block; None if there are none."""
+    if not conf:
+        yield None
+        return
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="conduit-", suffix=".properties") as file:
+        file.writelines(f"{_escaped(name, ' :=#!')}={_escaped(value)}\n" for name, value in conf.items())
+        file.flush()
+        yield file.name
+
+
+def _escaped(text: str, special: str = "") -> str:
+    """Escapes text for `java.util.Properties`."""
+    text = (
+        text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
+    )
+    for character in special:
+        text = text.replace(character, f"\\{character}")
+    return f"\\{text}" if text.startswith(" ") else text
 
 
 def _own_conf(home: Path, local: bool) -> dict[str, str]:

@@ -107,6 +107,36 @@ def test_a_full_redis_takes_nothing_new_and_lets_everything_under_way_end(
     broker.close()
 
 
+@pytest.mark.proves("C13", "C10")
+@pytest.mark.parametrize("section", ["source", "destination"])
+def test_what_is_under_way_through_dedupe_ends_where_redis_is_full(
+    quick: Path, server: RedisServer, section: str
+) -> None:
+    # Given duplicates in a micro-batch that is opened, and a Redis that is full from there on
+    dedupe = "{id: once, plugin: dedupe, settings: {key: .Payload.After.k}}"
+    given = PIPELINE.replace("processors: [", f"processors: [{dedupe}, ")
+    if section == "source":
+        given = PIPELINE.replace("settle: 0s, key: k}}", f"settle: 0s, key: k}}, processors: [{dedupe}]}}")
+    assert dedupe in given
+    write_pipeline(quick, "p", given)
+    rows = events(quick / "data", 20)
+    assert plan_run("p", "r").micro_batch == 1
+    limit(server, 1)
+    # When the run goes on
+    run_once("p", "r")
+    # Then the first of each are delivered, which frees memory
+    assert payloads(quick / "out/a.jsonl") == rows[:7]
+    assert state("p").numbers("collected") == [1]
+    # And nothing new is taken in, whose keys would have to be remembered
+    rows += events(quick / "data", 20, 20, "new-")
+    assert plan_run("p", "s").micro_batch is None
+    # When there is room again, then what came first is still known
+    events(quick / "data", 7)
+    limit(server, 0)
+    drive()
+    assert payloads(quick / "out/a.jsonl") == rows[:7] + rows[20:27]
+
+
 @pytest.mark.proves("C13")
 def test_a_destination_is_dropped_and_forgotten_where_redis_is_full(
     quick: Path, server: RedisServer, tmp_path: Path

@@ -1,6 +1,6 @@
 -- dedupe: who holds each key; a key that nobody holds goes to the record that asks. Run again it answers the same.
+-- A Redis that is full takes them, too: they are of records under way, which have to end before memory is freed.
 --
--- @grows
 -- @key claims  string*1000  per value: the id of the record that came first; expires ttl after that
 -- @arg ttl     int      milliseconds
 -- @arg ids     text*1000    per claim: the id of the record that asks

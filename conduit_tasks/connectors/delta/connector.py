@@ -111,7 +111,7 @@ class DeltaSource(Source):
         from conduit_tasks.connectors.delta.read import read_slice
 
         batches = read_slice(self._log(), slice, self.key)
-        return missing.tolerated(self, slice, batches, missing.beyond(slice))
+        return missing.tolerated(self, slice, batches, missing.beyond(self, slice))
 
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"delta.version": str(slice.start["version"]), "delta.path": self.settings["path"]}

@@ -190,7 +190,7 @@ class FileSource(Source):
                 file.check(token)
         except Missing as error:
             if self.settings["missing"] != "skip":
-                raise Missing(f"{error}. {missing.ways_out(self, missing.forgotten(file.part))}") from None
+                raise Missing(f"{error}. {missing.ways_out(self, missing.forgotten(self, file.part))}") from None
             file.life += 1
             if file.size:
                 log.warning("%s: %s; it is read from its beginning, as a new one", self.connector, error)
@@ -198,7 +198,7 @@ class FileSource(Source):
         return token
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
-        return missing.tolerated(self, slice, self._read(slice), missing.forgotten(slice.part))
+        return missing.tolerated(self, slice, self._read(slice), missing.forgotten(self, slice.part))
 
     def _read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         if self.format == "parquet":

@@ -16,7 +16,10 @@ METADATA = frozenset(
         "100.100.100.200",  # Alibaba
         "168.63.129.16",  # Azure
         "192.0.0.192",  # Oracle
+        "fd00:100::100:200",  # Alibaba
         "fd00:42::42",  # Scaleway
+        "fd00:a9fe:a9fe::1",  # Akamai (Linode)
+        "fd00:c1::a9fe:a9fe",  # Oracle
         "fd00:ec2::254",  # Amazon: instances
         "fd00:ec2::23",  # Amazon: pods
         "fd20:ce::254",  # Google

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.base import Option
-from conduit_tasks.errors import BrokerUnavailable, ConfigError, Unavailable
+from conduit_tasks.errors import BrokerUnavailable, ConfigError, Missing, Unavailable
 from conduit_tasks.urls import check_readable
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def _entries(answer: list[Any]) -> list[tuple[bytes | None, list[tuple[bytes, by
 
 @contextmanager
 def asking(kind: type[ConduitError], what: str) -> Iterator[None]:
-    """Turns errors of the client into Unavailable if they may recover, otherwise into `kind`."""
+    """Turns errors of the client into Unavailable if they may recover, into Missing if a stream or its group is gone,
+    otherwise into `kind`."""
     from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
     try:
@@ -79,6 +80,8 @@ def asking(kind: type[ConduitError], what: str) -> Iterator[None]:
     except (ResponseError, AuthenticationError) as error:
         if str(error).startswith(("OOM", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "MISCONF")):
             raise Unavailable(f"redis: the server {what}: {error}") from None
+        if str(error).startswith("NOGROUP") or "no such key" in str(error):
+            raise Missing(f"redis: the server {what}: the stream or its group is removed") from None
         raise kind(f"redis: the server {what}: {error}") from None
     except (RedisError, OSError) as error:
         raise Unavailable(f"redis: the server {what}: {type(error).__name__}: {error}") from None

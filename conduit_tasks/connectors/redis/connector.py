@@ -5,20 +5,20 @@ This module is light: the client is imported when there is something to ask.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.connectors import options
+from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
 from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.redis.client import URL, asking, check_url, entries_as_pairs, opened
 from conduit_tasks.connectors.redis.destination import RedisDestination
-from conduit_tasks.errors import ConfigError, SourceError, SpoolError
-from conduit_tasks.record import jsons
+from conduit_tasks.connectors.redis.message import Fields, parts, text
+from conduit_tasks.errors import ConfigError, Missing, SourceError, SpoolError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +29,6 @@ PAGE = 1_000
 """Entries asked for, or acked, at a time."""
 UNBOUNDED = 100_000
 """Entries of one stream per micro-batch if the limit names no number of records."""
-Fields = list[tuple[bytes, bytes]]
-"""Fields in their order; a name may occur more than once."""
 Entry = tuple[bytes, Fields]
 
 
@@ -55,6 +53,13 @@ class RedisSource(Source):
             Option("format", "of `data`: text, raw; json, an object", default="text", choices=("text", "json")),
             Option("key", "the field whose value is the record's key"),
             Option("delete", "delete entries from the stream once they are acked", default="false"),
+            Option(
+                "missing",
+                "a stream or its group that is removed after its entries were planned: fail, or skip them, logged and "
+                "counted",
+                default="fail",
+                choices=("fail", "skip"),
+            ),
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
     )
@@ -99,7 +104,7 @@ class RedisSource(Source):
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
         """Returns an open slice for each stream with entries that wait, with an equal share of the limit."""
         with asking(SourceError, "cannot be asked what waits"):
-            waiting = [s for s in self._streams if self._waits(s, _last(position.get(s)))]
+            waiting = [s for s in self._streams if self._waits(s, position.get(s))]
         slices = []
         for n, stream in enumerate(waiting):
             room = UNBOUNDED if limit.records is None else (limit.records + len(waiting) - 1 - n) // len(waiting)
@@ -108,16 +113,16 @@ class RedisSource(Source):
                 slices.append(Slice(stream, stream, position.get(stream), None, hint=[room, size], open=True))
         return slices
 
-    def _waits(self, stream: str, last: str) -> bool:
+    def _waits(self, stream: str, token: Token) -> bool:
         client = self._open()
-        self._group(stream)
-        mine = next(g for g in client.xinfo_groups(stream) if _text(g["name"]) == self.group)
+        self._make_group(stream, token)
+        mine = self._group(stream)
         # Asks for the entry itself: the stream also counts entries that were trimmed unread and never come.
         if client.xrange(stream, f"({_id(mine['last-delivered-id'])}", "+", 1):
             return True
         if not mine["pending"]:
             return False
-        ours = self._pending(stream, self._consumer, after=last)
+        ours = self._pending(stream, self._consumer, after=_known(mine, _last(token)))
         return any(ours) or any(self._idle_elsewhere(stream))
 
     def _idle_elsewhere(self, stream: str) -> Iterator[str]:
@@ -125,7 +130,7 @@ class RedisSource(Source):
         did not stage."""
         staged: set[str] | None = None
         for consumer in self._open().xinfo_consumers(stream, self.group):
-            name = _text(consumer["name"])
+            name = text(consumer["name"])
             if name == self._consumer or not consumer["pending"]:
                 continue
             for id in self._pending(stream, name, idle=self._idle):
@@ -157,20 +162,42 @@ class RedisSource(Source):
                 continue
         return found
 
-    def _group(self, stream: str) -> None:
+    def _make_group(self, stream: str, token: Token) -> None:
+        """Makes the group where it is not there. One that was removed after we had read from it begins at the first
+        entry, whatever `start` says: the stream may be another one, with lower ids, and records that come twice are
+        better than lost ones."""
         from redis.exceptions import ResponseError
 
+        start = "0" if token else self.settings["start"]
         try:
-            self._open().xgroup_create(stream, self.group, id=self.settings["start"], mkstream=True)
+            self._open().xgroup_create(stream, self.group, id=start, mkstream=True)
         except ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
+        else:
+            if token:
+                log.warning(
+                    "redis: the group %s of %s was removed; it is made again, at the first entry", self.group, stream
+                )
+
+    def _group(self, stream: str) -> dict[str, Any]:
+        """Returns what the server knows of the group. Raises Missing."""
+        for group in self._open().xinfo_groups(stream):
+            if text(group["name"]) == self.group:
+                return dict(group)
+        raise Missing(f"redis: the stream {stream} has no group {self.group}")
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
+        pipeline, stream, group = self.pipeline or "PIPELINE", shlex.quote(slice.part), shlex.quote(self.group)
+        once = f"on that server `XGROUP CREATE {stream} {group} 0 MKSTREAM`, `conduit start {pipeline}`"
+        return missing.tolerated(self, slice, self._read(slice), once)
+
+    def _read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         room, size = slice.hint
         self._last, self._ids = _last(slice.start), []
         used = 0
         with asking(SourceError, f"cannot be read from {slice.part}"):
+            self._last = _known(self._group(slice.part), self._last)
             for entries, ours in self._entries(slice.part, self._last, room):
                 ids = [_id(id) for id, _ in entries]
                 self._ids += ids
@@ -254,7 +281,7 @@ class RedisSource(Source):
         data, key = (self.settings[n].encode() if n in self.settings else None for n in ("data", "key"))
         structured, payloads, keys, errors = [], [], [], []
         for id, fields in entries:
-            payload, own, error = _parts(fields, data, key, self.settings["format"] == "json")
+            payload, own, error = parts(fields, data, key, self.settings["format"] == "json")
             payloads.append(payload)
             keys.append(own)
             structured.append(not error and (data is None or self.settings["format"] == "json"))
@@ -282,48 +309,6 @@ class RedisSource(Source):
             self._client = None
 
 
-def _parts(pairs: Fields, data: bytes | None, key: bytes | None, as_json: bool) -> tuple[bytes, bytes | None, str]:
-    """Returns payload, key, and the reason if the payload is not of the kind it should be (it is raw then)."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        for name in (data, key):
-            if name is not None and (times := sum(n == name for n, _ in pairs)) > 1:
-                error = f"the field '{_text(name)}' is there {times} times, and one value is asked for"
-                return _all(pairs)[0], None, error
-    payload, error = _all(pairs) if data is None else _payload(fields, data, as_json)
-    return payload, None if key is None else fields.get(key), error
-
-
-def _payload(fields: dict[bytes, bytes], data: bytes, as_json: bool) -> tuple[bytes, str]:
-    if data not in fields:
-        return b"", f"there is no field '{_text(data)}'"
-    if not as_json:
-        return fields[data], ""
-    try:
-        if isinstance(jsons.loads(fields[data]), dict):
-            return fields[data], ""
-    except jsons.JSONDecodeError as error:
-        return fields[data], f"'{_text(data)}' is not JSON: {error}"
-    return fields[data], f"'{_text(data)}' is no JSON object"
-
-
-def _all(pairs: Fields) -> tuple[bytes, str]:
-    """Returns an object of all fields, and the reason if its values are not their text. A name that occurs more than
-    once has a list."""
-    try:
-        return _object((k.decode(), v.decode()) for k, v in pairs), ""
-    except UnicodeDecodeError:
-        error = "a field is not UTF-8 (all are in base64 here); name the one that holds the payload in 'data'"
-        return _object((k.decode(errors="backslashreplace"), base64.b64encode(v).decode()) for k, v in pairs), error
-
-
-def _object(pairs: Iterable[tuple[str, str]]) -> bytes:
-    values: dict[str, list[str]] = {}
-    for name, value in pairs:
-        values.setdefault(name, []).append(value)
-    return json.dumps({name: of[0] if len(of) == 1 else of for name, of in values.items()}).encode()
-
-
 def _size(entries: list[Entry]) -> int:
     return sum(len(name) + len(value) for _, fields in entries for name, value in fields)
 
@@ -332,12 +317,17 @@ def _last(token: Token) -> str:
     return token["last"] if token else ""
 
 
+def _known(group: Mapping[str, Any], last: str) -> str:
+    """Returns the highest id that this group handed out and we staged: none, if `last` is of one that was removed."""
+    return last if last and _order(_id(group["last-delivered-id"])) >= _order(last) else ""
+
+
+def _order(id: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in id.split("-"))
+
+
 def _id(raw: Any) -> str:
     return raw.decode() if isinstance(raw, bytes) else str(raw)
-
-
-def _text(raw: Any) -> str:
-    return raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)
 
 
 SOURCE = RedisSource

@@ -107,7 +107,7 @@ class S3Source(Source):
         )
 
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
-        return missing.tolerated(self, slice, self._read(slice), missing.beyond(slice))
+        return missing.tolerated(self, slice, self._read(slice), missing.beyond(self, slice))
 
     def _read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         from conduit_tasks.connectors.file.framing import CsvFraming
