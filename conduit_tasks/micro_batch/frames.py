@@ -52,15 +52,16 @@ def run_frames(
     origins = reader.origins  # type: ignore[attr-defined]
     results: list[PassResult] = []
     failed: list[PassResult] = []
+    made: list[PassResult] = []
+    paths: list[str] = []
     framing = 0.0
     current: Reader = reader
     current_pieces = pieces
     for i, step in enumerate(steps):
         if isinstance(step, FrameProcessor):
-            paths = [spool.uri(f.path) for r in results[-len(current_pieces) :] for f in r.files]
             folder = spool.uri(spool.folder(plan.pipeline, plan.micro_batch, f"{plan.node}.frame{i}", plan.token))
             if paths:
-                _bound(spark, max(r.row_bytes for r in results[-len(current_pieces) :]))
+                _bound(spark, max((r.row_bytes for r in made), default=0))
                 frame = spark.read.parquet(*paths).select(*SPOOL_SCHEMA.names)
             else:
                 frame = spark.createDataFrame(SPOOL_SCHEMA.empty_table(), schema=from_arrow_schema(SPOOL_SCHEMA))
@@ -70,14 +71,17 @@ def run_frames(
                 failed.append(nacks(plan, spool, work, culprits, i))
             framing += time.monotonic() - began
             current = FolderReader(origins)
-            current_pieces = list(enumerate(spool.listing(folder)))
+            paths = spool.listing(folder)
+            current_pieces = list(enumerate(paths))
         else:
             last = i == len(steps) - 1
             this = replace(
                 plan, processors=tuple(step), final=plan.final and last, folder="" if last else f"{plan.node}.pass{i}"
             )
-            results.extend(run_all(_Bound(this, spool, current), current_pieces))
-    first, final = results[: len(pieces)], results[len(results) - len(current_pieces) :]
+            made = run_all(_Bound(this, spool, current), current_pieces)
+            results.extend(made)
+            paths = [spool.uri(f.path) for r in made for f in r.files]
+    first, final = results[: len(pieces)], made
     total = PassResult(
         files=list(chained.from_iterable(r.files for r in final)),
         nacked_files=list(chained.from_iterable(r.nacked_files for r in [*results, *failed])),

@@ -111,3 +111,35 @@ def test_a_redrive_passes_a_mended_statement_and_what_follows_it(home: Path, spa
     # Then they arrive
     assert [(o.destination, o.redriven, o.again) for o in outcomes] == [("_pipeline", 2, 0), ("all", 2, 0)]
     assert [row["n"] for row in payloads(home / "out/all.jsonl")] == [0, 3, 1, 2]
+
+
+TWO_FRAMES = """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - id: in
+        type: source
+        plugin: file
+        settings: {path: "data/*.jsonl", format: jsonl, settle: 0s, slice-bytes: 1KiB}
+      - {id: all, type: destination, plugin: file, settings: {path: out/all.jsonl, format: payload}}
+    processors:
+      - id: big
+        plugin: sql
+        settings: {schema: "n INT", query: "SELECT * FROM records WHERE after.n >= 10"}
+      - id: small
+        plugin: sql
+        settings: {schema: "n INT", query: "SELECT * FROM records WHERE after.n < 50"}
+"""
+
+
+@pytest.mark.proves("C2", "I10")
+def test_a_statement_gets_what_the_one_before_it_made(home: Path, spark: Any) -> None:
+    # Given two statements, one directly after the other, over the rows of several files
+    write_pipeline(home, "p", TWO_FRAMES)
+    rows = events(home / "data", "a.jsonl", 0, 60)
+    # When they are processed
+    run_until_quiet("p", run_all=run_all)
+    # Then both have filtered what they say
+    assert [r["n"] for r in payloads(home / "out/all.jsonl")] == [r["n"] for r in rows if 10 <= int(str(r["n"])) < 50]
+    assert state("p").totals()["processors/filtered"] == 20
