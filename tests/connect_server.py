@@ -62,8 +62,13 @@ class ConnectServer:
 
     def jvm(self) -> psutil.Process:
         assert self.process is not None
-        [found] = [p for p in psutil.Process(self.process.pid).children() if CLASS in p.cmdline()]
-        return found
+        found = []
+        for process in psutil.Process(self.process.pid).children():
+            with suppress(psutil.NoSuchProcess):  # what watches the server starts processes that end at any time
+                if CLASS in process.cmdline():
+                    found.append(process)
+        [jvm] = found
+        return jvm
 
     def workers(self) -> list[psutil.Process]:
         """Python daemons and workers of all sessions."""
