@@ -149,7 +149,7 @@ def test_a_connect_server_that_is_killed_in_the_middle_is_there_again_and_the_ru
     stack.run("served", "--no-wait")
     until(lambda: len(receiver.got) > 100)
     supervisor = psutil.Process(stack.state.processes["spark-connect"].pid)
-    [server] = [p for p in supervisor.children() if CLASS in p.cmdline()]
+    [server] = [p for p in supervisor.children() if CLASS in _command(p)]
     # When it is killed
     server.kill()
     receiver.gate.set()
