@@ -242,11 +242,11 @@ def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callab
 
 
 def _adopt(broker: Broker, pipeline: Pipeline, decisions: Decisions, step: Callable[[str], None]) -> None:
+    from conduit_tasks.spool.checkpoint import Checkpoint
+
     with opened(pipeline, "apply"):
         # Opening registers what is new, from now on.
         step("registered")
-    from conduit_tasks.spool.checkpoint import Checkpoint
-
     broker.adopt(pipeline, "conduit apply")
     step(f"version {pipeline.digest()} is in force")
     # A destination with nothing left is forgotten without being asked for.

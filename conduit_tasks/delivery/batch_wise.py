@@ -340,7 +340,7 @@ def _part_segments(
         for row in np.unique(passed.rows[places >= MOST_ORDINAL // DERIVED_STRIDE]).tolist():
             if why := overflow(int(np.count_nonzero(passed.rows == row)), int(ords[row])):
                 passed.errors[row] = chain.unwritable(why)
-    bad = np.unique(seqs[list(passed.errors)]) if passed.errors else np.empty(0, np.int64)
+    bad = np.unique(seqs[list(passed.errors)]) if passed.errors else NONE
     if len(bad):
         passed = passed.without(np.isin(seqs, bad))
     rows = passed.rows
@@ -358,7 +358,7 @@ def _part_segments(
         if seq is not None:
             row = int(np.searchsorted(seqs, seq, side="right"))
             error = next(passed.errors[r] for r in range(at, row) if r in passed.errors)
-            yield None, np.empty(0, np.int64), _letters(work, chunk.part(at, row), error)
+            yield None, NONE, _letters(work, chunk.part(at, row), error)
         start = end
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from conduit_tasks.parent import end_with_parent
+
 if TYPE_CHECKING:
     from conduit_tasks.topology import Destination
 
@@ -100,6 +102,7 @@ def anew(write_end: int) -> None:
 
 def _tell(write_end: int, function: Callable[..., Any], args: Sequence[Any]) -> NoReturn:
     """Writes the answer, and ends this process. A BaseException that ends it before is reported with exit code 1."""
+    end_with_parent()
     code = 1
     try:
         with os.fdopen(write_end, "wb") as pipe:

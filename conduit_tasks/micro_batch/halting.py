@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import BrokerUnavailable, ConduitError
@@ -50,10 +50,13 @@ class _Stops:
         self._node, self._grace, self._since = Node(node), grace, 0.0
 
     def over(self, broker: Broker) -> bool:
-        """Returns whether a forceful stop was seen `grace` seconds ago, and still stands. Raises BrokerUnavailable."""
+        """Returns whether a forceful stop was seen `grace` seconds ago, and still stood when Redis last answered."""
         keys = broker.keys
         places = [keys.pipeline, *([keys.destination(self._node.id)] if self._node.kind == "destinations" else [])]
-        found = broker.read(*[("HMGET", place, "status", "forced") for place in places])
+        try:
+            found = broker.read(*[("HMGET", place, "status", "forced") for place in places])
+        except BrokerUnavailable:
+            return False
         now = time.monotonic()
         self._since = (self._since or now) if _by_force(*found) else 0.0
         return bool(self._since) and now - self._since >= self._grace
@@ -66,12 +69,9 @@ def halting(context: Context, node: str, end: Callable[[str], None]) -> Iterator
     stops = _Stops(node, GRACE)
 
     def look() -> bool:
-        try:
-            if stops.over(context.broker):
-                end(f"{node} was stopped by force, and did not end by itself within {GRACE:g} s")
-                return False
-        except BrokerUnavailable:
-            pass
+        if stops.over(context.broker):
+            end(f"{node} was stopped by force, and did not end by itself within {GRACE:g} s")
+            return False
         return True
 
     with beside(f"stops of {node}", LOOK, look):
@@ -81,24 +81,19 @@ def halting(context: Context, node: str, end: Callable[[str], None]) -> Iterator
 @contextmanager
 def halting_worker(pipeline: str, node: str, end: Callable[[int], Any] = os._exit) -> Iterator[None]:
     """Ends this process, a worker of an executor, if the block goes on for `GRACE` and `AFTER` seconds after a forceful
-    stop. Connects to Redis if the block lasts longer than `LOOK`; a worker that cannot reach it is left alone."""
+    stop. Connects to Redis if the block lasts longer than `LOOK`; while it cannot be reached, the worker goes on."""
     done, stops = threading.Event(), _Stops(node, GRACE + AFTER)
 
     def look() -> None:
-        try:
-            with _connected(pipeline) as broker:
-                while not done.wait(LOOK):
-                    if stops.over(broker) and not done.is_set():
-                        end(KILLED)
-        except ConduitError:
+        if done.wait(LOOK):
             return
-
-    def begin() -> None:
-        if not done.wait(LOOK):
-            look()
+        with suppress(ConduitError), _connected(pipeline) as broker:
+            while not done.wait(LOOK):
+                if stops.over(broker) and not done.is_set():
+                    end(KILLED)
 
     # Not waited for at the end: it may be in the middle of a call to a Redis that does not answer.
-    threading.Thread(target=begin, name=f"stops of {node}", daemon=True).start()
+    threading.Thread(target=look, name=f"stops of {node}", daemon=True).start()
     try:
         yield
     finally:

@@ -142,13 +142,13 @@ def _before(mark: Mark, sealed: dict[int, int]) -> list[int]:
     return [m - 1 for m, token in sealed.items() if m <= mark.claims and token > mark.at]
 
 
-def exceeds(mark: Mark | None, number: int, words: int, spool: Spool, pipeline: str) -> bool:
+def exceeds(mark: Mark, number: int, words: int, spool: Spool, pipeline: str) -> bool:
     """Returns whether a mark counts more than `words`, or its claim is valid beyond micro-batch `number`: a Redis that
     knows only those has forgotten. A redrive or a replay moves no cursor, and counts all the same."""
-    if mark is None:
+    if mark.words > words:
+        return True
+    if mark.claims <= number:
         return False
-    if mark.words > words or mark.claims <= number:
-        return mark.words > words
     return trusted(mark, tokens(spool, pipeline, range(number + 1, mark.claims + 1))) > number
 
 

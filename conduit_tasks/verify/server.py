@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -17,11 +16,9 @@ from pathlib import Path
 import redis
 
 from conduit_tasks.errors import BrokerUnavailable
+from conduit_tasks.parent import end_with_parent
 from conduit_tasks.stack.layout import make_private, socket_in
 from conduit_tasks.stack.redis import binary
-
-PR_SET_PDEATHSIG = 1
-"""Option of `prctl`: the signal that a process is sent when its parent ends."""
 
 
 def scratch() -> Path:
@@ -58,7 +55,7 @@ def own_redis(folder: Path) -> Iterator[str]:
         command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - a system call
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - a system call
     )
     try:
         _await(socket, process)
@@ -66,11 +63,6 @@ def own_redis(folder: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
-
-
-def _end_with_parent() -> None:
-    """Makes the server end with its parent: if that is killed, nobody is left to stop the server."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:

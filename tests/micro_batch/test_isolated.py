@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from conduit_tasks.delivery.isolated import ChildDied, ChildFailed, in_child
@@ -18,6 +20,7 @@ from conduit_tasks.micro_batch.deliver import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline
+from tests.faults.parts import until
 from tests.micro_batch.harness import here, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import events
 
@@ -88,6 +91,37 @@ def test_a_death_says_how(forks: bool, function: Any, args: tuple[Any, ...], how
     with pytest.raises(ChildDied) as raised:
         in_child(function, *args, forks=forks)
     assert raised.value.how == how
+
+
+ORPHAN = """
+import os, pathlib, sys, time
+from conduit_tasks.delivery.isolated import in_child
+def hang(place):
+    pathlib.Path(place).write_text(f"{os.getpid()} ")
+    time.sleep(3600)
+if __name__ == "__main__":
+    sys.modules["orphan"] = sys.modules["__main__"]
+    hang.__module__ = "orphan"
+    in_child(hang, sys.argv[1], forks=sys.argv[2] == "True")
+"""
+
+
+@pytest.mark.proves("C10", "C16")
+@ways
+def test_a_child_ends_with_the_worker_that_is_killed(forks: bool, tmp_path: Path) -> None:
+    # Given a worker whose child hangs in a record
+    (tmp_path / "orphan.py").write_text(ORPHAN)
+    said = tmp_path / "pid"
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2]}{os.pathsep}{tmp_path}"}
+    command = [sys.executable, str(tmp_path / "orphan.py"), str(said), str(forks)]
+    with subprocess.Popen(command, env=environment) as worker:
+        until(lambda: said.exists() and said.read_text().endswith(" "), "the child's id", 60)
+        child = psutil.Process(int(said.read_text()))
+        assert child.is_running()
+        # When the worker is killed, then so is the child, which nobody would stop
+        worker.kill()
+    psutil.wait_procs([child], timeout=30)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 DELTA = """

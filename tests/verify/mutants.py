@@ -297,6 +297,7 @@ MUTANTS = [
             {"due[: proven(context, due)]": "due"},
             also=lua("", "begin_collect", "  if passed < m then return broken(", "  if false then return broken("),
         ),
+        begin=107,
     ),
     Mutant(
         "ack before the last destination",

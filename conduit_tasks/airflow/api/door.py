@@ -60,9 +60,17 @@ def fault(value: Any) -> str | None:
             left += [(inner, depth + 1) for inner in each]
         elif isinstance(each, float) and not isfinite(each):
             return "A number is finite"
-        elif isinstance(each, str) and ("\0" in each or any("\ud800" <= c <= "\udfff" for c in each)):
+        elif isinstance(each, str) and ("\0" in each or not _encodes(each)):
             return "A text has no NUL and no half of a surrogate pair"
     return None
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Bounded:
