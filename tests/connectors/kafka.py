@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from benchmarks.kafka_server import KafkaServer
@@ -21,6 +21,8 @@ from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from tests.ports import free_port
+
+READ_COMMITTED, READ_UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
 
 def secured(server: KafkaServer) -> int:
@@ -131,7 +133,26 @@ class Kafka:
         for value in values:
             producer.produce(topic, value, partition=0)
         producer.flush(120)
+        self.decide(producer, topic, abort=abort)
+
+    def decide(self, producer: Producer, topic: str, *, abort: bool = False) -> None:
+        """Commits or aborts a transaction on a topic, and waits until readers see it: the coordinator answers before
+        the partitions have its word."""
         producer.abort_transaction(120) if abort else producer.commit_transaction(120)
+        self._decided(topic)
+
+    def _decided(self, topic: str) -> None:
+        """Waits until no transaction is open on a topic."""
+        partitions = self.admin.list_topics(topic, timeout=120).topics[topic].partitions
+        latest = {TopicPartition(topic, n): OffsetSpec.latest() for n in partitions}
+        deadline = time.monotonic() + 120
+        while self._ends(latest, READ_COMMITTED) != self._ends(latest, READ_UNCOMMITTED):
+            assert time.monotonic() < deadline, f"a transaction on {topic} is still open"
+            time.sleep(0.02)
+
+    def _ends(self, latest: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> list[int]:
+        asked = self.admin.list_offsets(latest, isolation_level=level, request_timeout=30)
+        return [each.result(60).offset for each in asked.values()]
 
     def cut(self, topic: str, before: int) -> None:
         """Removes the first messages of partition 0, as retention does."""
@@ -140,6 +161,8 @@ class Kafka:
 
     def messages(self, topic: str, *, committed: bool = True) -> list[Message]:
         """Everything in a topic, by partition and offset."""
+        if committed:
+            self._decided(topic)
         consumer = Consumer(
             {
                 "bootstrap.servers": self.servers,

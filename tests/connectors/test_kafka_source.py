@@ -279,7 +279,7 @@ def test_nothing_is_read_past_an_open_transaction(kafka: Kafka) -> None:
     slices = source.plan({}, Limit())
     assert [r.after for r in records(source, slices)] == [b"a"]
     # When it is decided, what it held and what waited behind it is read, in order
-    producer.commit_transaction(120)
+    kafka.decide(producer, topic)
     assert [r.after for r in everything(source, after({}, slices))] == [b"b", b"c"]
 
 
