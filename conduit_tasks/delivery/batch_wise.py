@@ -19,7 +19,7 @@ import numpy as np
 from conduit_tasks.connectors.base import BatchDestination, Outcome, Rows
 from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.connectors.outcome import error_class as class_of
-from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
+from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks, distinct
 from conduit_tasks.delivery.committer import Committer
 from conduit_tasks.delivery.deadlines import RENEWALS, does_not_fit
 from conduit_tasks.delivery.in_order import InOrder
@@ -37,12 +37,12 @@ from conduit_tasks.delivery.work import (
     Report,
     Work,
     overflow,
-    parted,
-    process,
+    processed,
 )
 from conduit_tasks.errors import Oversize, PipelineStopped, Refused, Unavailable
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
@@ -113,45 +113,46 @@ class BatchWise:
     def _deliver(self, chunk: Chunk) -> None:
         """Runs one chunk through the destination's processors, if it has any, and writes it."""
         work = self._work
+        self._order.coming(chunk.seqs)
         if work.chain is None and not work.culprits:
-            self._write_all(chunk, chunk.seqs)
+            self._write_all(chunk, NONE)
             return
-        for part, matched, letters in _segments(work, chunk):
+        for part, filtered, letters in _segments(work, chunk):
             if part is not None:
-                self._write_all(part, matched)
-            elif len(matched):
-                self._tell(self._order.acks(int(matched[-1]), _counts(matched, None)))
+                self._write_all(part, filtered)
+            elif len(filtered):
+                self._tell(self._order.acks(int(filtered[-1]), _counts(filtered, None)))
             if letters:
                 seq = letters[0].seq
                 self._nack(seq, [(int(chunk.ordinals[np.searchsorted(chunk.seqs, seq)]), letter) for letter in letters])
 
-    def _write_all(self, chunk: Chunk, matched: Seqs) -> None:
-        """Writes rows, and halves them if they are refused. `matched`: the seqs that this settles, written or
-        filtered."""
-        todo = [(chunk, matched)]
+    def _write_all(self, chunk: Chunk, filtered: Seqs) -> None:
+        """Writes rows, and halves them if they are refused. `filtered`: the filtered seqs among theirs, which this
+        settles with them."""
+        todo = [(chunk, filtered)]
         while todo:
-            part, seqs = todo.pop()
+            part, gone = todo.pop()
             kept, waiting = self._parted(part)
             try:
                 state, attempts = self._write(kept) if kept is not None else (None, 1)
             except Refused as error:
                 halves = part.halves()
                 if halves is None:
-                    self._refuse(part, seqs, error)
+                    self._refuse(part, gone, error)
                     continue
                 left, right = halves
-                cut = int(np.searchsorted(seqs, right.seqs[0]))
-                todo += [(right, seqs[cut:]), (left, seqs[:cut])]
+                cut = int(np.searchsorted(gone, right.seqs[0]))
+                todo += [(right, gone[cut:]), (left, gone[:cut])]
             except Unavailable as error:
                 if self._options.on_unavailable == "wait":
                     raise
                 # T7 literally: the retries are used up, so the records become dead letters and are acknowledged.
                 outcome = Outcome("failed", clip(str(error)), error.status)
-                self._bury(part, seqs, outcome, error_class=class_of(outcome), attempts=self._policy.attempts)
+                self._bury(part, gone, outcome, error_class=class_of(outcome), attempts=self._policy.attempts)
             else:
-                counts = _counts(seqs, kept, self._hold(waiting))
+                counts = _counts(gone, kept, self._hold(waiting))
                 counts = replace(counts, retried=counts.delivered * (attempts - 1))
-                self._tell(self._order.acks(int(seqs[-1]), counts), state)
+                self._tell(self._order.acks(_last(part, gone), counts), state)
 
     def _write(self, chunk: Chunk) -> tuple[dict[str, object] | None, int]:
         """Writes these rows. Returns the state that the write returned, and the number of attempts. Raises Refused,
@@ -220,34 +221,35 @@ class BatchWise:
             return NONE
         for seq, record in zip(waiting.seqs.tolist(), to_records(waiting.batch, self._work.origins)):
             self._work.parking.hold(self._work.letter(seq, record, "", ""))
-        return _distinct(waiting.seqs)
+        return distinct(waiting.seqs)
 
-    def _refuse(self, chunk: Chunk, seqs: Seqs, error: Refused) -> None:
+    def _refuse(self, chunk: Chunk, filtered: Seqs, error: Refused) -> None:
         """Ends one refused seq: its rows, which share a position, become dead letters together, or complete with
         `refused: complete`."""
         if self._options.refused == "complete":
             log.warning("%s refused record %s, which counts as complete: %s", self._work.node, chunk.seqs[0], error)
             kept, waiting = self._parted(chunk)
-            counts = _counts(seqs, kept, self._hold(waiting))
-            self._tell(self._order.acks(int(seqs[-1]), replace(counts, delivered=0, completed=counts.delivered)))
+            counts = _counts(filtered, kept, self._hold(waiting))
+            counts = replace(counts, delivered=0, completed=counts.delivered)
+            self._tell(self._order.acks(_last(chunk, filtered), counts))
         else:
-            self._bury(chunk, seqs, Outcome("refused", clip(str(error)), error.status), error_class=_class(error))
+            self._bury(chunk, filtered, Outcome("refused", clip(str(error)), error.status), error_class=_class(error))
 
-    def _bury(self, chunk: Chunk, seqs: Seqs, outcome: Outcome, *, error_class: str, attempts: int = 1) -> None:
+    def _bury(self, chunk: Chunk, filtered: Seqs, outcome: Outcome, *, error_class: str, attempts: int = 1) -> None:
         """Makes a dead letter of every record of the chunk, or parks it behind one of its key; at most `BURIED` at a
         time."""
         while chunk.rows > BURIED and (at := int(np.searchsorted(chunk.seqs, chunk.seqs[BURIED]))):
-            cut = int(np.searchsorted(seqs, chunk.seqs[at]))
+            cut = int(np.searchsorted(filtered, chunk.seqs[at]))
             first, chunk = chunk.part(0, at), chunk.part(at, chunk.rows)
-            self._bury(first, seqs[:cut], outcome, error_class=error_class, attempts=attempts)
-            seqs = seqs[cut:]
+            self._bury(first, filtered[:cut], outcome, error_class=error_class, attempts=attempts)
+            filtered = filtered[cut:]
         letters = [
             (ordinal, self._work.letter(seq, record, outcome.message, error_class, attempts=attempts))
             for seq, ordinal, record in zip(
                 chunk.seqs.tolist(), chunk.ordinals.tolist(), to_records(chunk.batch, self._work.origins)
             )
         ]
-        self._nack(int(seqs[-1]), letters, filtered=len(_distinct(seqs)) - chunk.records, retried=attempts - 1)
+        self._nack(_last(chunk, filtered), letters, filtered=len(filtered), retried=attempts - 1)
 
     def _nack(
         self, through: int, letters: Sequence[tuple[int, DeadLetter]], *, filtered: int = 0, retried: int = 0
@@ -280,16 +282,14 @@ class BatchWise:
 
 
 def _segments(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
-    """Yields a chunk after its processors, cut at each nack: the rows to write (None if there are none), the seqs that
-    these and the filtered rows settle, and the dead letters of the nacked seq that follows."""
+    """Yields a chunk after its processors, cut at each nack: the rows to write (None if there are none), the seqs among
+    theirs that were filtered, and the dead letters of the nacked seq that follows. Raises InvariantBroken if the
+    processors leave a row without an outcome."""
     if work.chain is not None and work.chain.columnar and not work.culprits:
         yield from _column_segments(work, work.chain, chunk)
         return
-    left: Chunk | None = chunk
-    while left is not None:
-        entries = process(work, left)
-        done, left = parted(work, left, entries)
-        yield from _entry_segments(done, entries)
+    for part, entries in processed(work, chunk):
+        yield from _entry_segments(part, entries)
 
 
 def _entry_segments(chunk: Chunk, entries: list[Entry]) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
@@ -299,7 +299,7 @@ def _entry_segments(chunk: Chunk, entries: list[Entry]) -> Iterator[tuple[Chunk 
         if not kept:
             return None
         seqs = np.array([e.seq for e in kept], dtype=np.int64)
-        rows = np.searchsorted(chunk.seqs, seqs)
+        rows = [e.row for e in kept]
         batch = spool_batch(slices[rows], numbers[rows], [e.record for e in kept])
         return Chunk(seqs, np.array([e.ordinal for e in kept], dtype=np.int64), batch)
 
@@ -311,16 +311,18 @@ def _entry_segments(chunk: Chunk, entries: list[Entry]) -> Iterator[tuple[Chunk 
         todo = [part]
         while todo:
             some = todo.pop()
-            seqs = np.array([e.seq for e in some], dtype=np.int64)
+            kept = [e for e in some if not e.filtered]
             try:
-                out = made([e for e in some if not e.filtered])
+                out = made(kept)
             except Oversize:
+                seqs = np.array([e.seq for e in some], dtype=np.int64)
                 cut = columns.middle(seqs, 0, len(seqs))
                 if cut is None:
                     raise
                 todo += [some[cut:], some[:cut]]
             else:
-                yield out, _distinct(seqs), []
+                gone = sorted({e.seq for e in some if e.filtered} - {e.seq for e in kept})
+                yield out, np.array(gone, dtype=np.int64), []
 
 
 def _column_segments(work: Work, chain: Chain, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
@@ -341,12 +343,19 @@ def _part_segments(
             if why := overflow(int(np.count_nonzero(passed.rows == row)), int(ords[row])):
                 passed.errors[row] = chain.unwritable(why)
     bad = np.unique(seqs[list(passed.errors)]) if passed.errors else NONE
+    failed = np.isin(seqs, bad)
     if len(bad):
-        passed = passed.without(np.isin(seqs, bad))
+        passed = passed.without(failed)
     rows = passed.rows
+    on, filtered = passed.fates(chunk.rows)
+    filtered &= ~failed
+    fates = {"went_on": on, "filtered": filtered, "nacked": failed}
+    became = {name: int(np.count_nonzero(flags)) for name, flags in fates.items()}
+    accounted(work.node, work.micro_batch, chunk.rows, "rows", **became)
+    gone = np.setdiff1d(seqs[filtered], seqs[on]) if became["filtered"] else NONE
     ordinals = ords[rows] + columns.places(rows) * DERIVED_STRIDE
     out = Chunk(seqs[rows], chunk.ordinals[rows], columns.renumbered(passed.batch, ordinals))
-    start = row = 0
+    start = row = first = 0
     for seq in [*bad.tolist(), None]:
         end, at = (
             (out.rows, chunk.rows)
@@ -354,7 +363,9 @@ def _part_segments(
             else (int(np.searchsorted(out.seqs, seq)), int(np.searchsorted(seqs, seq)))
         )
         if at > row:
-            yield out.part(start, end) if end > start else None, _distinct(seqs[row:at]), []
+            last = len(gone) if seq is None else int(np.searchsorted(gone, seq))
+            yield out.part(start, end) if end > start else None, gone[first:last], []
+            first = last
         if seq is not None:
             row = int(np.searchsorted(seqs, seq, side="right"))
             error = next(passed.errors[r] for r in range(at, row) if r in passed.errors)
@@ -377,18 +388,19 @@ def _class(error: Refused) -> str:
     return type(cause).__name__ if cause is not None else class_of(Outcome("refused", status=error.status))
 
 
-def _distinct(seqs: Seqs) -> Seqs:
-    return seqs[np.concatenate([[True], np.diff(seqs) != 0])] if len(seqs) else seqs
+def _last(chunk: Chunk, filtered: Seqs) -> int:
+    """Returns the last of the seqs that are written and of those that are filtered beside them."""
+    return int(max(chunk.seqs[-1], filtered[-1])) if len(filtered) else int(chunk.seqs[-1])
 
 
-def _counts(matched: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Counts:
+def _counts(filtered: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Counts:
     """Counts seqs that are settled together: seqs with a parked row are parked, the other seqs among the written rows
-    are delivered, the rest are filtered."""
-    total = len(_distinct(matched))
+    are delivered."""
     delivered = written.records if written is not None else 0
     if len(parked) and written is not None:
         delivered = len(np.setdiff1d(written.seqs, parked))
-    return Counts(matched=total, delivered=delivered, filtered=total - delivered - len(parked), parked=len(parked))
+    matched = delivered + len(filtered) + len(parked)
+    return Counts(matched=matched, delivered=delivered, filtered=len(filtered), parked=len(parked))
 
 
 def deliver(destination: BatchDestination, options: Delivery, committer: Committer, renew_every: float) -> Report:

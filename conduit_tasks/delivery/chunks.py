@@ -41,7 +41,7 @@ class Chunk:
     @property
     def records(self) -> int:
         """Number of distinct seqs."""
-        return int(np.count_nonzero(np.diff(self.seqs))) + 1
+        return len(distinct(self.seqs))
 
     def part(self, start: int, end: int) -> Chunk:
         """Returns the rows [start, end)."""
@@ -58,6 +58,11 @@ class Chunk:
             return None
         cut = int(cuts[np.argmin(np.abs(cuts - self.rows // 2))])
         return self.part(0, cut), self.part(cut, self.rows)
+
+
+def distinct(seqs: Seqs) -> Seqs:
+    """Returns each of the ascending seqs once."""
+    return seqs[np.concatenate([[True], np.diff(seqs) != 0])] if len(seqs) else seqs
 
 
 class Handed:

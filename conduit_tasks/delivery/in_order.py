@@ -1,24 +1,30 @@
 """Bookkeeping of a delivery that works strictly in order: the batch-wise counterpart of `progress`.
 
-Each flush covers everything up to a seq, so nothing is kept per record: counts come from the caller's arrays.
+Each flush covers everything up to a seq, so nothing is kept per record but the seqs of the chunk under way: counts come
+from the caller's arrays, and must be those of the seqs that came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.delivery.chunks import Seqs, distinct
 from conduit_tasks.delivery.progress import Flush, Nack, run_lengths
 from conduit_tasks.delivery.work import Reading, Work
+from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.counts import Counts
 
 
 class InOrder:
-    """Progress of an in-order delivery. Each method returns the flush to tell; the caller tells it before the next
-    call."""
+    """Progress of an in-order delivery. Each method but `coming` returns the flush to tell; the caller tells it before
+    the next call. Each raises InvariantBroken if a seq that came is neither among those that are settled nor open."""
 
     def __init__(self, work: Work, reading: Reading) -> None:
-        self._last, self._reading = work.last, reading
+        self._work, self._last, self._reading = work, work.last, reading
+        self._coming: Seqs = np.empty(0, np.int64)
         span = RangeSet(((work.first, work.last),)) if work.first <= work.last else RangeSet()
         self._gaps = span.subtract(RangeSet.of(work.confirmed))
         self._voted = 0
@@ -27,6 +33,11 @@ class InOrder:
     def confirmed(self) -> bool:
         """Whether the whole span is confirmed."""
         return not self._gaps
+
+    def coming(self, seqs: Seqs) -> None:
+        """Notes the rows of a chunk, after every seq of the one before it was settled."""
+        self._came(len(self._coming), 0)
+        self._coming = distinct(seqs)
 
     def acks(self, through: int, counts: Counts) -> Flush:
         """Returns the flush if every matched seq up to `through` is complete and none is a nack."""
@@ -46,7 +57,12 @@ class InOrder:
         self._voted = flush.first + (sum(n for _, n in flush.votes) if accepted is None else accepted)
         self._gaps = self._gaps.subtract(ranges)
 
+    def _came(self, count: int, settled: int) -> None:
+        accounted(self._work.node, self._work.micro_batch, count, settled=settled)
+        self._coming = self._coming[count:]
+
     def _flush(self, through: int, nacks: list[tuple[int, Nack]], acks: Counts) -> Flush:
+        self._came(int(np.searchsorted(self._coming, through, side="right")), acks.matched + len(nacks))
         gaps = RangeSet(tuple((first, min(last, through)) for first, last in self._gaps if first <= through))
         # Acks are voted with the next nack, or with the confirm that completes the span: the last moment for it.
         # By then everything was read, because the last chunk is handed out after that.

@@ -112,6 +112,8 @@ class Progress:
         self._finished = False
         self._voted = 0
         self._read = 0
+        self.came = 0
+        """Number of records that were expected."""
 
     def expect(self, seq: int, ord: int, ordinal: int) -> None:
         """Notes that a record was read. `ordinal`: number of matched seqs of the micro-batch before its own, confirmed
@@ -119,6 +121,7 @@ class Progress:
 
         Seqs must ascend; several ords of one seq follow each other. Raises InvariantBroken otherwise.
         """
+        self.came += 1
         if seq == self._newest:
             entry = self._open[seq]
             if ord in entry.ords:

@@ -31,6 +31,7 @@ from conduit_tasks.delivery.watchdog import Watchdog
 from conduit_tasks.delivery.work import Entry, Reading, Report
 from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, PipelineStopped
 from conduit_tasks.logs import carried
+from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import UNTOLD, Delivery
@@ -132,6 +133,7 @@ class RecordWise:
         reading = Reading(self._work)
         blocks = reading.entries()
         ahead = max(LOOK_AHEAD, 4 * self._in_flight)
+        came = 0
         while True:
             block = await loop.run_in_executor(self._reader, next, blocks, None)
             if block is None:
@@ -146,6 +148,8 @@ class RecordWise:
                     self._bytes += entry.bytes
                     if not self._lanes.admit(entry):
                         self._bury(entry)
+            came += len(block)
+            accounted(self._work.node, self._work.micro_batch, came, expected=self._progress.came)
             self._wake()
             self._completed()
             if self._lanes.held >= ahead or self._laden:

@@ -20,6 +20,7 @@ from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
 from conduit_tasks.errors import InvariantBroken, Unwritable
 from conduit_tasks.processors.chain import Result
 from conduit_tasks.processors.derived import run_some
+from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.batches import row_bytes
 from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
@@ -124,7 +125,8 @@ class Work:
 class Entry:
     """One record to deliver. `filtered` and `letter` say what its processors decided; otherwise it is sent.
 
-    `ordinal`: number of matched seqs of the micro-batch before its own. `bytes`: of the row that it came from.
+    `ordinal`: number of matched seqs of the micro-batch before its own. `row`, `bytes`: of the row that it came from,
+    its place in the chunk and its size.
     """
 
     seq: int
@@ -133,6 +135,7 @@ class Entry:
     filtered: bool = False
     letter: DeadLetter | None = None
     bytes: int = 0
+    row: int = 0
 
 
 class First(list[Entry]):
@@ -185,24 +188,21 @@ class Reading:
     def entries(self) -> Iterator[list[Entry]]:
         """Yields the same as records in small blocks, after the destination's own processors."""
         for chunk in chunks(self.batches(), BLOCK, max(1, settings().batch_bytes // 8)):
-            left: Chunk | None = chunk
-            while left is not None:
-                entries = process(self.work, left)
-                _, left = parted(self.work, left, entries)
+            for _, entries in processed(self.work, chunk):
                 yield entries
 
 
-def parted(work: Work, chunk: Chunk, entries: Sequence[Entry]) -> tuple[Chunk, Chunk | None]:
-    """Returns the rows whose entries these are, and the rows that are left to be processed. Raises InvariantBroken if
-    an entry of the former is missing."""
-    end = entries.rows if isinstance(entries, First) else chunk.rows
-    done = chunk.part(0, end) if end < chunk.rows else chunk
-    if len({entry.seq for entry in entries}) != done.records:
-        raise InvariantBroken(
-            f"invariant 10: {done.records} records of micro-batch {work.micro_batch} came to {work.node}, and not all "
-            "of them went on"
-        )
-    return done, chunk.part(end, chunk.rows) if end < chunk.rows else None
+def processed(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk, list[Entry]]]:
+    """Yields the chunk in parts, each with what `process` makes of it; one part is the usual case. Raises
+    InvariantBroken if a row of a part has no entry."""
+    left = chunk
+    while left.rows:
+        entries = process(work, left)
+        end = entries.rows if isinstance(entries, First) else left.rows
+        rows = {entry.row for entry in entries}
+        accounted(work.node, work.micro_batch, end, "rows", processed=len(rows))
+        yield left.part(0, end), entries
+        left = left.part(end, left.rows)
 
 
 def process(work: Work, chunk: Chunk) -> list[Entry]:
@@ -214,7 +214,7 @@ def process(work: Work, chunk: Chunk) -> list[Entry]:
     seqs, ordinals, sizes = chunk.seqs.tolist(), chunk.ordinals.tolist(), row_bytes(chunk.batch).tolist()
     if work.chain is None and not work.culprits:
         rows = zip(seqs, ordinals, to_records(chunk.batch, work.origins), sizes, strict=True)
-        return [Entry(s, o, r, bytes=size) for s, o, r, size in rows]
+        return [Entry(s, o, r, bytes=size, row=i) for i, (s, o, r, size) in enumerate(rows)]
     ords = chunk.batch.column("ord").to_pylist()
     dead = [i for i, seq in enumerate(seqs) if seq in work.culprits]
     said = "its delivery ended the worker process again and again; look at the worker's log"
@@ -240,14 +240,14 @@ def process(work: Work, chunk: Chunk) -> list[Entry]:
         if seq in errors:
             error, kind, node = errors[seq]
             letter = work.letter(seq, originals[i], error, kind, node=node)
-            out.append(Entry(seq, ordinal, originals[i], letter=letter, bytes=sizes[i]))
+            out.append(Entry(seq, ordinal, originals[i], letter=letter, bytes=sizes[i], row=i))
         elif result is None:
-            out.append(Entry(seq, ordinal, originals[i], bytes=sizes[i]))
+            out.append(Entry(seq, ordinal, originals[i], bytes=sizes[i], row=i))
         elif not result.records:
-            out.append(Entry(seq, ordinal, Record(b"", ordinal=ords[i]), filtered=True))
+            out.append(Entry(seq, ordinal, Record(b"", ordinal=ords[i]), filtered=True, row=i))
         else:
             for record in result.records:
-                out.append(Entry(seq, ordinal, record, bytes=sizes[i]))
+                out.append(Entry(seq, ordinal, record, bytes=sizes[i], row=i))
     return out
 
 

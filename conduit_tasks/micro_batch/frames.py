@@ -13,6 +13,7 @@ from conduit_tasks.micro_batch.frame_step import FrameStep, nacks
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass
 from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.processors.chain import segments
+from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.parquet import batches_of, opened
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import SPOOL_SCHEMA
@@ -37,8 +38,6 @@ def run_frames(
     The last pass is always a record-wise one (without processors, if need be): it evaluates the triggers and writes the
     files that count. Returns one result with the sums.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     from conduit_tasks.micro_batch.stage import _Bound
     from conduit_tasks.spark.session import session
 
@@ -55,20 +54,17 @@ def run_frames(
     made: list[PassResult] = []
     paths: list[str] = []
     framing = 0.0
+    came = filtered = 0
     current: Reader = reader
     current_pieces = pieces
     for i, step in enumerate(steps):
         if isinstance(step, FrameProcessor):
             folder = spool.uri(spool.folder(plan.pipeline, plan.micro_batch, f"{plan.node}.frame{i}", plan.token))
-            if paths:
-                _bound(spark, max((r.row_bytes for r in made), default=0))
-                frame = spark.read.parquet(*paths).select(*SPOOL_SCHEMA.names)
-            else:
-                frame = spark.createDataFrame(SPOOL_SCHEMA.empty_table(), schema=from_arrow_schema(SPOOL_SCHEMA))
-            work = FrameStep(step, spark, frame, origins)
+            work = FrameStep(step, spark, _frame(spark, paths, made), origins)
             began = time.monotonic()
             if culprits := work.write(folder):
                 failed.append(nacks(plan, spool, work, culprits, i))
+                came -= len(culprits)
             framing += time.monotonic() - began
             current = FolderReader(origins)
             paths = spool.listing(folder)
@@ -81,24 +77,59 @@ def run_frames(
             made = run_all(_Bound(this, spool, current), current_pieces)
             results.extend(made)
             paths = [spool.uri(f.path) for r in made for f in r.files]
+            if i:
+                filtered += _left_out(plan, came, sum(r.read for r in made))
+            filtered += sum(r.filtered for r in made)
+            came = sum(r.written for r in made)
     first, final = results[: len(pieces)], made
+    return [_total(first, final, [*results, *failed], filtered, framing)]
+
+
+def _total(
+    first: Sequence[PassResult],
+    final: Sequence[PassResult],
+    every: Sequence[PassResult],
+    filtered: int,
+    framing: float,
+) -> PassResult:
+    """Returns the sums: what `first` read, what `final` wrote, what `every` pass nacked."""
     total = PassResult(
         files=list(chained.from_iterable(r.files for r in final)),
-        nacked_files=list(chained.from_iterable(r.nacked_files for r in [*results, *failed])),
+        nacked_files=list(chained.from_iterable(r.nacked_files for r in every)),
         read=sum(r.read for r in first),
-        nacked=sum(r.nacked for r in [*results, *failed]),
+        nacked=sum(r.nacked for r in every),
         written=sum(r.written for r in final),
+        skipped=sum(r.skipped for r in first),
+        filtered=filtered,
         bytes=sum(r.bytes for r in final),
     )
     total.seconds["process"] += framing  # type: ignore[assignment]  # seconds are no whole numbers
-    for result in results:
+    for result in every:
         total.seconds.update(result.seconds)
     for result in final:
         total.matched.update(result.matched)
     for result in first:
         total.counts.update(result.counts)
         total.ends.update(result.ends)
-    return [total]
+    return total
+
+
+def _frame(spark: SparkSession, paths: Sequence[str], made: Sequence[PassResult]) -> Any:
+    """Returns what lies in the files. `made`: of the pass before."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if not paths:
+        return spark.createDataFrame(SPOOL_SCHEMA.empty_table(), schema=from_arrow_schema(SPOOL_SCHEMA))
+    _bound(spark, max((r.row_bytes for r in made), default=0))
+    return spark.read.parquet(*paths).select(*SPOOL_SCHEMA.names)
+
+
+def _left_out(plan: Pass, came: int, made: int) -> int:
+    """Returns the number of records that statements filtered: a statement says what goes on, and nothing else. Raises
+    InvariantBroken if more go on than came."""
+    if made > came:
+        accounted(plan.node, plan.micro_batch, came, made=made)
+    return came - made
 
 
 def _bound(spark: SparkSession, row_bytes: int) -> None:

@@ -12,6 +12,7 @@ from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
 from conduit_tasks.micro_batch.seal import origins_of, seal_if_complete, staged
 from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
+from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import StageManifest
 
@@ -61,6 +62,7 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
             files = [(i, f) for i, f in enumerate(f for m in manifests for f in m.files)]
             with keeping(lease):
                 results = run_pass(context, plan, FileReader(tuple(origins)), files, run_all)
+            accounted(NODE, number, sum(m.written for m in manifests), taken=sum(result.read for result in results))
             manifest = StageManifest(
                 pipeline=pipeline.id, micro_batch=number, node=NODE, token=lease.token, slices=[], **totals(results)
             )

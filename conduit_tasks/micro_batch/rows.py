@@ -20,6 +20,7 @@ from conduit_tasks.delivery.isolated import bisected
 from conduit_tasks.errors import Oversize, Unwritable
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
+from conduit_tasks.micro_batch.account import Account
 from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain, Result
@@ -69,7 +70,7 @@ class Pass:
 @dataclass
 class PassResult:
     """Result of one piece. `counts`: slice number → records read (sources only). All counts are of distinct records,
-    not of derived ones (invariant 10); what was read and neither nacked nor written was filtered."""
+    not of derived ones, and `read` is `written` + `nacked` + `filtered` (invariant 10)."""
 
     files: list[PartFile] = field(default_factory=list)
     nacked_files: list[PartFile] = field(default_factory=list)
@@ -79,6 +80,8 @@ class PassResult:
     read: int = 0
     nacked: int = 0
     written: int = 0
+    filtered: int = 0
+    """Records that processors filtered, as each of them said."""
     skipped: int = 0
     """Number of slices that were passed over."""
     bytes: int = 0
@@ -98,16 +101,20 @@ class RowPass:
         self.filters = [(d.id, compile_filters(d.filters)) for d in plan.filtered_destinations()]
         self.writer = spool.writer(plan.pipeline, plan.micro_batch, plan.folder or plan.node, plan.token)
         self.result = PassResult()
+        self._account = Account(plan.node, plan.micro_batch)
         self._limit = settings().batch_bytes
         self._out: Any = None
         self._nacked: Any = None
         self._since = time.monotonic()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> PassResult:
-        """Consumes SPOOL_SCHEMA batches in order; every file is durable when it returns."""
+        """Consumes SPOOL_SCHEMA batches in order; every file is durable when it returns.
+
+        Raises InvariantBroken if a row that came is not accounted for.
+        """
         try:
             with seldom_collecting():
-                for batch in unparted(bounded(batches, self._limit)):
+                for batch in unparted(bounded(self._coming(batches), self._limit)):
                     self._took("read")
                     self._take(batch)
                 self._took("read")
@@ -122,9 +129,16 @@ class RowPass:
         for writer, files in ((self._out, self.result.files), (self._nacked, self.result.nacked_files)):
             if writer is not None:
                 files.append(writer.close())
+        stored, nacked = (sum(f.rows for f in files) for files in (self.result.files, self.result.nacked_files))
+        self._account.close(stored, nacked)
         self._took("spool")
         self.result.bytes = sum(f.bytes for f in self.result.files)
         return self.result
+
+    def _coming(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._account.came += batch.num_rows
+            yield batch
 
     def _took(self, what: str) -> None:
         """Adds the time since the last call to the seconds of `what`."""
@@ -135,6 +149,11 @@ class RowPass:
     def _take(self, batch: pa.RecordBatch) -> None:
         result = self.result
         result.read += len(records_of(batch))
+        self._account.taken += batch.num_rows
+        self._pass_on(batch)
+        self._account.check(result.read, written=result.written, filtered=result.filtered, nacked=result.nacked)
+
+    def _pass_on(self, batch: pa.RecordBatch) -> None:
         undecodable = _undecodable(batch)
         if undecodable is not None:
             bad = batch.filter(undecodable)
@@ -142,6 +161,8 @@ class RowPass:
             batch = batch.filter(pa.compute.invert(undecodable))
         batch = self._sound(batch)
         if self.chain is None or not batch.num_rows:
+            self._account.went_on += batch.num_rows
+            self._account.made += batch.num_rows
             self._write(batch)
             return
         # A row group per batch that came in, but no more than may be held: derived records can be many.
@@ -150,7 +171,7 @@ class RowPass:
 
     def _sound(self, batch: pa.RecordBatch, *, small: bool = False) -> pa.RecordBatch:
         """Returns the rows that may be records and nacks the others; data nested too deeply is nacked as raw bytes.
-        `small`: checks only the size."""
+        `small`: checks only the size, of rows that were made."""
         found = large_rows(batch)
         shape = batch.column("shape").to_numpy()
         for part, bit in () if small else DATA.items():
@@ -173,7 +194,7 @@ class RowPass:
             {"node": self.plan.node, "class": Unwritable.error_class, "message": f"{position}: {why[key]}"}
             for position, key in zip(positions, keys[bad].tolist(), strict=True)
         ]
-        self._nack(rows, errors)
+        self._nack(rows, errors, made=small)
         return batch.filter(pa.array(~bad))
 
     def _process(self, chain: Chain, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -195,6 +216,7 @@ class RowPass:
 
     def _process_columns(self, batch: pa.RecordBatch, passed: columns.Passed) -> pa.RecordBatch:
         keys = row_keys(batch)
+        failed = np.zeros(batch.num_rows, bool)
         if passed.errors:
             # Derived records are acked or nacked together: they share the position.
             culprits = {int(keys[row]): result for row, result in passed.errors.items()}
@@ -204,6 +226,8 @@ class RowPass:
                 [_error(self.plan.node, culprits[key]) for key in keys[failed].tolist()],
             )
             passed = passed.without(failed)
+        on, filtered = passed.fates(batch.num_rows)
+        self.result.filtered += self._account.processed(keys, on, filtered & ~failed, passed.batch.num_rows)
         # Ordinals are dense over all derived records of one position, whichever node derived them.
         return columns.renumbered(passed.batch, columns.places(keys[passed.rows]))
 
@@ -252,16 +276,20 @@ class RowPass:
         nacked: list[pa.RecordBatch],
         errors: list[dict[str, str]],
     ) -> pa.RecordBatch:
-        """Returns the rows that the chain made. Raises Unwritable and Oversize before it adds anything to `nacked` and
-        `errors`."""
-        keys = row_keys(batch).tolist()
+        """Returns the rows that the chain made. Raises Unwritable and Oversize before it adds anything to `nacked`,
+        `errors` and the account."""
+        of = row_keys(batch)
+        keys = of.tolist()
         culprits = {key: r for key, r in zip(keys, results, strict=True) if r.error is not None}
         kept: list[int] = []
+        filtered: list[int] = []
         out: list[Record] = []
         last, ordinal = -1, 0
         for i, (key, r) in enumerate(zip(keys, results)):
             if key in culprits:
                 continue
+            if not r.records:
+                filtered.append(i)
             if key != last:
                 last, ordinal = key, 0
             for record in r.records:
@@ -272,6 +300,9 @@ class RowPass:
                 out.append(record)
         slices, numbers = (batch.column(name).to_numpy()[kept] for name in ("slice", "n"))
         made = spool_batch(slices, numbers, out)
+        on, gone = np.zeros(len(keys), bool), np.zeros(len(keys), bool)
+        on[kept] = gone[filtered] = True
+        self.result.filtered += self._account.processed(of, on, gone, made.num_rows)
         if culprits:
             # Derived records are acked or nacked together: they share the position.
             rows = [i for i, key in enumerate(keys) if key in culprits]
@@ -297,6 +328,7 @@ class RowPass:
             return
         distinct = len(records_of(batch))
         self.result.written += distinct
+        self._account.written += batch.num_rows
         if self.plan.final:
             keys = None
             for destination, matcher in self.filters:
@@ -313,8 +345,13 @@ class RowPass:
         self._out.write(batch)
         self._took("spool")
 
-    def _nack(self, rows: pa.RecordBatch, errors: Sequence[Mapping[str, str]]) -> None:
+    def _nack(self, rows: pa.RecordBatch, errors: Sequence[Mapping[str, str]], *, made: bool = False) -> None:
+        """Stores rows that failed: as they came in, or as they were made."""
         self.result.nacked += len(records_of(rows))
+        if made:
+            self._account.too_large += rows.num_rows
+        else:
+            self._account.nacked += rows.num_rows
         if self._nacked is None:
             self._nacked = self.writer.nacked(self.part, NACKED_SCHEMA)
         cells = [rows.column(name) for name in NACKED_SCHEMA.names[:-1]]

@@ -13,6 +13,7 @@ from conduit_tasks.metrics.histogram import added, observed
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.rows import Pass, PassResult
 from conduit_tasks.processors.chain import has_frames
+from conduit_tasks.record.accounts import accounted
 from conduit_tasks.spool.manifest import StageManifest
 
 if TYPE_CHECKING:
@@ -60,9 +61,15 @@ def stage(
     slices: Sequence[Slice] | None = None,
 ) -> None:
     """Writes the manifest (durable), then tells the broker: the first fenced stage of a node wins. `results`: of all
-    pieces. `counts`: records per slice of a source; `slices`: these with the ends that reading found."""
+    pieces. `counts`: records per slice of a source; `slices`: these with the ends that reading found. Raises
+    InvariantBroken if a record that was read is not accounted for."""
     from conduit_tasks.broker.state import Stage
 
+    written = sum(result.written for result in results)
+    became = {"written": written, "filtered": manifest.filtered, "nacked": manifest.nacked}
+    accounted(manifest.node, manifest.micro_batch, manifest.read, **became)
+    if counts is not None:
+        accounted(manifest.node, manifest.micro_batch, sum(counts), taken=manifest.read)
     path = context.spool.write_stage(manifest)
     context.broker.stage(
         manifest.node,
@@ -100,7 +107,7 @@ def totals(results: Sequence[PassResult]) -> dict[str, Any]:
         "files": list(chained.from_iterable(r.files for r in results)),
         "nacked_files": list(chained.from_iterable(r.nacked_files for r in results)),
         "read": sum(r.read for r in results),
-        "filtered": sum(r.read - r.nacked - r.written for r in results),
+        "filtered": sum(r.filtered for r in results),
         "nacked": sum(r.nacked for r in results),
         "matched": dict(matched),
     }

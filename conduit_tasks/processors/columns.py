@@ -35,7 +35,8 @@ Rows = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class Passed:
     """Output of a chain for a batch: `batch` has a row per record that goes on, in order, `rows` the number of the
-    input row that each came from (repeated for derived records), `errors` the failures by input row.
+    input row that each came from (repeated for derived records), `errors` the failures by input row, `filtered` the
+    input rows of which no record goes on because a processor said so.
 
     `ord` is as it came in: the caller numbers derived records, by `renumbered`.
     """
@@ -43,11 +44,18 @@ class Passed:
     batch: pa.RecordBatch
     rows: Rows
     errors: dict[int, Result]
+    filtered: Rows
+
+    def fates(self, came: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Returns for each of the rows that came whether a record of it goes on, and whether it was filtered."""
+        on, filtered = np.zeros(came, bool), np.zeros(came, bool)
+        on[self.rows] = filtered[self.filtered] = True
+        return on, filtered
 
     def without(self, rows: npt.NDArray[np.bool_]) -> Passed:
         """Returns the same without the records that came from these input rows (a flag per row)."""
         kept = ~rows[self.rows]
-        return Passed(self.batch.filter(pa.array(kept)), self.rows[kept], self.errors)
+        return Passed(self.batch.filter(pa.array(kept)), self.rows[kept], self.errors, self.filtered)
 
 
 def parts(
@@ -74,12 +82,13 @@ def parts(
 
 @dataclass
 class _Made:
-    """Output of the rows from `start` to `end`: `kept` and `errors` by row of the whole batch, a column per changed
-    part, and the bits of `shape`."""
+    """Output of the rows from `start` to `end`: `kept`, `filtered` and `errors` by row of the whole batch, a column per
+    changed part, and the bits of `shape`."""
 
     start: int
     end: int
     kept: list[int]
+    filtered: list[int]
     errors: dict[int, Result]
     columns: list[pa.Array]
     bits: npt.NDArray[np.int8]
@@ -89,6 +98,7 @@ class _Made:
 def _joined(batch: pa.RecordBatch, changed: Sequence[str], held: Sequence[_Made]) -> tuple[int, int, Passed]:
     start, end = held[0].start, held[-1].end
     rows = np.concatenate([np.asarray(made.kept, np.int64) for made in held]) - start
+    filtered = np.concatenate([np.asarray(made.filtered, np.int64) for made in held]) - start
     errors = {row - start: error for made in held for row, error in sorted(made.errors.items())}
     came = batch.slice(start, end - start)
     identity = len(rows) == came.num_rows and bool((rows == np.arange(len(rows))).all())
@@ -104,7 +114,7 @@ def _joined(batch: pa.RecordBatch, changed: Sequence[str], held: Sequence[_Made]
     if mask:
         shape = result.column("shape").to_numpy() & np.int8(~mask) | np.concatenate([made.bits for made in held])
         result = _with(result, "shape", pa.array(shape))
-    return start, end, Passed(result, rows, errors)
+    return start, end, Passed(result, rows, errors, filtered)
 
 
 def _blocks(chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin], keys: Rows, limit: int) -> Iterator[_Made]:
@@ -124,12 +134,14 @@ def _blocks(chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin], keys
         filled = _filled(record, chain, batch.slice(start, end - start), origins, start)
         while True:
             kept: list[int] = []
+            filtered: list[int] = []
             errors: dict[int, Result] = {}
             out: list[list[Any]] = [[] for _ in changed]
             weighing.bytes = 0
-            stop = _block(chain, record, filled, (kept, errors, list(zip(changed, out))), weighing)
+            stop = _block(chain, record, filled, (kept, filtered, errors, list(zip(changed, out))), weighing)
             stop = end if stop is None else stop
-            yield from _written(chain, keys, weighing.bytes, (start, stop, kept, errors), dict(zip(changed, out)))
+            block = (start, stop, kept, filtered, errors)
+            yield from _written(chain, keys, weighing.bytes, block, dict(zip(changed, out)))
             start = stop
             if start >= end:
                 break
@@ -140,11 +152,11 @@ def _written(
     chain: Chain,
     keys: Rows,
     weight: int,
-    block: tuple[int, int, list[int], dict[int, Result]],
+    block: tuple[int, int, list[int], list[int], dict[int, Result]],
     values: dict[str, list[Any]],
 ) -> Iterator[_Made]:
     """Yields what a block made, as columns: at once, or in halves if an array cannot hold it."""
-    start, stop, kept, errors = block
+    start, stop, kept, filtered, errors = block
     bits = np.zeros(len(kept), np.int8)
     bad: dict[int, str] = {}
     columns: list[pa.Array] = []
@@ -160,18 +172,22 @@ def _written(
         if cut is None:
             # All of it is of one record.
             errors[start] = chain.unwritable(str(too_much()))
-            yield from _written(chain, keys, 0, (start, stop, [], errors), {part: [] for part in values})
+            yield from _written(chain, keys, 0, (start, stop, [], filtered, errors), {part: [] for part in values})
             return
-        at = bisect_left(kept, cut)
-        for first, last, span in ((start, cut, slice(0, at)), (cut, stop, slice(at, None))):
+        at, out = bisect_left(kept, cut), bisect_left(filtered, cut)
+        halves = (
+            (start, cut, slice(0, at), filtered[:out]),
+            (cut, stop, slice(at, None), filtered[out:]),
+        )
+        for first, last, span, gone in halves:
             own = {row: error for row, error in errors.items() if first <= row < last}
             some = {part: each[span] for part, each in values.items()}
-            yield from _written(chain, keys, weight, (first, last, kept[span], own), some)
+            yield from _written(chain, keys, weight, (first, last, kept[span], gone, own), some)
         return
     for n, why in bad.items():
         errors[kept[n]] = chain.unwritable(why)
     size = max(weight, sum(column.nbytes for column in columns))
-    yield _Made(start, stop, kept, errors, columns, bits, size)
+    yield _Made(start, stop, kept, filtered, errors, columns, bits, size)
 
 
 def middle(keys: Rows, start: int, stop: int) -> int | None:
@@ -235,15 +251,15 @@ def _block(
     chain: Chain,
     record: Record,
     filled: Iterator[int],
-    into: tuple[list[int], dict[int, Result], list[tuple[str, list[Any]]]],
+    into: tuple[list[int], list[int], dict[int, Result], list[tuple[str, list[Any]]]],
     weighing: _Weighing,
 ) -> int | None:
-    """Runs the chain over rows. Adds to `into`: the rows of records that go on, the failures, the values of changed
-    parts. Returns the row to go on with if derived records have enough bytes; None at the end.
+    """Runs the chain over rows. Adds to `into`: the rows of records that go on, those that were filtered, the failures,
+    the values of changed parts. Returns the row to go on with if derived records have enough bytes; None at the end.
 
     `record`: holds the parts of the row that `filled` yielded last.
     """
-    kept, errors, changed = into
+    kept, filtered, errors, changed = into
     keep, through = kept.append, chain.through
     single = changed[0] if len(changed) == 1 and changed[0][0] == "after" else None
     add = single[1].append if single else None
@@ -257,7 +273,7 @@ def _block(
                 for part, values in changed:
                     values.append(getattr(record, part))
         elif made is None:
-            continue
+            filtered.append(row)
         elif isinstance(made, Result):
             errors[row] = made
         elif isinstance(made, Derived) and not weighing.admits(row, made):

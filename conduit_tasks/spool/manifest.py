@@ -111,6 +111,11 @@ class StageManifest(_Json):
     nacked: int = 0
     matched: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def written(self) -> int:
+        """Number of records in `files`."""
+        return self.read - self.filtered - self.nacked
+
 
 @dataclass(frozen=True)
 class SealedManifest(_Json):

@@ -20,6 +20,8 @@ from conduit_tasks.delivery import chunks as chunking
 from conduit_tasks.delivery import work as work_module
 from conduit_tasks.delivery.chunks import Piece, chunks
 from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.lanes import Lanes
+from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.processors.chain import Chain
@@ -297,6 +299,18 @@ def test_entries_that_get_lost_between_rows_and_sends_stop_the_delivery(monkeypa
     whole = work_module.process
     monkeypatch.setattr(work_module, "process", lambda work, chunk: whole(work, chunk)[:-1])
     port = FakePort(100, list(range(100)))
-    with pytest.raises(InvariantBroken, match="not all of them went on"):
+    with pytest.raises(InvariantBroken, match=r"100 rows of micro-batch 7 came to destinations\.d, .* 99 processed"):
+        deliver(work_of(port), Target(), port, Delivery())
+    assert not port.confirmed.ranges
+
+
+@pytest.mark.proves("I10")
+def test_an_entry_that_gets_lost_before_it_is_expected_stops_the_delivery(monkeypatch: Any) -> None:
+    # Given an engine that passes one record over, as if it had not been read
+    expect = Progress.expect
+    monkeypatch.setattr(Progress, "expect", lambda self, seq, *of: expect(self, seq, *of) if seq != 70 else None)
+    monkeypatch.setattr(Lanes, "admit", lambda self, entry, admit=Lanes.admit: entry.seq == 70 or admit(self, entry))
+    port = FakePort(100, list(range(100)))
+    with pytest.raises(InvariantBroken, match=r"100 records of micro-batch 7 came to destinations\.d, .* 99 expected"):
         deliver(work_of(port), Target(), port, Delivery())
     assert not port.confirmed.ranges

@@ -27,6 +27,8 @@ from tests.micro_batch.harness import run_until_quiet, write_pipeline
 LIMIT = 32 << 10
 TWICE = Processor("twice", "clone", {"count": "1"})
 SET = Processor("set", "field.set", {"field": ".Payload.After.more", "value": "x"})
+GROWN = Processor("grown", "field.set", {"field": ".Payload.After.more", "value": "{{ .Payload.After.p }}"})
+FUNCTION = Processor("same", "python", {"call": "tests.micro_batch.test_rows_bytes:same"})
 
 
 PLAIN = """
@@ -37,6 +39,10 @@ pipelines:
       - {id: in, type: source, plugin: file, settings: {path: "data/*.jsonl", format: jsonl, settle: 0s}}
       - {id: all, type: destination, plugin: file, settings: {path: out/all.jsonl}}
 """
+
+
+def same(record: Record) -> Record:
+    return record
 
 
 def run(folder: Path, batches: list[pa.RecordBatch], *chain: Processor) -> PassResult:
@@ -109,6 +115,27 @@ def test_a_record_beyond_the_limit_is_nacked_alone_with_its_position(
     assert b'"message":"3: the record has 2097' in nacked["error"]
     assert b"1 MiB is the most" in nacked["error"]
     assert (result.read, result.nacked, result.written) == (6, 1, 5)
+
+
+@pytest.mark.proves("C13", "C4", "I10")
+@pytest.mark.parametrize("chain", [(GROWN,), (GROWN, TWICE), (TWICE, GROWN), (FUNCTION, GROWN)])
+def test_a_record_that_a_processor_makes_larger_than_one_may_be_is_nacked_alone(
+    chain: tuple[Processor, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given one record among others that a processor makes larger than a record may be
+    monkeypatch.setattr(cutting, "RECORD_BYTES", 1 << 20)
+    values = [b'{"p":"%s"}' % (b"x" * (700_000 if n == 3 else 10)) for n in range(6)]
+    # When they pass
+    result = run(tmp_path, [texts(values)], *chain)
+    # Then that one is nacked, with all that was derived of it, and the others go on
+    times = 2 if TWICE in chain else 1
+    assert [row["n"] for row in rows_of(tmp_path, result.files)] == [
+        n for n in range(6) if n != 3 for _ in range(times)
+    ]
+    nacked = rows_of(tmp_path, result.nacked_files)
+    assert [row["n"] for row in nacked] == [3] * times
+    assert all(b"1 MiB is the most" in row["error"] for row in nacked)
+    assert (result.read, result.nacked, result.written, result.filtered) == (6, 1, 5, 0)
 
 
 @pytest.mark.proves("C4", "C14")
@@ -223,7 +250,7 @@ def test_rows_that_get_lost_between_the_source_and_the_spool_are_not_staged(
     (home / "data").mkdir()
     (home / "data/a.jsonl").write_text('{"n":1}\n{"n":2}\n')
     # When it runs
-    with pytest.raises(InvariantBroken, match=r"2 records were read of sources\.in, and 1 came to be stored"):
+    with pytest.raises(InvariantBroken, match=r"2 rows of micro-batch 1 came to sources\.in, but of these are 1 taken"):
         run_until_quiet("p")
 
 
