@@ -16,6 +16,8 @@ from conduit_tasks.record.batches import cut, joined, row_bytes
 Seqs = npt.NDArray[np.int64]
 """One number per row or record."""
 
+NONE: Seqs = np.empty(0, np.int64)
+
 Piece = tuple[Seqs, Seqs, pa.RecordBatch]
 """Rows in order: (seqs, ordinals, batch)."""
 
