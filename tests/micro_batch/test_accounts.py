@@ -101,13 +101,13 @@ BEFORE = {
 }
 
 ENTRY = instead(work, "process", lambda whole: lambda *of: whole(*of)[:-1])
-CUT = text("delivery/batch_wise.py", "yield out.part(start, end) if", "yield out.part(start, end - 1) if")
+CUT = text("delivery/segments.py", "yield out.part(start, end) if", "yield out.part(start, end - 1) if")
 KEPT = text(
-    "delivery/batch_wise.py",
+    "delivery/segments.py",
     "kept = [e for e in some if not e.filtered]",
     "kept = [e for e in some[:-1] if not e.filtered]",
 )
-HALF = text("delivery/batch_wise.py", "        todo = [(chunk,", "        todo = [(chunk.part(1, chunk.rows),")
+HALF = text("delivery/segments.py", "        todo = [(chunk,", "        todo = [(chunk.part(1, chunk.rows),")
 
 AT_THE_DESTINATION = {
     "a row of a block of columns": (COLUMNS, ROW),
