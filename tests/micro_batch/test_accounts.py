@@ -107,7 +107,7 @@ KEPT = text(
     "kept = [e for e in some if not e.filtered]",
     "kept = [e for e in some[:-1] if not e.filtered]",
 )
-HALF = text("delivery/segments.py", "        todo = [(chunk,", "        todo = [(chunk.part(1, chunk.rows),")
+HALF = text("delivery/batch_wise.py", "        todo = [(chunk,", "        todo = [(chunk.part(1, chunk.rows),")
 
 AT_THE_DESTINATION = {
     "a row of a block of columns": (COLUMNS, ROW),
