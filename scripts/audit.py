@@ -2,7 +2,7 @@
 """Asks whether a locked dependency has a known vulnerability: `python scripts/audit.py [REQUIREMENTS]`.
 
 Exit 0: none, or nobody answers (said, for a build without that network must not fail); 1: some, each named.
-What cannot be mended yet is let through by `AUDIT_IGNORE`: identifiers, comma-separated.
+What cannot be fixed yet is let through by `AUDIT_IGNORE`: identifiers, comma-separated.
 """
 
 from __future__ import annotations

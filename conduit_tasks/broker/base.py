@@ -154,8 +154,8 @@ class BrokerBase:
         if destination:
             id = destination.removeprefix(self.keys.destination(""))
             what, start = f"destination {id} of {what}", f"{start} --destination {id}"
-        mend = "Mend the cause, then" if error or not destination else "Somebody stopped it;"
-        return f"{what} is {status or 'not initialised'}.{first} {mend} `{start}`"
+        first_step = "Fix the cause, then" if error or not destination else "Somebody stopped it;"
+        return f"{what} is {status or 'not initialised'}.{first} {first_step} `{start}`"
 
 
 def stored_error(text: str | None, at: str | None) -> StoredError | None:

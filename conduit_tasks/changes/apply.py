@@ -202,7 +202,7 @@ def _target(file: Path, pipeline: Pipeline) -> Path:
     if unread := next((f for f in there.errors if f.code in ("E001", "E002")), None):
         raise ConfigError(
             f"{file} would take the place of {target}, and what that holds beside {pipeline.id} is unknown ({unread}): "
-            "mend it, or remove it"
+            "fix it, or remove it"
         )
     return target
 

@@ -183,7 +183,7 @@ class _Effects:
         renamed = Node(self._alike.get(d.node, "")).id
         if renamed:
             waits.append(f"{renamed} looks like it under another id, and would be read from its beginning")
-            decision = f"keep the id: a source's position goes with it. Or --drop {id}, and {renamed} begins anew"
+            decision = f"keep the id: a source's position goes with it. Or --drop {id}, and {renamed} begins again"
         elif waits:
             decision = f"--drop {id}"
         return Change("removed", d.node, "source", "; ".join([*said, *waits]), decision=decision)

@@ -89,7 +89,7 @@ def rebuild(
             raise rebuilding.has_state(found.id)
         state = rebuilding.from_spool(found, spool, context.broker)
         if not state.sealed:
-            note(f"the spool of {found.id} has no sealed micro-batch: there is nothing to rebuild, it begins anew")
+            note(f"the spool of {found.id} has no sealed micro-batch: there is nothing to rebuild, it begins again")
             return
         print_table(
             ("node", "up to micro-batch"),

@@ -59,7 +59,7 @@ class GatewaySource(Source):
             Option(
                 "pipe.lanes", "how many sequences may be known; events of further ones are refused", default="100000"
             ),
-            Option("pipe.forget", "a sequence that was silent for so long begins anew", default="30d"),
+            Option("pipe.forget", "a sequence that was silent for so long begins again", default="30d"),
             Option("cloudevents.*", "a CloudEvents attribute for events that come without it: a constant"),
         ),
     )

@@ -126,7 +126,7 @@ class FileHandler:
             sync_folder(self._path.parent)
         except OSError as error:
             raise ConduitError(
-                f"dead letters cannot be written to {self._path}: {error}; make room or mend it"
+                f"dead letters cannot be written to {self._path}: {error}; make room or fix it"
             ) from error
 
 

@@ -24,6 +24,6 @@ def move(root: str, pipeline: str, old: str, new: str) -> int:
                 moved += 1
         except OSError as error:
             raise ConduitError(
-                f"dead letters cannot be moved from {root}/{before} to {after}: {error}; mend it, and apply again"
+                f"dead letters cannot be moved from {root}/{before} to {after}: {error}; fix it, and apply again"
             ) from error
     return moved

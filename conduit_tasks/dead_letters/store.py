@@ -220,7 +220,7 @@ def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
         put(store, path, written.getvalue())
     except OSError as error:
         raise ConduitError(
-            f"dead letters cannot be written to {root}/{path.rpartition('/')[0]}: {error}; make room or mend "
+            f"dead letters cannot be written to {root}/{path.rpartition('/')[0]}: {error}; make room or fix "
             "CONDUIT_DEAD_LETTERS"
         ) from error
 

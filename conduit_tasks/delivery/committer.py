@@ -108,7 +108,7 @@ class Committer:
         """Stops the pipeline (C5, C8), because the dead-letter handler failed. Returns the error."""
         said = (
             f"the dead letters of {self.work.node} cannot be stored ({type(error).__name__}: {error}); their records "
-            f"stay unacknowledged. Mend the `dead-letter-queue`, then `conduit start {self.work.pipeline}`"
+            f"stay unacknowledged. Fix the `dead-letter-queue`, then `conduit start {self.work.pipeline}`"
         )
         self.port.fail(said, "dead-letter-queue")
         return PipelineStopped(said)
@@ -128,7 +128,7 @@ class Committer:
         return PipelineStopped(
             f"{self.work.node} of {self.work.pipeline} stopped at a nack that its window does not tolerate: "
             f"{letter.error} (micro-batch {letter.micro_batch}, record {letter.seq}, {letter.error_class}). "
-            f"Mend the cause or set `dead-letter-queue`, then `conduit start {self.work.pipeline}`"
+            f"Fix the cause or set `dead-letter-queue`, then `conduit start {self.work.pipeline}`"
         )
 
     def report(self, seconds: float) -> Report:

@@ -111,7 +111,7 @@ class Handlers:
         except Exception as error:
             raise HandlerFailed(
                 f"the handler {function.name} raised {type(error).__name__}: {error}, on {len(told)} records that were "
-                f"{told[0].state}; they stay unconfirmed and it is told of them again. Mend it, then "
+                f"{told[0].state}; they stay unconfirmed and it is told of them again. Fix it, then "
                 f"`conduit start {self.pipeline}`"
             ) from error
 

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 _ANEW = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
-    "from conduit_tasks.delivery.isolated import anew; anew(*map(int, sys.argv[1:]))"
+    "from conduit_tasks.delivery.isolated import child_main; child_main(*map(int, sys.argv[1:]))"
 )
 _DYING = b"exit code 1, "
 
@@ -94,7 +94,7 @@ def _started(function: Callable[..., Any], args: Sequence[Any]) -> tuple[bytes, 
     return data, child.wait()
 
 
-def anew(write_end: int) -> None:
+def child_main(write_end: int) -> None:
     """Runs, in the new process, what it was started for."""
     function, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our own parent
     _tell(write_end, function, args)

@@ -148,7 +148,7 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise BrokerUnavailable(
-            f"the gateway's journal in {folder} cannot be written: {error.strerror}; make room, or mend the disk"
+            f"the gateway's journal in {folder} cannot be written: {error.strerror}; make room, or fix the disk"
         ) from error
 
 

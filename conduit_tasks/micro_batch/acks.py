@@ -167,7 +167,7 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
                     said = f"the source {source_id} did not take its ack: {type(error).__name__}: {error}"
                     context.broker.fail(Node.ack(source_id), said, type(error).__name__, due.m_to)
                     raise PipelineStopped(
-                        f"{said}. Mend it, then `conduit start {context.pipeline.id}`: the same position is given again"
+                        f"{said}. Fix it, then `conduit start {context.pipeline.id}`: the same position is given again"
                     ) from error
                 took = observed(Node.ack(source_id), "ack", time.monotonic() - began)
             context.broker.commit_ack(source_id, due, lease.token, took)

@@ -44,7 +44,7 @@ def remember(context: Context) -> bool:
             raise StateLost(
                 f"Redis knows nothing of pipeline {pipeline.id}, but its spool does: the state is lost, or this is "
                 f"another Redis. Bring it back with `conduit broker rebuild {pipeline.id}` (--dry-run says what it "
-                f"would do). To begin anew and read everything again, remove {folder}"
+                f"would do). To begin again and read everything again, remove {folder}"
             )
     if not said:
         return False

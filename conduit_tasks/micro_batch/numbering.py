@@ -50,7 +50,7 @@ def numbering_of(
     return LaneNumbers(numbered, lanes, destination.node)
 
 
-def numbering_anew(
+def new_numbering(
     pipeline: str, destination: Destination, connector: Any, origins: Sequence[Origin], epoch: int
 ) -> Numbering | None:
     """Returns separate numbers, from 1, for records that are sent again in this epoch. The epoch belongs to no other
@@ -71,10 +71,10 @@ def numbering_again(
     epoch: int,
     seqs: Sequence[int],
 ) -> Numbering | None:
-    """Returns numbers as `numbering_anew` does, but the same ones at every attempt, though each attempt chooses which
+    """Returns numbers as `new_numbering` does, but the same ones at every attempt, though each attempt chooses which
     rows to send: a row's number is its place among all rows. `seqs`: those of the chosen rows, ascending; lane numbers
     watch all rows."""
-    numbering = numbering_anew(pipeline, destination, connector, origins, epoch)
+    numbering = new_numbering(pipeline, destination, connector, origins, epoch)
     if isinstance(numbering, RowNumbering):
         return SeqNumbering(epoch, pipeline, destination.id, seqs)
     return numbering

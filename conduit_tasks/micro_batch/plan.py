@@ -100,7 +100,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
         said = f"{error.node}: {error.error}" if error else "no error is stored"
         raise PipelineStopped(
             f"pipeline {pipeline.id} is degraded. First error: {said}. "
-            f"Mend the cause, then `conduit start {pipeline.id}`."
+            f"Fix the cause, then `conduit start {pipeline.id}`."
         )
     if status.status == "stopped":
         return PlanResult(None, False, f"pipeline {pipeline.id} is stopped; `conduit start {pipeline.id}` starts it")

@@ -190,7 +190,7 @@ def _intact(pipeline: Pipeline, spool: Spool, m: int, needed: bool) -> SealedMan
             raise SpoolError(
                 f"{spool.uri(spool.folder(pipeline.id, m))} has no sealed manifest, and not every destination has "
                 f"confirmed micro-batch {m}: restore it from a backup. Without one, remove "
-                f"{spool.uri(spool.folder(pipeline.id, m).rpartition('/')[0])} and begin anew: sources are read from "
+                f"{spool.uri(spool.folder(pipeline.id, m).rpartition('/')[0])} and begin again: sources are read from "
                 "their beginning"
             )
         return None

@@ -60,7 +60,7 @@ def start_of(pipeline: Pipeline, node: str, error_class: str) -> Start | str:
     """Returns the entry point of a letter of this node; or, in words, why it has none."""
     section, _, failed = node.partition("/")
     if error_class == UNDECODED:
-        return "could not be read from their source: mend its data or its settings and replay their interval"
+        return "could not be read from their source: fix its data or its settings and replay their interval"
     processors = _section(pipeline, section)
     if processors is None:
         return f"failed at {section}, which {pipeline.id} has no more"

@@ -107,7 +107,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
             if tripped is not None and letter is not None:
                 raise PipelineStopped(
                     f"{letter.node} failed a record and the nack window ({queue.window_nack_threshold} of the last "
-                    f"{queue.window_size}) is used up: {letter.error}. The pipeline is degraded; mend the cause or "
+                    f"{queue.window_size}) is used up: {letter.error}. The pipeline is degraded; fix the cause or "
                     f"widen `dead-letter-queue`, then `conduit start {pipeline.id}`."
                 )
     # 2. store the dead letters (invariant 8), 3. tell the handlers (C7), 4. write the manifest, 5. seal.
@@ -170,7 +170,7 @@ def _store(context: Context, letters: Failed) -> None:
     except Exception as error:
         raise ConduitError(
             f"the dead letters of what failed before the fan-out cannot be stored ({type(error).__name__}: {error}); "
-            "their records stay unacknowledged. Mend the `dead-letter-queue`; it is tried again"
+            "their records stay unacknowledged. Fix the `dead-letter-queue`; it is tried again"
         ) from error
 
 

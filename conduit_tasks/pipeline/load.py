@@ -17,7 +17,7 @@ from conduit_tasks.pipeline.build import to_pipeline
 from conduit_tasks.pipeline.clashes import Declared, without_clashes, without_shared
 from conduit_tasks.pipeline.findings import Finding, Path, Report, nearest
 from conduit_tasks.pipeline.lookup import Wanted, can_hold
-from conduit_tasks.pipeline.mend import keep_sure, mended
+from conduit_tasks.pipeline.without_faults import drop_doubtful, without_faults
 from conduit_tasks.pipeline.yaml import Document, Named, named, read
 from conduit_tasks.topology import Pipeline
 
@@ -228,10 +228,10 @@ def _load_pipeline(keys: Any, base: Path, report: Report, version: str, plugins:
         details = error.errors(include_url=False)
         for detail in details:
             _report_detail(detail, report, base)
-        if rest := mended(pruned, details):
+        if rest := without_faults(pruned, details):
             since = len(report.found)
             _check(rest[0], report, base, plugins)
-            keep_sure(report, since, base, rest[1])
+            drop_doubtful(report, since, base, rest[1])
         return None
     _check(parsed, report, base, plugins)
     return None if report.broken(base) else to_pipeline(parsed, report.file, report.locate(base)[0])

@@ -155,7 +155,7 @@ class _Trial:
     def _fails(self, place: Path, records: Sequence[Record], error: str) -> None:
         if not any(path == place and found.code == CODE for path, found in self.report.found):
             self._warn(
-                place, f"it fails on all of {_many(records)}: {error}", "see `conduit processors try`, and mend it"
+                place, f"it fails on all of {_many(records)}: {error}", "see `conduit processors try`, and fix it"
             )
 
     def _warn(self, place: Path, message: str, hint: str) -> None:

@@ -181,7 +181,7 @@ def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
         if not (isinstance(error, _TooLarge) and documents):
             documents.append(Document(None, Report(file)))
         mark, message = _problem(error)
-        hint = "mend the YAML: indent with spaces, quote templates, and ${NAME} inside braces"
+        hint = "fix the YAML: indent with spaces, quote templates, and ${NAME} inside braces"
         documents[-1].report.add("E002", (), message, hint, mark=mark)
         documents[-1].named = named(text, env, len(documents) - 1)
     return documents

@@ -188,7 +188,7 @@ def _parsed(text: str) -> Any:
     try:
         return fastavro.parse_schema(jsons.loads(text))
     except (SchemaParseException, UnknownType, jsons.JSONDecodeError) as error:
-        raise ConfigError(f"a schema of the registry is no Avro schema: {error}; register it anew") from None
+        raise ConfigError(f"a schema of the registry is no Avro schema: {error}; register it again") from None
 
 
 def _json_value(value: Any) -> Any:  # noqa: PLR0911 - one line per type

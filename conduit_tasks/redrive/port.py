@@ -90,14 +90,14 @@ def deliver_items(
     from conduit_tasks.micro_batch.checkpoint import Marker
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.deliver import connect
-    from conduit_tasks.micro_batch.numbering import numbering_anew
+    from conduit_tasks.micro_batch.numbering import new_numbering
     from conduit_tasks.processors.chain import Chain
 
     with opened(pipeline, "redrive") as own:
         book = Entries(own.pipeline.digest(), destination.id, f"{token}-{secrets.token_hex(4)}", by, epoch)
         port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items, book)
         origins, slices = _origins(items)
-        numbering = numbering_anew(pipeline.id, destination, connect(pipeline.id, destination), origins, token)
+        numbering = new_numbering(pipeline.id, destination, connect(pipeline.id, destination), origins, token)
         options = destination.delivery
         if options.guarantee == "at-most-once":
             # A dead letter is sent again because an operator asks for it; its marks would overwrite those of live

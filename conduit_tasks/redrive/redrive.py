@@ -170,7 +170,7 @@ class _Run:
         """Sends these letters in order of their positions, chunk by chunk, and then the records that wait behind them.
         Yields the outcome after each chunk."""
         # A letter that was sent according to the store is open only because Redis has forgotten it (X7): it leaves the
-        # index, and is not sent once more behind the records that followed it. A pipeline that began anew gives the
+        # index, and is not sent once more behind the records that followed it. A pipeline that began again gives the
         # same numbers again.
         done = self._marks.read(self.destination.id) if rows else {}
         self._sent = {key for row in rows if (key := row_key(row)) in done and row["at"] < done[key].at}

@@ -197,7 +197,7 @@ class _Replaying:
     def _begin(self, lease: Lease) -> Share:
         found = prepared(self.context, self.run)
         if found is None or found.token != self.made.token:
-            raise Fenced(f"run {self.run} was prepared anew meanwhile; call it again")
+            raise Fenced(f"run {self.run} was prepared again meanwhile; call it again")
         return self.context.broker.replay_begin(
             self.destination.id,
             self.run,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VERSION = 1
 """Version of the manifests' format; raised if a reader of the old format would fail."""
 LOST = (
-    "restore it from a backup; without one, the destinations that still need it are to begin anew (docs/operations.md, "
+    "restore it from a backup; without one, the destinations that need it are to begin again (docs/operations.md, "
     "'A file of the spool is lost')"
 )
 """Advice for a file that is missing or was changed."""

@@ -72,7 +72,7 @@ def ensure(
         del state.processes[NAME]
         state.gateway_url = ""
         state.save(layout)
-        say(f"{error}\nNo events are taken over HTTP; mend it, then `conduit stack up` starts the gateway")
+        say(f"{error}\nNo events are taken over HTTP; fix it, then `conduit stack up` starts the gateway")
 
 
 def _ready(url: str) -> bool:

@@ -31,7 +31,7 @@ stubborn = True
 def touch(record: Any) -> Any:
     """Returns the record; calls `killer` if its payload says `"deadly": true`, raises ValueError if it is stubborn."""
     if stubborn and isinstance(record.after, dict) and record.after.get("c") == STUBBORN:
-        raise ValueError("not mended yet")
+        raise ValueError("not fixed yet")
     if isinstance(record.after, dict) and record.after.get("deadly"):
         killer()
     return record

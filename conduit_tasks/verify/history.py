@@ -138,7 +138,7 @@ class History:
             if not self.under_way or (len(self.under_way) < 2 and random.random() < 0.02):
                 self.begin()
             self.advance()
-        self.operator.mend()
+        self.operator.fix()
 
     def peace(self) -> None:
         """Runs without faults: everything must be drained within a bounded number of runs."""
@@ -152,7 +152,7 @@ class History:
         if self.world.redis_full:
             self._drain_full(began)
         for _ in range(CALM):
-            self.operator.mend()
+            self.operator.fix()
             self.begin()
             run = self.under_way[-1]
             if not self._ended_by(began) or self.found.plenty:
@@ -167,7 +167,7 @@ class History:
     def _drain_full(self, began: float) -> None:
         """Delivers and acks what was opened while Redis is full, which frees memory (C13)."""
         for _ in range(FULL):
-            self.operator.mend()
+            self.operator.fix()
             self.begin()
             if not self._ended_by(began) or not (left := self.operator.drained()):
                 break

@@ -74,7 +74,7 @@ class Lasting:
                 history.operator.operate(self.random)
         if not history.under_way or (len(history.under_way) < 2 and now >= self._next):
             if self.world.calm or self.random.random() < 0.5:
-                history.operator.mend()
+                history.operator.fix()
             self._begin()
 
     def _begin(self) -> Run:

@@ -68,7 +68,7 @@ class Operator:
         """Stops the pipeline now and then, or starts it again."""
         status = self.broker.status().status
         if status in ("stopped", "degraded"):
-            self.mend()
+            self.fix()
         elif status == "stopping" and random.random() < 0.5:
             self._start()
         elif random.random() < 0.3:
@@ -76,7 +76,7 @@ class Operator:
             self.world.faults.append(f"{'':8}  the operator stops the pipeline{' by force' if force else ''}")
             self.broker.force_stop() if force else self.broker.stop(60.0)
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Fixes the cause of a stop, and starts the pipeline."""
         broker = self.broker
         self._rebuild_lost()

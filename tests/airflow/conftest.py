@@ -15,7 +15,7 @@ import pytest
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="conduit-airflow-")
 
 with warnings.catch_warnings():
-    # Airflow's own imports warn of its dependencies' futures; none of that is ours to mend.
+    # Airflow's own imports warn of its dependencies' futures; none of that is ours.
     warnings.simplefilter("ignore")
     import airflow.sdk
     import airflow.timetables.trigger  # noqa: F401

@@ -255,7 +255,7 @@ def test_an_error_is_a_problem_that_says_what_to_do(api: Any, delivered: None, h
     for path, status, words in (
         ("/v1/pipelines/none", 404, "conduit validate"),
         ("/v1/pipelines/p/records/abcdef0123/history", 404, "spool.retention"),
-        ("/v1/pipelines/p/dead-letters/web/0/9/9/0", 404, "list them anew"),
+        ("/v1/pipelines/p/dead-letters/web/0/9/9/0", 404, "list them again"),
         ("/v1/pipelines?limit=0", 422, "limit"),
         ("/v1/pipelines?limit=100000", 422, "limit"),
         ("/v1/pipelines/p/micro-batches?offset=-1", 422, "offset"),

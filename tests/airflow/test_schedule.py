@@ -170,7 +170,7 @@ def test_airflow_keeps_one_trigger_for_a_version_of_a_pipeline_and_no_secret(
     assert WakeTrigger(**row.kwargs).serialize() == trigger.serialize()
     stored = json.dumps(DagSerialization.to_dict(load_dags()[0]))
     assert "correct-horse" not in stored + repr(trigger)
-    # And a changed file has another one, so that it is looked at anew
+    # And a changed file has another one, so that it is looked at again
     path.write_text(path.read_text().replace("wake: [one]", "wake: [two]"))
     (name, changed) = watcher()
     assert name == "toy.wake"

@@ -163,7 +163,7 @@ def test_a_node_that_ends_behind_the_acks_starts_the_run_that_follows_itself(
     with pytest.raises(AirflowSkipException):
         operator.execute(context)
     assert not triggered
-    # And one that was cleared is followed anew
+    # And one that was cleared is followed again
     before = name_of("r1", course(broker).began)
     broker.begin_run("r1", None, 0)
     assert before != name_of("r1", course(broker).began)

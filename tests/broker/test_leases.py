@@ -183,7 +183,7 @@ def test_attempts_without_progress_are_counted_across_holders_that_died(hasty: B
     feed.leases["x"] = third = hasty.acquire("destinations.x", "t", wait=5.0)
     assert third.attempts == 3
     feed.confirm("x", m, [(0, 0)])
-    # Then counting begins anew
+    # Then counting begins again
     assert hasty.acquire("destinations.x", "t", wait=5.0).attempts == 1
 
 

@@ -87,7 +87,7 @@ def test_a_stopped_pipeline_without_a_stop_is_not_ended_by_draining(broker: Brok
 
 
 @pytest.mark.proves("C16")
-def test_starting_clears_the_error_and_counts_attempts_anew(feed: Feed) -> None:
+def test_starting_clears_the_error_and_counts_attempts_again(feed: Feed) -> None:
     broker = feed.broker
     broker.acquire("sources.a", "t").release(failed=True)
     broker.acquire("sources.a", "t").release(failed=True)

@@ -49,9 +49,9 @@ def test_a_micro_batch_keeps_its_numbers_however_often_it_is_asked_for(feed: Fee
 def test_a_number_that_might_be_taken_begins_a_new_epoch(feed: Feed, m: int, seal: int) -> None:
     number(feed, 1, {"a": 3})
     fixed = number(feed, 2, {"a": 2})
-    anew = number(feed, m, {"a": 4}, seal=seal)
-    assert anew.epoch > fixed.epoch
-    assert anew.before == {"a": 0}
+    again = number(feed, m, {"a": 4}, seal=seal)
+    assert again.epoch > fixed.epoch
+    assert again.before == {"a": 0}
 
 
 @pytest.mark.proves("O5", "O6", "X7")
@@ -60,9 +60,9 @@ def test_a_server_that_was_started_since_may_have_forgotten_and_begins_a_new_epo
     key = feed.broker.keys.numbers("x")
     feed.broker.read(("HSET", key, "server", "anotherrun"))
     assert number(feed, 1, {"a": 3}) == fixed
-    anew = number(feed, 2, {"a": 1})
-    assert anew.epoch > fixed.epoch
-    assert anew.before == {"a": 0}
+    again = number(feed, 2, {"a": 1})
+    assert again.epoch > fixed.epoch
+    assert again.before == {"a": 0}
 
 
 def test_a_redelivery_has_an_epoch_and_numbers_of_its_own(feed: Feed) -> None:

@@ -193,7 +193,7 @@ def test_an_added_destination_begins_now_or_with_history_without_a_gap(home: Pat
     assert payloads(home / "out/history.jsonl") == rows + more
 
 
-def test_a_destination_whose_spool_file_is_lost_begins_anew_as_the_documents_say(home: Path, changed: Path) -> None:
+def test_a_destination_whose_spool_file_is_lost_begins_again_as_the_documents_say(home: Path, changed: Path) -> None:
     """Given a sealed file that somebody removed before a destination got it, when the operator does what
     docs/operations.md says, then it gets everything, and so does the one beside it, which never stood still."""
     whole = file_of(SOURCE, A, B, more="event-time: .Payload.After.at")
@@ -279,7 +279,7 @@ def test_a_file_does_not_take_other_pipelines_with_it(home: Path, changed: Path)
     assert live.read_text() == both
 
 
-def test_a_mended_file_takes_the_place_of_the_broken_one(home: Path, changed: Path) -> None:
+def test_a_corrected_file_takes_the_place_of_the_broken_one(home: Path, changed: Path) -> None:
     live = write(home, file_of(SOURCE))
     changed.write_text(file_of(SOURCE, A))
     applied(changed)

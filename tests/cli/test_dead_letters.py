@@ -125,7 +125,7 @@ def test_redrive_says_first_what_would_go_and_then_sends_it(place: Place) -> Non
     place.refuse()
     assert call("redrive", "p", "--destination", "d").exit_code == 0
     assert place.got()[-1] == 5
-    assert call("redrive", "p").exit_code == 3, "its processor is not mended"
+    assert call("redrive", "p").exit_code == 3, "its processor is not fixed"
     path = place.home / "include/pipelines/p.yaml"
     path.write_text(path.read_text().replace(".n 7 }}", ".n 77 }}"))
     done = call("redrive", "p", "--destination", "_pipeline")

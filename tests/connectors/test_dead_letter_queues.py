@@ -83,7 +83,7 @@ def test_a_refused_record_arrives_as_a_letter_once_and_redriven_at_its_destinati
     assert stored["id"] in there, "whose letter it is"
     assert base64.b64encode(stored["position"]).decode() in there
     assert "destinations.out/no" in there
-    # And when what was wrong is mended, a redrive sends it where it belongs, from our copy
+    # And when what was wrong is fixed, a redrive sends it where it belongs, from our copy
     write("")
     with opened("p", "operator") as context:
         (outcome,) = redrive(context, Selection(), "me", wait=60.0)

@@ -195,7 +195,7 @@ def test_one_that_is_asked_for_plan_after_plan_answers_as_one_that_is_built_for_
     with pytest.raises(SourceError, match="there is no topic"):
         source.plan(position, Limit())
     kafka.topic(name=topic)
-    with pytest.raises(SourceError, match="made anew"):
+    with pytest.raises(SourceError, match="created again"):
         source.plan(position, Limit())
 
 
@@ -308,10 +308,10 @@ def test_messages_that_retention_removed_are_told_and_skipped_only_where_asked(k
     assert records(kafka.source(topic, on_lost="skip"), slices) == []
 
 
-def test_a_topic_made_anew_is_told(kafka: Kafka) -> None:
+def test_a_topic_that_was_created_again_is_told(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.put(topic, numbers(0, 3))
-    with pytest.raises(SourceError, match=r"offset 70 is gone, the partition begins at 0.*made anew"):
+    with pytest.raises(SourceError, match=r"offset 70 is gone, the partition begins at 0.*created again"):
         kafka.source(topic).plan({f"{topic}:0": 70}, Limit())
     assert len(everything(kafka.source(topic, on_lost="skip"), {f"{topic}:0": 70})) == 3
 

@@ -256,7 +256,7 @@ def test_without_a_state_confirmed_files_stay_and_others_go(home: Path) -> None:
     for n in (1, 2):
         out.open(None)
         out.write(rows({"n": -n}))
-        # When an attempt fails, and the next one begins anew
+        # When an attempt fails, and the next one begins again
         out.open(None)
         out.write(rows({"n": n}))
         out.open(out.write(rows({"n": n + 10})))

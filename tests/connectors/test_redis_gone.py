@@ -29,11 +29,11 @@ def removed(client: redis.Redis, how: str) -> None:  # noqa: F811 - as above
         client.xgroup_destroy("s", "conduit.p.in")
     else:
         client.delete("s")
-    if how == "the stream, made anew":
+    if how == "the stream, created again":
         add(client, 7, 8)
 
 
-HOW = ("the group", "the stream", "the stream, made anew")
+HOW = ("the group", "the stream", "the stream, created again")
 
 
 @pytest.mark.proves("T2", "T4")
@@ -75,7 +75,7 @@ def test_what_is_removed_after_it_was_planned_is_an_error_with_ways_out(
         == {
             "the group": ["1", "2", "3", "9"],
             "the stream": ["9"],
-            "the stream, made anew": ["7", "8", "9"],
+            "the stream, created again": ["7", "8", "9"],
         }[how]
     )
     broker = state("p")

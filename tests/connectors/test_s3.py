@@ -198,7 +198,7 @@ def test_a_piece_written_again_is_the_same_object_and_one_cut_elsewhere_takes_it
     state = three.write(piece(0, 3))
     three.write(piece(3, 3))
     assert written(bucket) == list(range(6))
-    # And what is behind a confirmation is written anew, also by one that saw only its failure
+    # And what is behind a confirmation is written again, also by one that saw only its failure
     three.open(json.loads(json.dumps(state)))
     assert written(bucket) == [0, 1, 2]
     four = destination(moto)

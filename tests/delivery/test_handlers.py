@@ -141,7 +141,7 @@ def test_a_handler_that_raises_stops_the_pipeline_and_is_told_again_after_the_st
     )
     assert broker.latest_sealed() == (0 if node == "seal" else 1)
     assert not broker.delivery("out").confirmed
-    # When it is mended and the pipeline started, then it is told of everything, and everything arrives
+    # When it is fixed and the pipeline started, then it is told of everything, and everything arrives
     module.broken.clear()
     broker.start()
     broker.close()

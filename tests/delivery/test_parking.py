@@ -91,7 +91,7 @@ def test_a_released_record_that_fails_is_the_next_letter_and_the_rest_goes_on_wa
     place.refuse(1, 3)
     run_until_quiet("p")
     assert (place.got(), copies()) == ([0], [2, 3, 4, 5])
-    # When the first is mended, and the third is not
+    # When the first is fixed, and the third is not
     place.refuse(3)
     outcome = send()
     # Then all goes up to the third
@@ -227,7 +227,7 @@ def test_a_crash_between_any_two_steps_loses_nothing_and_keeps_the_order_of_a_ke
         work = (lambda: run_once("p", "live")) if chance.random() < 0.6 else send
         Dies(chance.randint(1, 7), after=chance.random() < 0.5)(work)
         run_once("p", "live")
-    # When everything is mended, and sent
+    # When everything is fixed, and sent
     place.refuse()
     run_until_quiet("p")
     while send().redriven:

@@ -52,7 +52,7 @@ def place(home: Path) -> Place:
 
 
 def failed(place: Place, *numbers: int, total: int = 10) -> None:
-    """`total` records of which these are dead letters now, and the cause is mended."""
+    """`total` records of which these are dead letters now, and the cause is fixed."""
     place.feed([(n, f"k{n}") for n in range(total)])
     place.refuse(*numbers)
     run_until_quiet("p")
@@ -203,7 +203,7 @@ def test_the_destinations_processors_see_again_only_what_had_not_passed_them(hom
     place.feed([(n, "k") for n in range(5)])
     place.refuse(3)
     run_until_quiet("p")
-    # When the processor is mended, and both are redriven: one refused after the processors, one failed by them
+    # When the processor is fixed, and both are redriven: one refused after the processors, one failed by them
     place = Place(home, processors=processors.replace(".n 2 ", ".n 99 "))
     place.refuse()
     assert send().redriven == 2
@@ -324,7 +324,7 @@ def test_a_crash_between_any_two_steps_of_a_redrive_loses_nothing_and_marks_ever
 @pytest.mark.proves("C14", "X2", "C3")
 @pytest.mark.parametrize("plugin", ["shelf", "binder"])
 def test_a_cleared_task_that_delivers_a_dead_letters_record_closes_the_letter(home: Path, plugin: str) -> None:
-    # Given two dead letters of a run, whose cause is mended for one of them
+    # Given two dead letters of a run, whose cause is fixed for one of them
     place = Place(home, plugin)
     failed(place, 3, 5, total=6)
     place.refuse(5)

@@ -85,7 +85,7 @@ def states(destination: str = "_pipeline") -> list[tuple[int, int, int, str]]:
 
 @pytest.fixture
 def failed(home: Path) -> Path:
-    """Ten records: 2, 3 failed in the source's section, 6, 7, 8 in the pipeline's; now the causes are mended."""
+    """Ten records: 2, 3 failed in the source's section, 6, 7, 8 in the pipeline's; now the causes are fixed."""
     write(
         home,
         early="or (eq .Payload.After.n 2) (eq .Payload.After.n 3)",
@@ -101,7 +101,7 @@ def failed(home: Path) -> Path:
 
 @pytest.mark.proves("X2", "C2", "C3")
 def test_it_goes_on_where_it_failed_and_each_destination_gets_what_its_trigger_wants_once(failed: Path) -> None:
-    # When they are redriven after the processors were mended
+    # When they are redriven after the processors were fixed
     outcomes = send()
     # Then each passed what was left of its way once, was filtered, or went where its trigger wants it, in order
     assert got(failed, "all") == [0, 1, 4, 5, 9, 2, 3, 6, 7]

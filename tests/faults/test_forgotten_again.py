@@ -170,7 +170,7 @@ def test_a_replay_that_redis_forgot_is_known_to_the_next_one(quick: Path, broker
 def test_a_letter_that_a_replay_sent_is_closed_in_the_store_once_a_mark_says_so(
     quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a letter whose cause is mended
+    # Given a letter whose cause is fixed
     bad = 'eq .Payload.After.t "2013-03-01T03:00:00+00:00"'
     place = Place(quick, "file", f"processors: [{{id: bad, plugin: error, condition: '{{{{ {bad} }}}}'}}]")
     place.feed(5)
@@ -195,14 +195,14 @@ def test_a_letter_that_a_replay_sent_is_closed_in_the_store_once_a_mark_says_so(
 def test_a_letter_that_a_cleared_task_sent_is_closed_in_the_store_once_a_mark_says_so(
     quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given a letter whose cause is mended
+    # Given a letter whose cause is fixed
     source = Source(quick, parks=False)
     source.put(("x", "late"), ("z", ""))
     plan_run("p", "one")
     with opened("p", "one") as context:
         read_source(context, "in", here, 5.0)
         deliver(context, cleared=False)
-    mend(quick)
+    fix(quick)
     # When its task is cleared, and no mark can be written
     with monkeypatch.context() as patch, opened("p", "one") as context:
         patch.setattr(Marker, "mark", failing(Marker.mark, after=0))
@@ -261,15 +261,15 @@ def test_a_mark_of_an_older_version_that_counts_no_words_is_read(
 
 
 def waiting(home: Path) -> Source:
-    """A letter of key A with six records behind it, whose cause is mended."""
+    """A letter of key A with six records behind it, whose cause is fixed."""
     source = Source(home, parks=True)
     source.put(("B", ""), ("A", "late"), *[("A", "")] * 6)
     drive()
-    mend(home)
+    fix(home)
     return source
 
 
-def mend(home: Path) -> None:
+def fix(home: Path) -> None:
     """Mends the cause of the letters."""
     for file in (home / "include" / "pipelines").iterdir():
         file.write_text(file.read_text().replace("eq .Payload.After.bad", "eq .Payload.After.k"))

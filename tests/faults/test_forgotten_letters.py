@@ -104,7 +104,7 @@ def test_keys_that_were_parked_since_an_older_copy_keep_their_order(quick: Path,
     broker.put_back(copy)
     source.put(("A", ""), ("B", ""), ("C", ""), ("D", ""))
     drive()
-    # Then none overtakes, and a redrive after the cause is mended brings each key in its order
+    # Then none overtakes, and a redrive after the cause is fixed brings each key in its order
     assert [delivered(quick, key) for key in "ABCD"] == [[], [1], [2], [12]]
     for file in (quick / "include" / "pipelines").iterdir():
         file.write_text(file.read_text().replace("eq .Payload.After.bad", "eq .Payload.After.k"))

@@ -159,7 +159,7 @@ def test_what_cannot_be_read_is_refused_with_its_name(
 
 def test_a_new_pipeline_has_nothing_to_rebuild_and_just_begins(quick: Path, redis_server: RedisServer) -> None:
     write_pipeline(quick, "p", FILES)
-    assert "it begins anew" in conduit("broker", "rebuild", "p").output
+    assert "it begins again" in conduit("broker", "rebuild", "p").output
     rows = events(quick / "data", 5)
     # An abandoned, never sealed micro-batch proves nothing either
     plan_run("p", "r")

@@ -109,7 +109,7 @@ def test_an_older_copy_is_brought_up_to_date_while_a_destination_is_behind(
         queue.put(5)
         run_once("p")
     assert queue.left() == 0
-    # When the copy is put back, and then the destination is mended
+    # When the copy is put back, and then the destination is fixed
     broker.put_back(copy)
     target.rmdir()
     (quick / "aside").rename(target)

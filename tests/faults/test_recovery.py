@@ -1,4 +1,4 @@
-"""Failures that may mend by themselves: tried again after a growing delay, and at the limit degraded (C8, C16)."""
+"""Failures that may pass by themselves: tried again after a growing delay, and at the limit degraded (C8, C16)."""
 
 from __future__ import annotations
 

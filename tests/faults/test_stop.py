@@ -163,7 +163,7 @@ def test_the_first_error_is_kept_whatever_fails_after_it(quick: Path, receivers:
     # And the refused record is neither a dead letter nor acked
     assert dead_letters() == []
     assert broker.acked_position("in") == {}
-    # When the cause is mended and the pipeline started, then everything arrives
+    # When the cause is fixed and the pipeline started, then everything arrives
     write_pipeline(
         quick, "p", text.replace("    micro-batch", "    dead-letter-queue: {window-size: 0}\n    micro-batch")
     )

@@ -155,7 +155,7 @@ def test_a_row_lost_before_the_fan_out_is_not_taken_for_filtered(home: Path, los
     stopped("sources.in" if section == "source" else "processors", fault)
     broker = state("p")
     assert broker.latest_sealed() == 0
-    # When the fault is mended, everything comes, and what the processor filtered is counted
+    # When the fault is fixed, everything comes, and what the processor filtered is counted
     run_until_quiet("p")
     assert [row["n"] for row in payloads(home / "out.jsonl")] == numbers(processor)
     assert broker.totals()["filtered"] == COUNT - len(set(numbers(processor)))
@@ -171,7 +171,7 @@ def test_a_row_lost_at_a_destination_is_not_confirmed(home: Path, lost: str) -> 
     place(home, "destination", processor)
     # When there is a run, it stops before the row is confirmed
     stopped(r"destinations\.out", fault)
-    # When the fault is mended, everything comes, once, and what the processor filtered is counted
+    # When the fault is fixed, everything comes, once, and what the processor filtered is counted
     run_until_quiet("p")
     assert [row["n"] for row in payloads(home / "out.jsonl")] == numbers(processor)
     broker = state("p")

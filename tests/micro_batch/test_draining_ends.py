@@ -267,7 +267,7 @@ def test_a_node_with_a_changed_file_ends_in_order_where_the_run_got_on_and_fails
     # Then it fails, as a machine that has another file for ever would have runs follow each other for ever
     with pytest.raises(Outdated):
         awaited("p", "sources.in", "run-0", limit=60.0)
-    # But where something was delivered in this run a run follows, which reads it anew
+    # But where something was delivered in this run a run follows, which reads it again
     write_pipeline(home, "p", COLOURED)
     play("p", "run-1", limits={"max-records": 40})
     plan_run("p", "run-2")

@@ -67,7 +67,7 @@ def test_what_fails_over_columns_is_nacked_as_it_came_in_with_all_its_rows(tmp_p
         [row for file in files for b in spool.read(file) for row in b.to_pylist()]
         for files in (result.files, result.nacked_files)
     )
-    # Then each record with such a row is nacked whole, unchanged; the others go on in order, their rows numbered anew
+    # Then each record with such a row is nacked whole, unchanged; the others go on in order, their rows numbered again
     failed = sorted({row["n"] for row in batch.to_pylist() if orjson.loads(row["after"])["n"] == 4})
     assert sorted({row["n"] for row in nacked}) == failed
     assert [row["after"] for row in nacked] == [row["after"] for row in batch.to_pylist() if row["n"] in failed]

@@ -97,14 +97,14 @@ def test_the_record_that_a_statement_fails_on_is_nacked_alone_and_others_pass_a_
 
 
 @pytest.mark.proves("X2", "C2")
-def test_a_redrive_passes_a_mended_statement_and_what_follows_it(home: Path, spark: Any) -> None:
+def test_a_redrive_passes_a_corrected_statement_and_what_follows_it(home: Path, spark: Any) -> None:
     # Given the records that a statement failed on
     write_pipeline(home, "p", FAULTY)
     (home / "data").mkdir()
     rows = [{"n": n, "colour": "red", "word": "ten" if n in {1, 2} else "10"} for n in range(4)]
     (home / "data/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run_until_quiet("p", run_all=run_all)
-    # When the statement is mended and they are redriven
+    # When the statement is fixed and they are redriven
     write_pipeline(home, "p", FAULTY.replace("CAST(get_json_object", "TRY_CAST(get_json_object"))
     with opened("p", "test") as context:
         outcomes = redrive(context, Selection(), "ada", wait=60.0)

@@ -152,7 +152,7 @@ def test_by_default_the_first_nack_stops_the_pipeline_and_start_goes_on_from_the
     broker = state("p")
     assert broker.status().status == "degraded"
     assert broker.acked_position("in") == {}
-    # When the cause is mended and the pipeline started
+    # When the cause is fixed and the pipeline started
     write_pipeline(home, "p", PROCESSED.replace(" 7 }}", " 700 }}"))
     broker.start()
     broker.close()

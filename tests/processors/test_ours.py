@@ -139,7 +139,7 @@ def test_columns_of_the_row_with_the_key_are_added(airlines: dict[str, str]) -> 
     assert "no row" in (run(record({"carrier": "XX"}), step("enrich", missing="error", **join)).error or "")
 
 
-def test_a_table_is_read_anew_when_its_file_changed(home: Path) -> None:
+def test_a_table_is_read_again_when_its_file_changed(home: Path) -> None:
     path = home / "t.csv"
     join = step("enrich", on=".Key", key="k", path="t.csv")
     path.write_text("k,v\n1,old\n")

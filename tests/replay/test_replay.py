@@ -137,7 +137,7 @@ def test_failed_sends_what_is_a_dead_letter_and_closes_it(home: Path) -> None:
 
 
 @pytest.mark.proves("X3")
-def test_a_replay_that_ended_begins_anew_when_it_is_called_again(place: Place) -> None:
+def test_a_replay_that_ended_begins_again_when_it_is_called_again(place: Place) -> None:
     place.feed(5)
     run_until_quiet("p")
     again("2013-03-01", "2013-03-02", what="all")

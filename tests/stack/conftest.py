@@ -148,7 +148,7 @@ def only_stack() -> Iterator[Stack]:
 
 
 def read_when_changed(stack: Stack, ended: threading.Event) -> None:
-    """Asks Airflow to read its DAG files anew whenever a pipeline file has come, changed or gone."""
+    """Asks Airflow to read its DAG files again whenever a pipeline file has come, changed or gone."""
 
     def seen() -> list[tuple[str, int]]:
         with suppress(FileNotFoundError):

@@ -25,7 +25,7 @@ from tests.stack.conftest import PATIENCE, Stack, until
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 PICTURES = "CONDUIT_TEST_PICTURES"
-"""Set, the pictures of the documents are taken anew."""
+"""Set, the pictures of the documents are taken again."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
@@ -208,7 +208,7 @@ async def _look(browser: str, url: str, allowed: str, write: Callable[[], None],
         await tab.call("Page.navigate", url=f"{url}/dags/shown/plugin/conduit-pipeline")
         await tab.until(f"{inner}?.querySelector('svg')", PATIENCE)
 
-        # And it is live: what a run delivers shows without loading anew
+        # And it is live: what a run delivers shows without loading again
         await tab.call("Page.navigate", url=f"{url}/conduit/pages/#/shown")
         await tab.until("document.querySelector('svg')")
         await tab.js("window.same = true")

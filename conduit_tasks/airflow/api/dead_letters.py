@@ -138,7 +138,7 @@ def show_dead_letter(  # noqa: PLR0917 - what names a letter
                 **{name: row[name] for name in LISTED},
                 **{name: row[name] for name in ("connector", "partition", "index", "record")},
             }
-    raise HTTPException(404, f"no such dead letter of {destination}; it may have been sent again: list them anew")
+    raise HTTPException(404, f"no such dead letter of {destination}; it may have been sent again: list them again")
 
 
 def _rows(pipeline: Pipeline) -> Rows:

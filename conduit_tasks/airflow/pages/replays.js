@@ -1,6 +1,6 @@
 // The form that replays an interval, and what became of the last ones. A run of Airflow reads and sends.
 
-const given = {}; // by pipeline: what stands in the form, which is drawn anew with every look
+const given = {}; // by pipeline: what stands in the form, which is drawn again with every look
 
 export async function replays(r, { el, ask, of, head, table, count, outward, said }) {
   const [graph, found] = await Promise.all([ask(of(r.id, "topology")), ask(of(r.id, "replays"))]);
@@ -45,7 +45,7 @@ export async function replays(r, { el, ask, of, head, table, count, outward, sai
     el("p", { class: "dim" }, "The records of these event times go again, and live deliveries go on. Missing: what a destination never got; "
       + "failed: its dead letters; all: everything."),
     form,
-    // Outside of the form: while something in it has the focus, the page is not drawn anew.
+    // Outside of the form: while something in it has the focus, the page is not drawn again.
     el("div", { class: "head" },
       el("button", { id: "would", onclick: () => send(true) }, "What would go?"),
       el("button", { id: "replay", form: "f-replay" }, "Replay")),

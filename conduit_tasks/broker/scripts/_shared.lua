@@ -112,7 +112,7 @@ local function first_error(key, status, err)
 end
 
 -- One more entry of a gateway source, and beside it how much it is. Where the latter are ahead (the stream alone was put
--- back to an older one), they are of entries that are not there, and begin anew.
+-- back to an older one), they are of entries that are not there, and begin again.
 local function take_in(stream, sizes, id, events, chunk)
   redis.call('XADD', stream, id, 'n', events, 'e', chunk)
   local noted = redis.pcall('XADD', sizes, id, 'n', events, 'b', #chunk)

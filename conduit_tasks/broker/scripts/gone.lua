@@ -20,7 +20,7 @@ for i = back + 1, #A.rest, 2 do
   local since = number(redis.call('HGET', K.gone, part))
   -- A clock that went back makes it no younger than new.
   if since > now then redis.call('HSET', K.gone, part, text(now)) end
-  -- What was planned anew meanwhile is there again.
+  -- What was planned again meanwhile is there again.
   if now - since >= tonumber(A.after) and redis.call('HGET', K.planned, part) == A.rest[i + 1] then
     for _, key in ipairs({K.planned, K.acked, K.index, K.gone}) do redis.call('HDEL', key, part) end
     forgotten = forgotten + 1

@@ -1,6 +1,6 @@
 -- ingest_restore: puts chunks of a gateway's journal back into a Redis that lost them, under the ids they had (X7).
 --
--- What is there is left alone. A chunk from before the state began anew without its journal goes to the end, under a
+-- What is there is left alone. A chunk from before the state began again without its journal goes to the end, under a
 -- number of its own: its order is lost, and it may be there twice.
 --
 -- @grows

@@ -2,7 +2,7 @@
 -- O5-O6r). Called for each portion; nothing is sent until all lanes have their numbers.
 --
 -- Numbers go on from micro-batch to micro-batch within an epoch. A new epoch begins where a number might have been given
--- to another record before: nothing is stored, another stream, a micro-batch out of turn or sealed anew, a server that
+-- to another record before: nothing is stored, another stream, a micro-batch out of turn or sealed again, a server that
 -- was started since and may have forgotten what it stored last, or lanes that are forgotten and may come back.
 -- A lane that has its numbers in this micro-batch keeps them, so portions may be repeated, and a numbering that was cut
 -- off goes on.

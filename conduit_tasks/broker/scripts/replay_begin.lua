@@ -8,7 +8,7 @@
 --                         retentions
 -- @arg token        int   of the lease
 -- @arg prepared     text  names what was prepared: progress in anything else counts for nothing
--- @arg generation   text  one that has finished in another generation begins anew, in an epoch of its own
+-- @arg generation   text  one that has finished in another generation begins again, in an epoch of its own
 -- @arg remember     int   milliseconds it is remembered
 -- @returns ok (what is done is read behind it, in portions: a replay has any number of them)
 

@@ -1,7 +1,7 @@
 -- slim: of micro-batches that are delivered and acked only that is kept which sending them again, and collecting them, takes.
 --
 -- @key pipeline  hash   slim: all up to here are
--- @key each      hash*1000  micro-batches, in order; made anew, as a hash without long values takes a fraction
+-- @key each      hash*1000  micro-batches, in order; created again, as a hash without long values takes a fraction
 -- @arg to        int    number of the last of them
 -- @returns ok
 

@@ -96,7 +96,7 @@ class ParquetFolder:
             raise ConfigError(
                 f"the files {self._name}-*.parquet of {self._folder} were written by {told.by or 'another one'} since; "
                 f"give each destination a folder of its own, then move the files and {self._path.name} away to begin "
-                "anew here"
+                "again here"
             )
         if state is not None:
             n = int(state["n"])

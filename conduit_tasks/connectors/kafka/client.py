@@ -126,7 +126,7 @@ def made(make: Callable[[], Any]) -> Any:
     except (KafkaException, ValueError, TypeError) as error:
         # librdkafka quotes the value, which may be secret.
         shown = without_value(said(error))
-        raise ConfigError(f"kafka: librdkafka refuses its configuration: {shown}; mend the options") from None
+        raise ConfigError(f"kafka: librdkafka refuses its configuration: {shown}; fix the options") from None
 
 
 def without_value(text: str) -> str:
@@ -154,7 +154,7 @@ def reaching(what: str) -> Iterator[None]:
     except KafkaException as error:
         if error_of(error).code() in refusals:
             raise ConfigError(
-                f"kafka: {what}: {said(error)}; mend the credentials or the rights on the cluster"
+                f"kafka: {what}: {said(error)}; fix the credentials or the rights on the cluster"
             ) from None
         raise Unavailable(f"kafka: {what}: {said(error)}") from None
 

@@ -57,7 +57,7 @@ class Group:
         names = {t for t in topics if not t.startswith("^")}
         missing = sorted(t for t in names if t not in found or found[t].error is not None)
         if missing:
-            raise SourceError(f"kafka: there is no topic {', '.join(missing)}; create it, or mend the option 'topics'")
+            raise SourceError(f"kafka: there is no topic {', '.join(missing)}; create it, or fix the option 'topics'")
         names |= {t for t in found if any(p.search(t.encode()) for p in patterns) and not t.startswith("__")}
         return sorted((t, p) for t in names for p in found[t].partitions)
 

@@ -124,7 +124,7 @@ def lost(part: str, start: int, low: int) -> str:
     """Returns the error message for records that were removed before they were read."""
     return (
         f"kafka: {part}: offset {start} is gone, the partition begins at {low}: retention removed what was not read "
-        "yet, or the topic was made anew. on-lost: skip goes on with what is there; a longer retention keeps the next"
+        "yet, or the topic was created again. on-lost: skip goes on with what is there; a longer retention keeps more"
     )
 
 

@@ -194,5 +194,5 @@ class PostgresDestination(BatchDestination):
             if isinstance(error, psycopg2.errors.UndefinedTable | psycopg2.errors.UndefinedColumn):
                 raise Unavailable(f"{where}: changed meanwhile: {said(error)}") from error
             if isinstance(error, psycopg2.ProgrammingError):
-                raise ConfigError(f"{where}: {said(error)}; mend the table, the rights or the options") from error
+                raise ConfigError(f"{where}: {said(error)}; fix the table, the rights or the options") from error
             raise Unavailable(f"{where}: {said(error)}") from error

@@ -111,7 +111,7 @@ def changes(connection: Any, slot: Slot, slice: Slice) -> Iterator[Sized]:
     if count != slice.records:
         raise SourceError(
             f"postgres: replication slot {slot.name} gave {count} changes from {slice.start['lsn']} to "
-            f"{slice.end['lsn']}, where it had {slice.records} before: it was made anew or read by something else. "
+            f"{slice.end['lsn']}, where it had {slice.records} before: it was created again or read by something else. "
             "Begin again under a new connector id, which takes a snapshot first"
         )
 

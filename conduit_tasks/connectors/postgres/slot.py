@@ -96,7 +96,7 @@ class Slot:
         if self.confirmed(connection) > reached:
             raise SourceError(
                 f"postgres: slot {self.name} is ahead of what this pipeline read: Redis knows an older position, the "
-                "slot was made anew, or something else reads it too. First try `conduit broker rebuild PIPELINE "
+                "slot was created again, or something else reads it too. First try `conduit broker rebuild PIPELINE "
                 "--replace`, which takes the position from the spool. If that does not help, give each connector its "
                 "own slot ('logrepl.slotName'), and begin again under a new connector id, which takes a snapshot first"
             )

@@ -29,7 +29,7 @@ def translated(where: str) -> Iterator[None]:
             raise Unavailable(_said(where, error)) from error
         if _binding(error):
             raise Refused(_said(where, error)) from error.orig
-        raise ConfigError(f"{_said(where, error)}; mend the table, the rights or `columns`") from error
+        raise ConfigError(f"{_said(where, error)}; fix the table, the rights or `columns`") from error
     except (OverflowError, ValueError) as error:
         # Drivers refuse some values before the database sees them: NUL in text, integers beyond 64 bits.
         raise Refused(f"{where}: {clip(str(error))}") from error

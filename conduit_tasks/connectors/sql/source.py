@@ -242,7 +242,7 @@ class _Asking:
         try:
             self._translated.__exit__(*error)
         except (ConfigError, Refused) as said:
-            text = str(said).replace("mend the table, the rights or `columns`", "correct 'table', 'query' or 'column'")
+            text = str(said).replace("fix the table, the rights or `columns`", "correct 'table', 'query' or 'column'")
             raise SourceError(text) from None
         except Unavailable as said:
             raise SourceError(f"{said}; it is tried again") from None
@@ -263,7 +263,7 @@ def _kind(value: Any) -> str:
 def _token(value: Any) -> Token:
     if isinstance(value, float | Decimal) and not math.isfinite(value):
         raise SourceError(
-            f"sql: option 'column': a row has {value} there, behind which no other comes; mend it, or leave it out "
+            f"sql: option 'column': a row has {value} there, behind which no other comes; fix it, or leave it out "
             "with 'query'"
         )
     kind = _kind(value)

@@ -28,7 +28,7 @@ class Round(RecordProcessor):
         super().__init__(settings)
         self._digits = options.integer(self.settings, "digits")
         self._field = parse(self.settings["field"])
-        # Nothing else is taken apart for it, and nothing else is written anew.
+        # Nothing else is taken apart for it, and nothing else is written again.
         self.reads = self.changes = self._field.parts
 
     def process(self, record: Record) -> Record:

@@ -18,7 +18,7 @@ _OF_ALL = ("E201", "E202", "E215")
 """Findings about the set of connectors: in doubt if one of the connectors is in doubt."""
 
 
-def mended(keys: dict[str, Any], errors: Sequence[ErrorDetails]) -> tuple[PipelineKeys, list[Path]] | None:
+def without_faults(keys: dict[str, Any], errors: Sequence[ErrorDetails]) -> tuple[PipelineKeys, list[Path]] | None:
     """Returns the pipeline without its wrong keys, and the paths below which nothing is certain. None if it cannot be
     read without them either."""
     rest, doubtful = deepcopy(keys), []
@@ -44,7 +44,7 @@ def mended(keys: dict[str, Any], errors: Sequence[ErrorDetails]) -> tuple[Pipeli
         return None
 
 
-def keep_sure(report: Report, since: int, base: Path, doubtful: Sequence[Path]) -> None:
+def drop_doubtful(report: Report, since: int, base: Path, doubtful: Sequence[Path]) -> None:
     """Drops findings from index `since` on that may be consequences of the errors at the `doubtful` paths."""
     places = [(*base, *path) for path in doubtful]
     connectors = any(path[:1] == ("connectors",) and len(path) == 2 for path in doubtful)
