@@ -7,23 +7,25 @@ Link-local and cloud metadata addresses are refused, also behind a name or a red
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
-import socket
 import threading
+import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from yarl import URL
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option
-from conduit_tasks.connectors.http.link_local import check_address, check_host
+from conduit_tasks.connectors.http import client
+from conduit_tasks.connectors.http.head import FRAMING, head
+from conduit_tasks.connectors.http.link_local import check_host
+from conduit_tasks.connectors.http.origins import Origins
 from conduit_tasks.errors import ConduitError, ConfigError, RecordError
 from conduit_tasks.processors.many import Made, ManyProcessor
 from conduit_tasks.record.record import Record
-
-if TYPE_CHECKING:
-    import aiohttp
-    from yarl import URL
 
 T = TypeVar("T")
 
@@ -35,6 +37,8 @@ ENDING = 10.0
 REDIRECTS = 10
 """Limit of redirects that are followed one after the other."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_BODILESS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods whose requests need no length if they have no body."""
 _HARMLESS = frozenset({"accept", "content-type"})
 """Headers that are also sent to another origin."""
 
@@ -88,6 +92,20 @@ class _Asking:
     url: URL
     body: bytes
     headers: Mapping[str, str]
+
+    def request(self) -> bytes:
+        """Returns its bytes. Raises ValueError if a header would end it, or decide where it ends."""
+        headers = {"Accept-Encoding": "gzip", **self.headers}
+        if self.url.user is not None and "authorization" not in {name.lower() for name in headers}:
+            pair = f"{self.url.user}:{self.url.password or ''}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        for name, value in headers.items():
+            if name.lower() in FRAMING:
+                raise ValueError(f"the header {name} is written by the client; leave it out")
+            if any(c in value for c in "\r\n\0"):
+                raise ValueError(f"the header {name} has a line break")
+        length = "" if not self.body and self.method in _BODILESS else f"Content-Length: {len(self.body)}\r\n"
+        return f"{head(self.method, self.url, headers, set())}{length}\r\n".encode() + self.body
 
 
 class HttpProcessor(ManyProcessor):
@@ -160,9 +178,6 @@ class HttpProcessor(ManyProcessor):
     async def _once(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], again: Callable[[int], bool]
     ) -> Answer:
-        import aiohttp
-        from yarl import URL
-
         try:
             asking = _Asking(method, URL(url), body, headers)
             for _ in range(REDIRECTS + 1):
@@ -174,10 +189,10 @@ class HttpProcessor(ManyProcessor):
                 raise RecordError(f"{self.spec.name}: more than {REDIRECTS} redirects one after the other")
         except (ConfigError, ValueError) as error:
             raise RecordError(f"{self.spec.name}: {error}") from None
-        except aiohttp.ClientConnectorError as error:
-            raise Again(f"no answer from {error.host}: {error.os_error}") from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Again(f"no answer: {type(error).__name__}: {error}") from None
+        except TimeoutError:
+            raise Again(f"no answer from {asking.url.host} within {self._timeout:g} s") from None
+        except OSError as error:
+            raise Again(f"no answer from {asking.url.host}: {type(error).__name__}: {error}") from None
         if again(answer.status):
             raise Again(f"the answer is {answer.status}: {_shortened(answer.body)}")
         if len(answer.body) > MOST:
@@ -189,16 +204,12 @@ class HttpProcessor(ManyProcessor):
         assert self._loop is not None
         if self._guarded:
             check_host(asking.url.host or "", self.spec.name)
-        async with self._loop.session.request(
-            asking.method, asking.url, data=asking.body or None, headers=asking.headers, allow_redirects=False
-        ) as response:
-            location = response.headers.get("Location") if response.status in _REDIRECTS else None
-            if location is not None:
-                return Answer(response.status, b""), location
-            got = await response.content.read(MOST + 1)
-            while len(got) <= MOST and (more := await response.content.read(MOST + 1)):
-                got += more
-            return Answer(response.status, got), None
+        request = asking.request()
+        async with asyncio.timeout(self._timeout or None):
+            got = await self._loop.origins.exchange(asking.url, request, bodiless=asking.method == "HEAD")
+        if got.location is not None and got.status in _REDIRECTS:
+            return Answer(got.status, b""), got.location
+        return Answer(got.status, _unpacked(got)), None
 
     def close(self) -> None:
         if self._loop is not None and self._loop.pid == os.getpid():
@@ -207,50 +218,29 @@ class HttpProcessor(ManyProcessor):
 
 
 class _Loop:
-    """An event loop in a thread, with a client."""
+    """An event loop in a thread, with its connections. They share no cookies: one record's answer must not change
+    another's request."""
 
     def __init__(self, timeout: float, guarded: bool) -> None:
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="processor-http", daemon=True)
         self._thread.start()
-        self.session: aiohttp.ClientSession = self.run(_session(timeout, guarded))
+        self.origins = Origins(guarded=guarded, timeout=timeout or None, kept=MOST + 1)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        self.run(self.session.close())
+        self.run(self.origins.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ENDING)
         self._loop.close()
 
 
-async def _session(timeout: float, guarded: bool) -> aiohttp.ClientSession:  # noqa: ASYNC109 - the client's, per request
-    import aiohttp
-    from aiohttp.resolver import ThreadedResolver
-
-    connector = aiohttp.TCPConnector(
-        resolver=ThreadedResolver(), limit=0, socket_factory=_guarded_socket if guarded else None
-    )
-    # No cookies: one record's answer must not change another's request.
-    return aiohttp.ClientSession(
-        connector=connector, timeout=aiohttp.ClientTimeout(total=timeout or None), cookie_jar=aiohttp.DummyCookieJar()
-    )
-
-
-def _guarded_socket(address: tuple[Any, ...]) -> socket.socket:
-    """Returns a socket for exactly this address, written out or resolved; raises OSError if it is forbidden."""
-    family, kind, protocol, _, where = address
-    check_address(str(where[0]), str(where[0]))
-    return socket.socket(family, kind, protocol)
-
-
 def _redirected(asking: _Asking, status: int, location: str) -> _Asking:
     """Returns the request that a redirect leads to (RFC 9110, 15.4). Another origin gets only `_HARMLESS` headers: any
     other may be a secret. Raises ValueError if the location is not http or https, or has no host."""
-    from yarl import URL
-
     url = asking.url.join(URL(location))
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError(f"a redirect leads to {url.scheme or 'no scheme'}:, which is not followed")
@@ -261,6 +251,26 @@ def _redirected(asking: _Asking, status: int, location: str) -> _Asking:
     if url.origin() != asking.url.origin():
         headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
     return _Asking(method, url, body, headers)
+
+
+def _unpacked(answer: client.Answer) -> bytes:
+    """Returns the body, `MOST` + 1 bytes at most. Raises OSError if it cannot be unpacked."""
+    encoding = (answer.content_encoding or "").strip().lower()
+    if encoding in ("", "identity") or not answer.body:
+        return bytes(answer.body)
+    if encoding not in ("gzip", "x-gzip"):
+        raise OSError(f"the answer is encoded as {encoding[:60]!r}, for which it was not asked")
+    whole, left = b"", bytes(answer.body)
+    try:
+        while left and len(whole) <= MOST:
+            member = zlib.decompressobj(wbits=31)
+            whole += member.decompress(left, MOST + 1 - len(whole))
+            left = member.unused_data
+            if not member.eof and len(whole) <= MOST:
+                raise OSError("the answer is cut off: its gzip has no end")
+    except zlib.error as error:
+        raise OSError(f"the answer is no gzip: {error}") from None
+    return whole
 
 
 def _shortened(body: bytes) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from yarl import URL
 
 from conduit_tasks.connectors.base import Option, Spec
+from conduit_tasks.connectors.http.head import FRAMING
 from conduit_tasks.connectors.http.link_local import check_host
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.processors import template
@@ -88,6 +89,8 @@ class Webhook(HttpProcessor):
         for name, value in headers.items():
             if not _TOKEN.fullmatch(name) or re.search(r"[\r\n\0]", value):
                 raise ConfigError(f"webhook.http: option '{_HEADERS}{name}' is no header")
+            if name.lower() in FRAMING:
+                raise ConfigError(f"webhook.http: option '{_HEADERS}{name}' is written by the client; leave it out")
         given = any(name.lower() == "content-type" for name in headers)
         deprecated = self.settings.get("request.contentType")
         if given and deprecated:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import httpx
 
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.validate import GATEWAY
@@ -77,7 +77,6 @@ def ensure(
 
 def _ready(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=2) as answer:  # noqa: S310 - our own, on loopback
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+        return httpx.get(f"{url}/readyz", timeout=2, trust_env=False).status_code == 200
+    except httpx.HTTPError:
         return False

@@ -51,9 +51,10 @@ def answering(reply: Callable[[Asked], Reply]) -> Iterator[Server]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            if self.command != "HEAD":
+                self.wfile.write(data)
 
-        do_GET = do_POST = do_PUT = answer
+        do_GET = do_HEAD = do_POST = do_PUT = answer
 
         def log_message(self, *_: Any) -> None: ...
 

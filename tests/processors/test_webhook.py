@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from conduit_tasks.connectors.http import origins
+from conduit_tasks.connectors.http.client import Client
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.processors import http_calls
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.registry import build
 from conduit_tasks.topology import Processor
@@ -81,7 +86,7 @@ def test_no_answer_and_a_late_one_are_failures() -> None:
     with answering(reply) as server:
         result = run(record({}), hook(server.url, timeout="100ms"))
         late.set()
-    assert "no answer: TimeoutError" in (result.error or "")
+    assert "no answer from 127.0.0.1 within 0.1 s" in (result.error or "")
     assert "no answer" in (run(record({}), hook(server.url)).error or "")
 
 
@@ -158,6 +163,64 @@ def test_a_redirect_that_leads_nowhere_is_the_records_error(where: str, said: st
         assert said in (run(record({}), hook(server.url)).error or "")
 
 
+def test_head_is_answered_by_a_head_alone_and_the_next_request_by_its_own_answer() -> None:
+    with answering(lambda asked: (200, b"seven")) as server:
+        settings = {"request.url": server.url, "response.status": ".Metadata.status"}
+        chain = Chain([step("webhook.http", **{**settings, "request.method": "HEAD"})])
+        results = chain.run([record({"n": n}) for n in range(3)])
+        chain.close()
+    assert [(r.records[0].after, r.records[0].metadata["status"]) for r in results] == [(b"", "200")] * 3
+
+
+def test_an_answer_is_unpacked_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_calls, "MOST", 100_000)
+    packed = {"Content-Encoding": "gzip"}
+    for body, headers, says in [
+        (gzip.compress(b"here") + gzip.compress(b" and there"), packed, ""),
+        (gzip.compress(b"x" * 100_000), packed, ""),
+        (gzip.compress(b"x" * 100_001), packed, "longer than 100,000 bytes"),
+        (b"x" * 100_001, {}, "longer than 100,000 bytes"),
+        (gzip.compress(b"here")[:-9], packed, "cut off"),
+        (b"here", packed, "no gzip"),
+        (b"here", {"Content-Encoding": "br"}, "'br', for which it was not asked"),
+    ]:
+        with answering(lambda asked, body=body, headers=headers: (200, body, headers)) as server:
+            result = run(record({}), hook(server.url))
+        if says:
+            assert says in (result.error or "")
+        else:
+            assert result.records[0].after == (b"x" * 100_000 if len(body) > 60 else b"here and there")
+        assert [asked.headers["accept-encoding"] for asked in server.asked] == ["gzip"]
+
+
+def test_a_password_of_the_url_is_sent_as_one_and_not_to_another_origin() -> None:
+    with (
+        answering(lambda asked: (200, b"there")) as other,
+        answering(lambda asked: (302, b"", {"Location": other.url})) as server,
+    ):
+        one(record({}), hook(server.url.replace("//", "//me:secret@")))
+    assert server.asked[0].headers["authorization"] == "Basic bWU6c2VjcmV0"
+    assert server.asked[0].path == "/"
+    assert "authorization" not in other.asked[0].headers
+
+
+def test_connections_of_many_origins_are_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a limit of two origins, and a template that leads to five, again and again
+    monkeypatch.setattr(origins, "MOST", 2)
+    closed: list[object] = []
+    close = Client.close
+    monkeypatch.setattr(Client, "close", lambda self: (closed.append(self), close(self))[1])
+    with ExitStack() as servers:
+        urls = [servers.enter_context(answering(lambda asked: (200, b"ok"))).url for _ in range(5)]
+        chain = Chain([hook("{{ .Payload.After.url }}")])
+        results = chain.run([record({"url": url}) for url in urls * 2])
+        # Then all are answered, and the connections of all but two are closed
+        assert [r.records[0].after for r in results] == [b"ok"] * 10
+        assert len(closed) == 8
+        chain.close()
+    assert len(closed) == 10
+
+
 def test_redirects_are_followed() -> None:
     def reply(asked: Asked) -> Reply:
         return (302, b"", {"Location": "/there"}) if asked.path == "/" else (200, b"here")
@@ -173,6 +236,8 @@ def test_redirects_are_followed() -> None:
         {"response__status": ".Payload.After"},
         {"request__contentType": "a/b", "headers__content-type": "a/b"},
         {"headers__X": "a\r\nb"},
+        {"headers__Content-Length": "1"},
+        {"headers__Transfer-Encoding": "chunked"},
         {"request__body": "{{ nothing }}"},
         {"backoffRetry__count": "-1"},
         {"backoffRetry__factor": "0"},

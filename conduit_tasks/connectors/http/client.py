@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import httptools
@@ -17,7 +17,7 @@ import httptools
 from conduit_tasks.connectors.http.link_local import check_address
 
 BODY_KEPT = 200
-"""Bytes of an answer's body that are kept, to be quoted."""
+"""Bytes of an answer's body that are kept by default, to be quoted."""
 HEAD_LIMIT = 64 * 1024
 """Limit of the head of an answer, in bytes."""
 ENDING = 1.0
@@ -28,13 +28,15 @@ IDLE = 60.0
 
 @dataclass(slots=True)
 class Answer:
-    """An answer. `body`: its first `BODY_KEPT` bytes; `location`, `retry_after`: these headers, None if missing."""
+    """An answer. `body`: its first bytes, as many as are kept; the rest are its headers of these names, None if
+    missing."""
 
     status: int = 0
     reason: str = ""
-    body: bytes = b""
+    body: bytearray = field(default_factory=bytearray)
     location: str | None = None
     retry_after: str | None = None
+    content_encoding: str | None = None
 
 
 class BadAnswer(OSError):
@@ -42,23 +44,36 @@ class BadAnswer(OSError):
 
 
 class Client:
-    """Connections to one origin, as many as there are concurrent requests. Use it in one event loop; then `close`."""
+    """Connections to one origin, as many as there are concurrent requests. Use it in one event loop; then `close`.
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, *, guarded: bool, timeout: float) -> None:
+    `timeout`: seconds for connecting. `kept`: bytes of an answer's body that are kept; what follows is dropped.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        *,
+        guarded: bool,
+        timeout: float | None,
+        kept: int = BODY_KEPT,
+    ) -> None:
         self._host, self._port, self._tls = host, port, tls
-        self._guarded, self._timeout = guarded, timeout
+        self._guarded, self._timeout, self._kept = guarded, timeout, kept
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
 
-    async def exchange(self, request: bytes) -> Answer:
-        """Sends a whole request, head and body, and waits for its answer.
+    async def exchange(self, request: bytes, *, bodiless: bool = False) -> Answer:
+        """Sends a whole request, head and body, and waits for its answer. `bodiless`: the answer ends with its head,
+        whatever that says, as one to HEAD does; its connection is not used again.
 
         Raises OSError: no connection, a name that does not resolve or leads to a forbidden address, TLS that fails, a
         connection lost before the answer was complete. Aborts the connection if it is cancelled.
         """
         connection = self._free() or await self._connect()
         try:
-            answer = await connection.ask(request)
+            answer = await connection.ask(request, bodiless=bodiless)
         except BaseException:
             connection.abort()
             raise
@@ -88,7 +103,7 @@ class Client:
             for *_, where in found:
                 try:
                     _, protocol = await loop.create_connection(
-                        lambda: _Connection(self._all),
+                        lambda: _Connection(self._all, self._kept),
                         str(where[0]),
                         self._port,
                         ssl=self._tls,
@@ -115,8 +130,8 @@ class Client:
 class _Connection(asyncio.Protocol):
     """One connection, for one request at a time."""
 
-    def __init__(self, of: set[_Connection]) -> None:
-        self._of = of
+    def __init__(self, of: set[_Connection], kept: int) -> None:
+        self._of, self._kept = of, kept
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._asked: asyncio.Future[Answer] | None = None
@@ -126,9 +141,9 @@ class _Connection(asyncio.Protocol):
 
     # -- the caller's side ----------------------------------------------------------------------------------------
 
-    def ask(self, request: bytes) -> asyncio.Future[Answer]:
+    def ask(self, request: bytes, *, bodiless: bool) -> asyncio.Future[Answer]:
         """Writes the request; returns a future of its answer."""
-        self._answer, self._head, self._framed = Answer(), 0, False
+        self._answer, self._head, self._framed, self._bodiless = Answer(), 0, False, bodiless
         self._in_body = self.reusable = False
         # llhttp keeps its state between answers of one connection.
         if self._parser is None:
@@ -209,15 +224,19 @@ class _Connection(asyncio.Protocol):
             self._answer.retry_after = value.decode("latin-1")
         elif name == b"location":
             self._answer.location = value.decode("latin-1")
+        elif name == b"content-encoding":
+            self._answer.content_encoding = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         self._answer.status = self._parser.get_status_code()
         self._in_body = self._answer.status >= 200
+        if self._in_body and self._bodiless and self._asked is not None and not self._asked.done():
+            self._asked.set_result(self._answer)
 
     def on_body(self, body: bytes) -> None:
-        if len(self._answer.body) < BODY_KEPT:
-            self._answer.body += body[: BODY_KEPT - len(self._answer.body)]
+        if len(self._answer.body) < self._kept:
+            self._answer.body += body[: self._kept - len(self._answer.body)]
 
     def on_message_complete(self) -> None:
         assert self._parser is not None
