@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from conduit_tasks.record.record import Record
 
@@ -85,18 +85,6 @@ class Slice:
     Each open slice is read by a task of its own."""
 
 
-class Receipts(Protocol):
-    """Data that a source keeps beside the micro-batch until its ack: the handles of a queue's messages."""
-
-    def put(self, data: bytes) -> str:
-        """Stores `data`, durable on return, and returns the name to find it by."""
-        ...
-
-    def get(self, name: str) -> bytes:
-        """Returns the stored data. Raises SpoolError if it is gone."""
-        ...
-
-
 @dataclass(frozen=True)
 class Limit:
     """Limits of what one micro-batch takes from one source; None = no bound."""
@@ -132,7 +120,8 @@ class Listener:
 
 class Source(Listener, Owner):
     """A positional source: reading a slice again gives the same records (invariant 3). A source that cannot promise it
-    plans open slices, and returns the end of each after reading it.
+    plans open slices, and returns the end of each after reading it. What some sources can do besides is in
+    `capabilities`.
 
     Raises SourceError (names the part, says what to do) if a slice cannot be planned or read. Never raises
     RecordError: an undecodable record is yielded raw with metadata `conduit.error` and nacked alone.
@@ -142,17 +131,11 @@ class Source(Listener, Owner):
     ack_on: ClassVar[Literal["delivered", "stored"]] = "delivered"
     """Event after which it is acked, unless the pipeline file says otherwise (SEMANTICS T2). *stored*: its producer
     waits for the ack, or its system keeps data until then, without a bound."""
-    read_again: ClassVar[bool] = True
-    """Whether acked records can still be read from the source; a replay then reads the source, otherwise the spool."""
     local: ClassVar[bool] = False
     """Whether `plan` and `read` use this machine only and change nothing: `conduit validate` then tries conditions and
     templates on its first records."""
     in_driver: ClassVar[bool] = False
     """Whether it reads through the driver's Spark session; it is then read there, not in an executor."""
-    settles: ClassVar[bool] = False
-    """Whether each micro-batch is acked on its own, in order: true for a queue, whose position holds what to delete."""
-    comes_again: ClassVar[float] = 3_600.0
-    """Seconds after its ack in which a message may be received again, for a source that settles."""
     stays_open: ClassVar[bool] = False
     """Whether one object may serve many `plan` and `ack` calls, because connecting costs more than the calls. It then
     queries the state of its system again at each call."""
@@ -164,15 +147,8 @@ class Source(Listener, Owner):
     connector: str = ""
     """Ids of the pipeline and of this connector in it; set on an instance that is to run, not on one that only checks
     settings."""
-    receipts: Receipts
-    """Store of receipts; set for `plan` (to read only), for `read` of an open slice, for `hold` and for `ack`."""
-    unsettled: Sequence[Position] = ()
-    """Ends of micro-batches whose messages may be received again, because they are not acked, or were sealed not long
-    ago. Set for `plan` and `read` of a source that settles."""
     skipped: int = 0
     """Slices that `read` has skipped, in whole or in part, because their data is gone (`missing: skip`)."""
-    hold_every: float = 0.0
-    """Seconds after which `hold` is due again; 0: nothing has to be held."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
@@ -193,37 +169,13 @@ class Source(Listener, Owner):
         token refers to must be durable."""
         raise NotImplementedError
 
-    def before(self, position: bytes, at: Position) -> bool | None:
-        """Returns whether a record's position lies before the source position `at`. None if the source cannot tell: a
-        replay of missing records is then refused."""
-        return None
-
-    def history(self, since: int | None) -> Position:
-        """Switches `plan` to a replay: from now on it ignores acks and changes nothing anywhere. Returns the position
-        to begin at: before every record whose own time is `since` (µs since the epoch; None: any) or later."""
-        return {}
-
     def metadata(self, slice: Slice) -> dict[str, str]:
         """Returns the metadata that every record of the slice shares."""
         return {}
 
-    def news(self, position: Position) -> bool:
-        """Returns whether there is something past `position`. The check is cheap and changes nothing. If the source
-        wakes the pipeline, it runs every few seconds on one object (by one thread at a time). Raises as `plan` does."""
-        raise NotImplementedError
-
-    @classmethod
-    def watchable(cls) -> bool:
-        """Returns whether the source has `news`."""
-        return cls.news is not Source.news
-
     def gone(self, position: Position) -> Collection[str]:
         """Returns the parts of the position that no longer exist, as far as can be told."""
         return ()
-
-    def hold(self, positions: Sequence[Position], spare: float) -> None:
-        """Keeps the unacked messages of these positions from being handed out to others until the next call, or for
-        `spare` seconds more if no task runs meanwhile. Raises Unavailable."""
 
     def ack(self, position: Position) -> None:
         """Acks everything up to `position`, all of it confirmed; the same position may come again after a crash

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
+from conduit_tasks.connectors.capabilities import Watchable
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.units import parse_rate
 
@@ -25,7 +26,7 @@ _ATTRIBUTE = "cloudevents."
 SECRETS = ("env", "connection", "variable")
 
 
-class GatewaySource(Source):
+class GatewaySource(Watchable):
     """Token: the number of an event. One partition, in the order in which the events were stored."""
 
     spec = Spec(
@@ -64,7 +65,6 @@ class GatewaySource(Source):
         ),
     )
     ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
-    read_again = False
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)

@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
+from conduit_tasks.connectors.capabilities import Replayable
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.record import OPERATIONS
 
@@ -34,7 +35,7 @@ _WORDS = (
 )
 
 
-class GeneratorSource(Source):
+class GeneratorSource(Replayable):
     """Token: {"next": number of the next record, "at": seconds since the epoch up to which `rate` is used up}."""
 
     local = True

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Limit, Option, Position, Rows, Slice, Source, Spec, Token
+from conduit_tasks.connectors.base import BatchDestination, Limit, Option, Position, Rows, Slice, Spec, Token
+from conduit_tasks.connectors.capabilities import Replayable
 from conduit_tasks.errors import Refused, SourceError, Unavailable
 from conduit_tasks.settings import settings as installation
 
@@ -24,7 +25,7 @@ _FORMAT = (
 )
 
 
-class SparkSource(Source):
+class SparkSource(Replayable):
     """Token: {"after": the highest value of `column` that was read, as text}. A record's position: `<value>:<n>`, n
     counting the rows of that value.
 

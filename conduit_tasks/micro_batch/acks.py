@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.registry import ack_on, source_class
 from conduit_tasks.errors import AckFailed, PipelineStopped, SpoolError, Unavailable
 from conduit_tasks.metrics.histogram import observed
@@ -138,7 +139,7 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
     through = told if on == "delivered" else None
     with context.broker.acquire(Node.ack(source_id), context.owner, wait=5.0) as lease:
         marker = Marker(context, Node.ack(source_id), lease.token)
-        apart = source_class(source.plugin).settles
+        apart = issubclass(source_class(source.plugin), Queue)
         while (
             due := context.broker.begin_ack(source_id, destinations, on, lease.token, apart=apart, through=through)
         ) is not None:
@@ -153,7 +154,8 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
             # The disk may have been slow: a holder that lost its lease meanwhile must not ack less than its successor.
             lease.renew()
             with context.sources.asked(source_id) as connector:
-                connector.receipts = Kept(context.spool)
+                if isinstance(connector, Queue):
+                    connector.receipts = Kept(context.spool)
                 began = time.monotonic()
                 try:
                     with keeping(lease) if apart else nullcontext():
@@ -206,6 +208,7 @@ def collect(context: Context) -> list[int]:
         context.spool.collect(context.pipeline.id, number)
         context.broker.end_collect(number)
         done.append(number)
-    queues = [source_class(s.plugin).comes_again for s in context.pipeline.sources if source_class(s.plugin).settles]
+    classes = [source_class(source.plugin) for source in context.pipeline.sources]
+    queues = [of.comes_again for of in classes if issubclass(of, Queue)]
     context.broker.slim(sources, destinations, max([SLIM_AFTER, *queues]))
     return done

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.connectors.base import Limit, Slice
+from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.errors import (
     BrokerUnavailable,
     ConduitError,
@@ -129,7 +130,8 @@ def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:
 def _plan(context: Context, source: Source, limit: Limit) -> list[Slice]:
     position = context.broker.position(source.id)
     with context.sources.asked(source.id) as connector:
-        connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
+        if isinstance(connector, Queue):
+            connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
         return connector.plan(position, limit)
 
 

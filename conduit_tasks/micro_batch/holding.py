@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from conduit_tasks.connectors.base import Position
+from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.connectors.sources import source_connector
 from conduit_tasks.errors import ConduitError, LeaseHeld
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 def unsettled(context: Context, source: Source) -> tuple[Position, ...]:
     """Returns the ends of the micro-batches whose messages may come again; () for a source that is no queue."""
     of = source_class(source.plugin)
-    if not of.settles:
+    if not issubclass(of, Queue):
         return ()
     if not of.comes_again:
         return tuple(context.broker.unacked_ends(source.id))
@@ -37,7 +38,7 @@ def unsettled(context: Context, source: Source) -> tuple[Position, ...]:
 @contextmanager
 def holding(context: Context, *, again: bool = True) -> Iterator[None]:
     """Holds what is not acked, of every queue of the pipeline; `again`: also repeatedly, until the work is done."""
-    queues = [source.id for source in context.pipeline.sources if source_class(source.plugin).settles]
+    queues = [source.id for source in context.pipeline.sources if issubclass(source_class(source.plugin), Queue)]
     every = {name: _hold(context, name) for name in queues}
     least = min((seconds for seconds in every.values() if seconds), default=0.0)
     if not again or not least:
@@ -56,6 +57,7 @@ def holding(context: Context, *, again: bool = True) -> Iterator[None]:
 def _hold(context: Context, source_id: str) -> float:
     """Holds once, unless another task did so just now. Returns the seconds until the next hold is due, 0: never."""
     connector = source_connector(context.pipeline, source_id)
+    assert isinstance(connector, Queue)
     connector.receipts = Kept(context.spool)
     try:
         if not connector.hold_every:

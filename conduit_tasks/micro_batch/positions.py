@@ -57,12 +57,13 @@ def place(
 
 
 def _check(context: Context, source: str) -> None:
+    from conduit_tasks.connectors.capabilities import Queue
     from conduit_tasks.connectors.registry import source_class
 
     found = {s.id: s for s in context.pipeline.sources}
     if source not in found:
         raise ConfigError(f"pipeline {context.pipeline.id} has no source {source}; it has {', '.join(found)}")
-    if source_class(found[source].plugin).settles:
+    if issubclass(source_class(found[source].plugin), Queue):
         raise ConfigError(f"source {source} is a queue: what was taken from it is deleted, its position is not yours")
 
 

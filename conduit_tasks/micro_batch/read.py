@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.base import Position, Slice
+from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.connectors.sources import source_connector, source_origins
 from conduit_tasks.micro_batch.beside import keeping
@@ -132,10 +133,9 @@ class SourceReader:
 
     def __call__(self, plan: Pass, spool: Spool, piece: Piece) -> PassResult:
         connector = source_connector(self.pipeline, self.source_id)
-        connector.receipts = Kept(
-            spool, spool.folder(plan.pipeline, plan.micro_batch, plan.node, plan.token), piece.part
-        )
-        connector.unsettled = self.unsettled
+        if isinstance(connector, Queue):
+            folder = spool.folder(plan.pipeline, plan.micro_batch, plan.node, plan.token)
+            connector.receipts, connector.unsettled = Kept(spool, folder, piece.part), self.unsettled
         counts: dict[int, int] = {}
         try:
             batches = numbered(((number, connector.read(s)) for number, s in piece.slices), counts)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from conduit_tasks.connectors.base import Position, Source
+from conduit_tasks.connectors.base import Position
+from conduit_tasks.connectors.capabilities import Watchable
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.pipeline.load import get_pipeline
 from conduit_tasks.pipeline.schedule import is_continuous
@@ -85,7 +86,7 @@ class Watch:
         self,
         pipeline: Pipeline,
         broker: Broker,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, Watchable],
         spool: Spool,
         *,
         own: bool = False,
@@ -107,18 +108,18 @@ class Watch:
         from conduit_tasks.broker.broker import Broker
         from conduit_tasks.broker.connection import connect
         from conduit_tasks.connectors.registry import source_class
-        from conduit_tasks.connectors.sources import source_connector
         from conduit_tasks.micro_batch.context import open_spool
         from conduit_tasks.settings import settings
 
         pipeline = get_pipeline(pipeline_id)
         wanted = pipeline.wake.sources if pipeline.wake else ()
-        ids = [s.id for s in pipeline.sources if source_class(s.plugin).watchable() and (not wanted or s.id in wanted)]
+        watchable = [s.id for s in pipeline.sources if issubclass(source_class(s.plugin), Watchable)]
+        ids = [id for id in watchable if not wanted or id in wanted]
         of_runs = is_continuous(pipeline)
         # The runs of a continuous pipeline look at the sources themselves.
-        sources = {} if of_runs else {id: source_connector(pipeline, id) for id in ids}
+        watched = {} if of_runs else _watched(pipeline, ids)
         broker = Broker(pipeline.id, connect(settings()))
-        return cls(pipeline, broker, sources, open_spool(pipeline), own=True, of_runs=of_runs)
+        return cls(pipeline, broker, watched, open_spool(pipeline), own=True, of_runs=of_runs)
 
     def look(self) -> Look:
         """Returns what there is to do. Asks Redis and each source once, and the spool once if something moved; changes
@@ -134,13 +135,11 @@ class Watch:
         """Opens a watch of all sources from within a run that lasts; None if one of them cannot be looked at cheaply.
         Closing it leaves the context's broker open."""
         from conduit_tasks.connectors.registry import source_class
-        from conduit_tasks.connectors.sources import source_connector
 
         pipeline = context.pipeline
-        if not all(source_class(s.plugin).watchable() for s in pipeline.sources):
+        if not all(issubclass(source_class(s.plugin), Watchable) for s in pipeline.sources):
             return None
-        sources = {s.id: source_connector(pipeline, s.id) for s in pipeline.sources}
-        return cls(pipeline, context.broker, sources, context.spool)
+        return cls(pipeline, context.broker, _watched(pipeline, [s.id for s in pipeline.sources]), context.spool)
 
     def _look_at_runs(self) -> Look:
         """Decides whether the run that should last is over: killed, failed, or the pipeline was started again."""
@@ -201,3 +200,10 @@ class Watch:
                 source.close()
             if self._own:
                 self._broker.close()
+
+
+def _watched(pipeline: Pipeline, ids: Iterable[str]) -> dict[str, Watchable]:
+    from conduit_tasks.connectors.sources import source_connector
+
+    opened = {id: source_connector(pipeline, id) for id in ids}
+    return {id: source for id, source in opened.items() if isinstance(source, Watchable)}

@@ -35,7 +35,7 @@ _REPEATS = {
     True: "messages that the queue hands out again: sealed, and a crash or an outage was before their ack (C10)",
     None: "none, unless the source is a queue that hands a message out again before its ack (C10)",
 }
-"""By `Source.settles`."""
+"""By whether the source is a `Queue`; None if its class is not known."""
 
 
 _ACKED = {
@@ -46,6 +46,12 @@ _ACKED = {
     None: "in order, once, as the page of its connector says (T2, C11, C12); `conduit explain` looks it up",
 }
 """By `ack-on`; None if the file does not set it and the connector's class is not known."""
+
+
+def _is_queue(connector: type) -> bool:
+    from conduit_tasks.connectors.capabilities import Queue
+
+    return issubclass(connector, Queue)
 
 
 def source_edge(source: Source, connector: type | None = None) -> Edge:
@@ -64,7 +70,7 @@ def source_edge(source: Source, connector: type | None = None) -> Edge:
         guarantee="at-least-once",
         order="per partition, as the source gives them; free between partitions and sources (C9)",
         acked=acked,
-        duplicates=_REPEATS[getattr(connector, "settles", None)],
+        duplicates=_REPEATS[None if connector is None else _is_queue(connector)],
         dedupe="each record has a stable id: a hash of pipeline, connector, partition, position and ordinal",
         failures="a record that cannot be read or processed is nacked alone; the rest goes on (C5)",
         not_tolerated=tuple(not_tolerated),

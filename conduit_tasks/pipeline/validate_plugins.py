@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from conduit_tasks.connectors.capabilities import Watchable
 from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Path, Report, nearest
@@ -76,10 +77,10 @@ def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Report, 
     if keys.wake is None or not sources:
         return
     hint = "among those that can are file, gateway and kafka; the schedule takes care of the rest"
-    if not keys.wake.sources and not any(cls.watchable() for cls in sources.values()):
+    if not keys.wake.sources and not any(issubclass(cls, Watchable) for cls in sources.values()):
         report.add("E215", path, "none of the sources can be looked at between two runs", hint)
     for id in keys.wake.sources:
-        if id in sources and not sources[id].watchable():
+        if id in sources and not issubclass(sources[id], Watchable):
             name = sources[id].spec.name
             report.add("E215", path, f"'{id}' ({name}) cannot be looked at between two runs", hint)
 

@@ -19,7 +19,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from conduit_tasks.connectors.base import Limit, Position, Source
+from conduit_tasks.connectors.base import Limit, Position
+from conduit_tasks.connectors.capabilities import Replayable
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.connectors.sources import source_connector, source_origins
 from conduit_tasks.errors import ConfigError
@@ -127,7 +128,7 @@ def read(context: Context, spool: Spool, ask: Ask, token: int, generation: str =
     # Records that a replay sees must not make `dedupe` take live records for duplicates.
     with own_spark(context.pipeline), in_memory():
         for source in context.pipeline.sources:
-            again = source_class(source.plugin).read_again
+            again = issubclass(source_class(source.plugin), Replayable)
             batches = _again(context, source.id, token, ask, counts) if again else _spooled(context, source.id)
             choose = _Choice(context, source.id, ask, counts, again=again)
             for batch in batches:
@@ -164,6 +165,7 @@ def _again(context: Context, source_id: str, token: int, ask: Ask, counts: Count
     live = Before(context, source_id, context.broker.position(source_id))
     try:
         # A time in the payload has nothing to do with a record's position in the source.
+        assert isinstance(planner, Replayable)
         position = planner.history(None if pipeline.event_time else ask.start)
         passed: set[str] = set()
         for step in range(1 << 30):
@@ -279,10 +281,13 @@ class Before:
 
     def __init__(self, context: Context, source_id: str, position: Position) -> None:
         self._connector, self._position = source_connector(context.pipeline, source_id), position
-        self.known = type(self._connector).before is not Source.before
+        self._tells: Replayable | None = None
+        if isinstance(self._connector, Replayable) and type(self._connector).before is not Replayable.before:
+            self._tells = self._connector
+        self.known = self._tells is not None
 
     def __call__(self, position: bytes) -> bool | None:
-        return self._connector.before(position, self._position) if self.known else None
+        return self._tells.before(position, self._position) if self._tells is not None else None
 
     def reached(self, position: Position, passed: Collection[str]) -> bool:
         """Returns whether reading has come to it in every part. `passed`: parts in which reading was seen to be beyond

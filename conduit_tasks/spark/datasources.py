@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from conduit_tasks.connectors import options, registry
 from conduit_tasks.connectors.base import Limit, Position, Slice, Source, Spec
+from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import Settings, settings
 from conduit_tasks.spark.datasource_write import RecordWriter
@@ -76,7 +77,7 @@ class ConduitDataSource(DataSource):
 
     def _source_settings(self, given: Mapping[str, str]) -> dict[str, str]:
         cls = registry.source_class(self.connector)
-        if cls.settles:
+        if issubclass(cls, Queue):
             raise ConfigError(f"{self.name()}: reading takes messages out of the queue, which only a pipeline settles")
         return as_settings(cls.spec, given)
 

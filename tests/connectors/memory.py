@@ -24,9 +24,9 @@ from conduit_tasks.connectors.base import (
     RecordDestination,
     Rows,
     Slice,
-    Source,
     Spec,
 )
+from conduit_tasks.connectors.capabilities import Queue, Replayable
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns
 
@@ -49,7 +49,7 @@ SPEC = Spec(
 SETTINGS = {"list": "a", "token": "hush-hush"}
 
 
-class MemorySource(Source):
+class MemorySource(Replayable):
     spec = SPEC
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
@@ -91,10 +91,9 @@ HIDDEN: dict[int, float] = {}
 DELETED: set[int] = set()
 
 
-class MemoryQueue(MemorySource):
+class MemoryQueue(Queue):
+    spec = SPEC
     ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
-    read_again = False
-    settles = True
 
     def visible(self) -> list[int]:
         now = time.monotonic()

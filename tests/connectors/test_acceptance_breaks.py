@@ -23,6 +23,7 @@ from conduit_tasks.connectors.base import (
     Rows,
     Slice,
 )
+from conduit_tasks.connectors.capabilities import Watchable
 from conduit_tasks.errors import AcceptanceFailed, ConfigError
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import READ_SCHEMA
@@ -93,7 +94,7 @@ class TakesTooMuch(MemorySource):
         return super().plan(position, Limit())
 
 
-class SleepsOn(MemorySource):
+class SleepsOn(Watchable, MemorySource):
     def news(self, position: Position) -> bool:
         return False
 

@@ -12,16 +12,15 @@ from typing import ClassVar, Literal
 
 import pyarrow as pa
 
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
+from conduit_tasks.connectors.capabilities import Queue, Replayable
 from conduit_tasks.record.schema import read_batch
 from conduit_tasks.settings import settings
 
 
-class FolderQueue(Source):
+class FolderQueue(Queue):
     spec = Spec("folder-queue", "", (Option("path", "", required=True), Option("parallel", "", default="1")))
     ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
-    read_again = False
-    settles = True
 
     def __init__(self, given: Mapping[str, str]) -> None:
         super().__init__(given)
@@ -56,7 +55,7 @@ class FolderQueue(Source):
                     log.write(f"{receipt}\n")
 
 
-class PagedFeed(Source):
+class PagedFeed(Replayable):
     """Pages of three numbers; where the next begins stands at the end of a page."""
 
     spec = Spec("paged-feed", "", (Option("path", "", required=True),))

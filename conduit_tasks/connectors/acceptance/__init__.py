@@ -24,6 +24,7 @@ from conduit_tasks.connectors.acceptance.report import Check, Checks, Report
 from conduit_tasks.connectors.acceptance.settings import settings_checks
 from conduit_tasks.connectors.acceptance.source import maker, source_checks
 from conduit_tasks.connectors.base import BatchDestination, RecordDestination, Source, Spec
+from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.record import Record
 
@@ -92,7 +93,7 @@ def _checks(
         if not any(check.passed is False for check in made if check.side == "source"):
             if feed is not None and not marked.made:
                 feed(marked.records(records))
-            judge = queue_checks if sides["source"].settles else source_checks
+            judge = queue_checks if issubclass(sides["source"], Queue) else source_checks
             judge(checks, maker(sides["source"], settings["source"]), marked, put, wait)
     return made
 

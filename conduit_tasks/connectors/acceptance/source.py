@@ -14,6 +14,7 @@ from conduit_tasks.connectors.acceptance.records import ORIGIN, Marked, once
 from conduit_tasks.connectors.acceptance.report import Checks, NotTried, Unmet
 from conduit_tasks.connectors.acceptance.resources import leaving_nothing_open
 from conduit_tasks.connectors.base import Limit, Position, Slice, Source
+from conduit_tasks.connectors.capabilities import Queue, Watchable
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.record.record import OPERATIONS, Record
 
@@ -75,7 +76,7 @@ class Reading:
             known = [each.records for each in slices]
             if None not in known and sum(n or 0 for n in known) > most:
                 raise Unmet(f"plan took {sum(n or 0 for n in known)} records where {most} were allowed")
-            if slices and source.watchable() and not source.news(dict(self.position)):
+            if slices and isinstance(source, Watchable) and not source.news(dict(self.position)):
                 raise Unmet("news() said that there is nothing where plan() found something: nobody would be woken")
             before, self.ends, count = dict(self.position), {}, self.count
             for slice in slices:
@@ -181,7 +182,9 @@ def maker(cls: type[Source], settings: Mapping[str, str]) -> Callable[[], Source
 
     def make() -> Source:
         source = cls(settings)
-        source.pipeline, source.connector, source.receipts = ORIGIN.pipeline, ORIGIN.connector, receipts
+        source.pipeline, source.connector = ORIGIN.pipeline, ORIGIN.connector
+        if isinstance(source, Queue):
+            source.receipts = receipts
         return source
 
     return make

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import missing, options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
+from conduit_tasks.connectors.capabilities import Replayable
 from conduit_tasks.connectors.delta.destination import DeltaDestination
 from conduit_tasks.connectors.delta.storage import check_storage
 from conduit_tasks.errors import ConfigError, SourceError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _NO_BOUND = 1 << 62
 
 
-class DeltaSource(Source):
+class DeltaSource(Replayable):
     """Token: {"version", "file", "row": the next to read}; "whole" as long as the table itself, as of that version, is
     read. A record's position: `<file within the table>:<row>`.
     """

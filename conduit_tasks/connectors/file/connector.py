@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import missing, options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
+from conduit_tasks.connectors.capabilities import Replayable, Watchable
 from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.errors import ConfigError, Missing, PartLeftOut, SourceError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class FileSource(Source):
+class FileSource(Watchable, Replayable):
     """Files that only grow, in name order (C9). Part: the file's path, relative to home if it lies below it.
 
     Parquet files are whole; their token is {"row", "rows", "size", "crc"}.

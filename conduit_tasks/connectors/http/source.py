@@ -16,7 +16,8 @@ import orjson
 from yarl import URL
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
+from conduit_tasks.connectors.capabilities import Replayable
 from conduit_tasks.connectors.http import oauth2
 from conduit_tasks.connectors.http.head import headers
 from conduit_tasks.connectors.http.outcome import seconds_of
@@ -35,7 +36,7 @@ SKIPPED = 100
 _KINDS = ("json", "record", "header")
 
 
-class HttpSource(Source):
+class HttpSource(Replayable):
     """Token: {"cursor"} of the page, or its {"url"} without the parameters named in "with", which are those of our
     `url` (one may be a key), or the "etag" of the last answer; "seen": number of the page's records that were read, if
     it named no next page. A record's position: its `id`, or `<token>:<number within its page>`.

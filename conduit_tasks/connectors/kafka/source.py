@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
+from conduit_tasks.connectors.capabilities import Replayable, Watchable
 from conduit_tasks.connectors.kafka import client
 from conduit_tasks.connectors.kafka.client import part_of, topic_partition
 from conduit_tasks.errors import ConfigError, SourceError, Unavailable
@@ -37,7 +38,7 @@ SAMPLE = 100
 """Messages looked at, per partition, if a limit is in bytes."""
 
 
-class KafkaSource(Source):
+class KafkaSource(Watchable, Replayable):
     """Token: the offset of the next message. A part, and a partition, is a topic's partition: `topic:number`."""
 
     spec = Spec(

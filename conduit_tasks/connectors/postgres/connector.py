@@ -37,7 +37,6 @@ class PostgresSource(Source):
     change."""
 
     ack_on: ClassVar[Literal["delivered", "stored"]] = "stored"
-    read_again = False
 
     spec = Spec(
         "postgres",

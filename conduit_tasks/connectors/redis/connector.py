@@ -13,7 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import missing, options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
+from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.redis.client import URL, asking, check_url, entries_as_pairs, opened
 from conduit_tasks.connectors.redis.destination import RedisDestination
@@ -32,7 +33,7 @@ UNBOUNDED = 100_000
 Entry = tuple[bytes, Fields]
 
 
-class RedisSource(Source):
+class RedisSource(Queue):
     """A part, and a partition, is a stream. Token: {"last": the highest entry id that was staged, "receipts"}.
 
     Entries that an earlier attempt of ours read and did not stage lie behind `last`, and are read again at once.
@@ -63,8 +64,6 @@ class RedisSource(Source):
             Option("cloudevents.*", "a CloudEvents attribute: a constant, or a template"),
         ),
     )
-    read_again = False
-    settles = True
     comes_again = 0.0  # an acked entry is never handed out again
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import aws, missing, options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
+from conduit_tasks.connectors.capabilities import Replayable
 from conduit_tasks.connectors.s3.destination import S3Destination
 from conduit_tasks.errors import Missing, SourceError
 
@@ -25,7 +26,7 @@ before it is read."""
 _FORMATS = {"jsonl": (".jsonl", ".ndjson"), "csv": (".csv",), "parquet": (".parquet",), "text": (".txt", ".log")}
 
 
-class S3Source(Source):
+class S3Source(Replayable):
     """Token: {"key": of the last object read}. A slice is one object, identified by its ETag; a record's position:
     `<bucket>/<key>:<byte it begins at, or row>`.
     """

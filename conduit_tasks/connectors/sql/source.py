@@ -12,7 +12,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
+from conduit_tasks.connectors.capabilities import Replayable
 from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.sql.errors import translated
 from conduit_tasks.connectors.sql.url import address, limits
@@ -37,7 +38,7 @@ _TEXTS: dict[str, Any] = {
 """Kinds of values that JSON does not have → function that reads their text."""
 
 
-class SqlSource(Source):
+class SqlSource(Replayable):
     """Token: the highest value of `column`, as JSON or {"kind", "text"}. A record's position: `<value>:<n>`, n counting
     the rows of one value.
 

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import aws, options
-from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Source, Spec, Token
+from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
+from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.sqs.destination import SqsDestination
 from conduit_tasks.connectors.sqs.hidden import Hidden, change_all
 from conduit_tasks.errors import ConfigError, SourceError, SpoolError, Unavailable
@@ -39,7 +40,7 @@ Held = tuple[str, str, int]
 """Message id, receipt handle, time when it was received (seconds since the epoch)."""
 
 
-class SqsSource(Source):
+class SqsSource(Queue):
     """Messages of one queue, as one partition: a message's position is its id. A slice holds the messages that one
     worker receives; its end names the receipt handles by which the ack deletes them (docs/adr/0007-open-slices.md)."""
 
@@ -63,8 +64,6 @@ class SqsSource(Source):
             *aws.OPTIONS,
         ),
     )
-    read_again = False
-    settles = True
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)

@@ -11,7 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.connectors.base import BatchDestination, Limit, Option, Position, Rows, Slice, Source, Spec
+from conduit_tasks.connectors.base import BatchDestination, Limit, Option, Position, Rows, Slice, Spec
+from conduit_tasks.connectors.capabilities import Replayable
 from conduit_tasks.errors import Refused, SourceError, Unavailable
 from conduit_tasks.settings import settings as installation
 
@@ -39,7 +40,7 @@ not stop the stream."""
 UNLIMITED = 1 << 62
 
 
-class JournalSource(Source):
+class JournalSource(Replayable):
     """Token: the number of the last record read. Numbers are never given again, so a slice is always the same."""
 
     spec = Spec("journal", "Reads an append-only table of an SQLite file.", (PATH,))
