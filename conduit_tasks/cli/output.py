@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
+WIDE = 1 << 20
+"""Limit of a table's width, in characters."""
+
 
 class Format(StrEnum):
     """Values of `--format`."""
@@ -22,13 +25,24 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Prints columns as wide as their contents; numbers to the right, with thousands separated."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(len(line[n]) for line in [list(headers), *cells]) for n in range(len(headers))]
-    right = [bool(rows) and all(_is_number(row[n]) or row[n] is None for row in rows) for n in range(len(headers))]
-    for line in [list(headers), *cells]:
-        parts = [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(line, widths, right, strict=True)]
-        print("  ".join(parts).rstrip())
+    """Prints columns as wide as their contents, however wide the terminal is; numbers to the right, with thousands
+    separated. Of a cell, whitespace becomes a blank and other control characters �: what a record or a server said
+    must not move the cursor, or end a line."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="")
+    for n, header in enumerate(headers):
+        right = bool(rows) and all(_is_number(row[n]) or row[n] is None for row in rows)
+        table.add_column(header, justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*[Text(_cell(value)) for value in row])
+    console = Console(width=WIDE, color_system=None)
+    with console.capture() as printed:
+        console.print(table)
+    for line in printed.get().splitlines():
+        print(line.rstrip())
 
 
 def note(text: str) -> None:
@@ -44,7 +58,14 @@ def fail(text: str) -> None:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:,}" if _is_number(value) else str(value)
+    if _is_number(value):
+        return f"{value:,}"
+    text = str(value)
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(letter: str) -> str:
+    return letter if letter.isprintable() else " " if letter.isspace() else "\ufffd"
 
 
 def _is_number(value: Any) -> bool:
