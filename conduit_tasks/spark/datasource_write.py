@@ -66,15 +66,20 @@ class RecordWriter(DataSourceArrowWriter):
         return Message()
 
     def _records(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[list[Record]]:
-        """Yields the records of each batch that has some; rows without a position get a number as their position."""
-        n = 0
+        """Yields the records in order, of at most a batch or CONDUIT_BATCH_BYTES bytes at a time: Spark counts the rows
+        of a batch. Rows without a position get a number as their position."""
+        from conduit_tasks.record.batches import cut_by
+        from conduit_tasks.record.parquet import row_sizes
+
+        n, limit = 0, self.home.batch_bytes
         for batch in batches:
-            records = records_of(batch, self.run)
-            for record in records:
-                record.position = record.position or f"{partition}.{n}".encode()
-                n += 1
-            if records:
-                yield records
+            for part in cut_by(batch, row_sizes(batch), limit):
+                records = records_of(part, self.run)
+                for record in records:
+                    record.position = record.position or f"{partition}.{n}".encode()
+                    n += 1
+                if records:
+                    yield records
 
 
 async def _send_all(destination: RecordDestination, batches: Iterator[list[Record]]) -> None:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from conduit_tasks.connectors.file.connector import FileSource
+from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.connectors.generator import GeneratorSource
 from conduit_tasks.connectors.s3.connector import S3Source
 from conduit_tasks.settings import settings
+from conduit_tasks.spark import datasource_write
+from conduit_tasks.spark.datasource_write import RecordWriter
 from conduit_tasks.spark.datasources import SliceStream, as_settings, register
+from conduit_tasks.spark.frame_records import records_of
 from conduit_tasks.spark.plain import context
+from tests.limits import batch_bytes
 
 
 class _Taking(BaseHTTPRequestHandler):
@@ -153,6 +160,38 @@ def test_what_cannot_be_written_is_said_before_anything_is(
     write = formats.range(1).write.format("conduit_http").mode(mode).options(**options)
     with pytest.raises(Exception, match=said):
         write.save()
+
+
+@pytest.mark.proves("C13")
+@pytest.mark.parametrize("rows", ["records", "any frame's"])
+@pytest.mark.parametrize("connector", ["file", "http"])
+def test_large_rows_of_a_batch_are_written_some_at_a_time(
+    home: Path, taking: tuple[str, list[bytes], list[int]], monkeypatch: pytest.MonkeyPatch, connector: str, rows: str
+) -> None:
+    # Given a batch of Spark's of 60 rows with 10 KB each
+    texts = [f"{n:02}" + "x" * 10_000 for n in range(60)]
+    column = pa.array(texts) if rows == "records" else pa.array([{"list": [text]} for text in texts])
+    batch = pa.RecordBatch.from_arrays([column], ["after" if rows == "records" else "row"])
+    pieces: list[int] = []
+
+    def counting(given: pa.RecordBatch, run: str) -> Any:
+        pieces.append(given.nbytes)
+        return records_of(given, run)
+
+    monkeypatch.setattr(datasource_write, "records_of", counting)
+    write = FileDestination.write
+    monkeypatch.setattr(
+        FileDestination, "write", lambda self, rows: (pieces.append(rows.batch.nbytes), write(self, rows))[1]
+    )
+    # When it is written with a limit of 100 KB
+    with batch_bytes(100_000):
+        options = {"file": {"path": "out.jsonl", "format": "payload"}, "http": {"url": taking[0]}}[connector]
+        RecordWriter(connector, options, settings()).write(iter([batch]))
+    # Then never more than that is records, and all arrive, with numbers as their positions, each once
+    assert max(pieces) < 110_000
+    assert len(pieces) > 5
+    arrived = (home / "out.jsonl").read_bytes().splitlines() if connector == "file" else taking[1]
+    assert sorted(re.search(r"\d\dx", body.decode())[0] for body in arrived) == [f"{n:02}x" for n in range(60)]  # type: ignore[index]  # found
 
 
 def test_a_refused_record_fails_the_write_and_says_why(

@@ -20,6 +20,7 @@ from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.sqs.destination import SqsDestination
 from conduit_tasks.connectors.sqs.hidden import Hidden, change_all
 from conduit_tasks.errors import ConfigError, SourceError, SpoolError, Unavailable
+from conduit_tasks.settings import settings as installation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ MESSAGES = 10
 LARGEST = 1 << 20
 """Bytes that one message can have."""
 ROWS = 1_000
-"""Rows per batch, at most."""
+"""Rows per batch, at most; their messages have about CONDUIT_BATCH_BYTES bytes."""
 DELETERS = 8
 """Requests at a time when messages are deleted."""
 LONGEST = 43_200
@@ -108,7 +109,7 @@ class SqsSource(Queue):
     def read(self, slice: Slice) -> Iterator[pa.RecordBatch]:
         """Yields the messages that wait, within the slice's limits; they are kept hidden from others until `close`."""
         from conduit_tasks.connectors.sqs.known import Known
-        from conduit_tasks.connectors.sqs.message import batch_of
+        from conduit_tasks.connectors.sqs.message import batch_of, size_of
 
         json, key = self.settings["format"] == "json", self.settings.get("key-attribute")
         records, size = slice.hint["records"], slice.hint["bytes"]
@@ -118,6 +119,7 @@ class SqsSource(Queue):
         self._hidden = self._hidden or Hidden(client, url, self._visibility)
         self._held, self._told = [], False
         found: list[dict[str, Any]] = []
+        held, full = 0, installation().batch_bytes
         # Messages that already have a record: their micro-batch is not acked yet, or SQS forgot that they were deleted.
         known = Known(self._ids())
         came = used = 0
@@ -135,6 +137,11 @@ class SqsSource(Queue):
             self._held += [(m["MessageId"], m["ReceiptHandle"], now) for m in messages]
             came += len(messages)
             used += sum(len(m["Body"].encode()) for m in messages)
+            own = sum(map(size_of, messages))
+            if found and held + own > full:
+                yield batch_of(found, json=json, key=key)
+                found, held = [], 0
+            held += own
             # A message that was handed out twice is deleted by its newest handle: this one, in this micro-batch, which
             # is acked after the micro-batch with its record.
             for message in messages:
@@ -142,7 +149,7 @@ class SqsSource(Queue):
                     found.append(message)
             if len(found) >= ROWS:
                 yield batch_of(found, json=json, key=key)
-                found = []
+                found, held = [], 0
         if found:
             yield batch_of(found, json=json, key=key)
 

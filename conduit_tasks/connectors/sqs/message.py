@@ -56,6 +56,12 @@ def batch_of(messages: Sequence[dict[str, Any]], *, json: bool, key: str | None)
     return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA)
 
 
+def size_of(message: dict[str, Any]) -> int:
+    """Returns the characters of the body and the bytes of the attributes' values."""
+    values = message.get("MessageAttributes", {}).values()
+    return len(message["Body"]) + sum(len(v.get("BinaryValue") or v.get("StringValue") or "") for v in values)
+
+
 def _metadata(message: dict[str, Any]) -> dict[str, str]:
     system = message.get("Attributes", {})
     out = {ours: system[theirs] for theirs, ours in _SYSTEM.items() if theirs in system}
