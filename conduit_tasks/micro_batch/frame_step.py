@@ -113,16 +113,21 @@ class FrameStep:
 
 
 def nacks(plan: Pass, spool: Spool, step: FrameStep, culprits: dict[Key, str], number: int) -> PassResult:
-    """Writes the records at fault as they came to the processor, durably and with their errors."""
-    rows = [step.frame.filter(_is(key)).toArrow().select(SPOOL_SCHEMA.names).cast(SPOOL_SCHEMA) for key in culprits]
+    """Writes the records at fault as they came to the processor, durably and with their errors; one is in memory at a
+    time."""
     node = f"{plan.node}/{step.processor.id}" if step.processor.id else plan.node
     writer = spool.writer(plan.pipeline, plan.micro_batch, f"{plan.node}.nacked{number}", plan.token)
     part = writer.nacked(0, NACKED_SCHEMA)
-    for table, message in zip(rows, culprits.values()):
-        error = orjson.dumps({"node": node, "class": NACKED, "message": message})
-        errors = pa.array([error] * table.num_rows, pa.binary())
-        for batch in table.append_column("error", errors).select(NACKED_SCHEMA.names).to_batches():
-            part.write(batch)
+    try:
+        for key, message in culprits.items():
+            rows = step.frame.filter(_is(key)).toArrow().select(SPOOL_SCHEMA.names).cast(SPOOL_SCHEMA)
+            error = orjson.dumps({"node": node, "class": NACKED, "message": message})
+            errors = pa.array([error] * rows.num_rows, pa.binary())
+            for batch in rows.append_column("error", errors).select(NACKED_SCHEMA.names).to_batches():
+                part.write(batch)
+    except BaseException:
+        part.abort()
+        raise
     return PassResult(nacked_files=[part.close()], nacked=len(culprits))
 
 
