@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.record import jsons
+from conduit_tasks.record.batches import in_lists
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Origin, data_bytes
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns, to_records
@@ -226,19 +227,13 @@ def write_table(store: Store, root: str, path: str, table: pa.Table) -> None:
 
 
 def portions(letters: Iterable[DeadLetter], most: int | None = None) -> Iterator[list[DeadLetter]]:
-    """Yields the letters in order, in lists of at most `most` letters whose records have about CONDUIT_BATCH_BYTES
+    """Returns the letters in order, in lists of at most `most` letters whose records have about CONDUIT_BATCH_BYTES
     bytes."""
-    part: list[DeadLetter] = []
-    size, limit = 0, settings().batch_bytes
-    for letter in letters:
-        own = sum(len(data_bytes(data)) for data in (letter.record.key, letter.record.before, letter.record.after))
-        if part and (size + own > limit or len(part) == most):
-            yield part
-            part, size = [], 0
-        part.append(letter)
-        size += own
-    if part:
-        yield part
+
+    def size(letter: DeadLetter) -> int:
+        return sum(len(data_bytes(data)) for data in (letter.record.key, letter.record.before, letter.record.after))
+
+    return in_lists(letters, size, most, settings().batch_bytes)
 
 
 def first_groups(groups: Sequence[Rows], most: int) -> int:

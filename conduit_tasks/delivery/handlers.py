@@ -17,13 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.include import load_function
+from conduit_tasks.processors.derived import record_bytes
+from conduit_tasks.record.batches import in_lists
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Record
+from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
     from conduit_tasks.delivery.progress import Settled
@@ -39,7 +41,8 @@ destination (C3)."""
 Notify = Callable[[list["StateChange"]], Any]
 
 MOST = 1_000
-"""Limit of changes in one call, so that a whole micro-batch is not in memory at once."""
+"""Limit of changes in one call, whose records have about CONDUIT_BATCH_BYTES bytes: a whole micro-batch is not in
+memory at once."""
 BLOCK = 512
 """Rows that become records at a time."""
 ERROR_CLASS = "handler"
@@ -98,8 +101,7 @@ class Handlers:
 
     def call(self, changes: Iterable[StateChange], *of: Of) -> None:
         """Calls the handlers that listen to `of` with changes of one state, in order. Raises HandlerFailed."""
-        left = iter(changes)
-        while some := list(islice(left, MOST)):
+        for some in in_lists(changes, _size, MOST, settings().batch_bytes):
             for each in of or ("destination",):
                 for function in self._functions.get((each, some[0].state), ()):
                     if told := [c if c.of == each else replace(c, of=each) for c in some if function.takes(c)]:
@@ -198,6 +200,10 @@ class Changes:
                 for seq, record in zip(seqs[at : at + BLOCK].tolist(), records):
                     if work.first <= seq <= work.last and seq not in done:
                         yield seq, record
+
+
+def _size(change: StateChange) -> int:
+    return 0 if change.record is None else record_bytes(change.record)
 
 
 def nacked(pipeline: str, letters: Iterable[DeadLetter]) -> Iterator[StateChange]:

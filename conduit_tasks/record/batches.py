@@ -6,7 +6,8 @@ taken: batches are joined here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ FIXED_BYTES = 64
 """Bytes of a row beside its texts."""
 
 Sizes = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 def row_bytes(batch: pa.RecordBatch) -> Sizes:
@@ -116,6 +118,22 @@ def gathered(batches: Iterable[pa.RecordBatch], rows: int, limit: int) -> Iterat
         count, size = count + batch.num_rows, size + own
     if held:
         yield held
+
+
+def in_lists(items: Iterable[T], size: Callable[[T], int], most: int | None, limit: int) -> Iterator[list[T]]:
+    """Yields items in order, in lists of at most `most` items with at most `limit` bytes together, as `size` says; at
+    least one each. One item more is held meanwhile."""
+    part: list[T] = []
+    used = 0
+    for item in items:
+        own = size(item)
+        if part and (used + own > limit or len(part) == most):
+            yield part
+            part, used = [], 0
+        part.append(item)
+        used += own
+    if part:
+        yield part
 
 
 def large_rows(batch: pa.RecordBatch) -> dict[int, str]:

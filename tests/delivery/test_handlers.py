@@ -13,6 +13,7 @@ import pytest
 
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.errors import ConfigError, PipelineStopped
+from conduit_tasks.settings import forget
 from tests.faults.parts import drive, events
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
 
@@ -99,6 +100,22 @@ def test_every_change_is_told_once_in_lists_with_the_record_and_why(home: Path, 
     assert all(c.record.after == rows[c.seq] for c in changes if c.record is not None)
     assert {c.index for c in changes} == set(range(2_500))
     assert payloads(home / "out/file.jsonl") == [row for row in rows if row["n"] not in (1, 2, 3, 4, 5)]
+
+
+@pytest.mark.proves("C7", "C13")
+def test_large_records_are_told_some_at_a_time(
+    home: Path, told: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given records of 20 KB, and a limit of 100 KB
+    monkeypatch.setenv("CONDUIT_BATCH_BYTES", "100000")
+    forget()
+    module = told("acked, of: message")
+    events(home / "data", 60, pad="x" * 20_000)
+    # When they are delivered
+    drive()
+    # Then each message that was delivered is told once, in lists of about that many bytes
+    assert len({c.seq for call in module.seen for c in call}) == sum(map(len, module.seen)) == 58
+    assert max(sum(c.record is not None for c in call) for call in module.seen) == 4
 
 
 @pytest.mark.proves("C7")
