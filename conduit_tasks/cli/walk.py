@@ -15,8 +15,9 @@ from itertools import groupby
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.processors.base import FrameProcessor
-from conduit_tasks.processors.chain import NACKED, Chain, segments
+from conduit_tasks.processors.chain import Chain, segments
 from conduit_tasks.processors.dedupe import in_memory
+from conduit_tasks.processors.result import NACKED
 from conduit_tasks.record.cloudevents import view
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.topology import Pipeline, Processor

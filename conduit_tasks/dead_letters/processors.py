@@ -19,7 +19,7 @@ from conduit_tasks.topology import Processor
 
 if TYPE_CHECKING:
     from conduit_tasks.dead_letters.handler import Handler
-    from conduit_tasks.processors.chain import Result
+    from conduit_tasks.processors.result import Result
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from conduit_tasks.delivery.chunks import NONE, Chunk, Seqs
 from conduit_tasks.delivery.work import DERIVED_STRIDE, MOST_ORDINAL, Entry, Work, overflow, processed
 from conduit_tasks.errors import Oversize
 from conduit_tasks.processors import columns
-from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.processors.chain import Chain
+from conduit_tasks.processors.result import Result
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.schema import spool_batch, to_records

@@ -18,8 +18,8 @@ import pyarrow as pa
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
 from conduit_tasks.errors import InvariantBroken, Unwritable
-from conduit_tasks.processors.chain import Result
-from conduit_tasks.processors.derived import run_some
+from conduit_tasks.processors.derived import in_parts
+from conduit_tasks.processors.result import Result
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.batches import row_bytes
 from conduit_tasks.record.counts import Counts
@@ -139,7 +139,7 @@ class Entry:
 
 
 class First(list[Entry]):
-    """Entries of the first `rows` rows of a chunk."""
+    """Entries of the next `rows` rows of a chunk; their own `row` counts from the first of these."""
 
     rows = 0
 
@@ -194,49 +194,58 @@ class Reading:
 
 def processed(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk, list[Entry]]]:
     """Yields the chunk in parts, each with what `process` makes of it; one part is the usual case. Raises
-    InvariantBroken if a row of a part has no entry."""
+    InvariantBroken if a row has no entry."""
     left = chunk
-    while left.rows:
-        entries = process(work, left)
-        end = entries.rows if isinstance(entries, First) else left.rows
+    for entries in process(work, chunk):
         rows = {entry.row for entry in entries}
-        accounted(work.node, work.micro_batch, end, "rows", processed=len(rows))
-        yield left.part(0, end), entries
-        left = left.part(end, left.rows)
+        accounted(work.node, work.micro_batch, entries.rows, "rows", processed=len(rows))
+        yield left.part(0, entries.rows), entries
+        left = left.part(entries.rows, left.rows)
+    if left.rows:
+        accounted(work.node, work.micro_batch, left.rows, "rows", processed=0)
 
 
-def process(work: Work, chunk: Chunk) -> list[Entry]:
-    """Returns the rows as entries in order, after the destination's own processors; only those of the first seqs
-    (`First`) if their derived records have CONDUIT_BATCH_BYTES bytes.
+def process(work: Work, chunk: Chunk) -> Iterator[First]:
+    """Yields the rows as entries in order, after the destination's own processors: of some seqs after the others, as
+    soon as their derived records have CONDUIT_BATCH_BYTES bytes.
 
     Records derived from one position are nacked together, as they came in; culprits are not processed at all.
     """
+    alive = [i for i, seq in enumerate(chunk.seqs.tolist()) if seq not in work.culprits]
+    if work.chain is None or not alive:
+        yield _entries(work, chunk, {})
+        return
+    rows = chunk if len(alive) == chunk.rows else chunk.take(alive)
+    start = done = 0
+    for answers in in_parts(work.chain, to_records(rows.batch, work.origins), rows.seqs, settings().batch_bytes):
+        results = {row - start: made for row, made in zip(alive[done:], answers)}
+        done += len(answers)
+        end = alive[done] if done < len(alive) else chunk.rows
+        yield _entries(work, chunk.part(start, end), results)
+        start = end
+
+
+def _entries(work: Work, chunk: Chunk, results: dict[int, Result]) -> First:
+    """Returns the entries of all rows. `results`: of the rows that were processed."""
     seqs, ordinals, sizes = chunk.seqs.tolist(), chunk.ordinals.tolist(), row_bytes(chunk.batch).tolist()
-    if work.chain is None and not work.culprits:
-        rows = zip(seqs, ordinals, to_records(chunk.batch, work.origins), sizes, strict=True)
-        return [Entry(s, o, r, bytes=size, row=i) for i, (s, o, r, size) in enumerate(rows)]
-    ords = chunk.batch.column("ord").to_pylist()
-    dead = [i for i, seq in enumerate(seqs) if seq in work.culprits]
-    said = "its delivery ended the worker process again and again; look at the worker's log"
-    errors = {seqs[i]: (said, KILLED, "") for i in dead}
-    results: list[Result | None] = [None] * len(seqs)
-    alive = [i for i in range(len(seqs)) if seqs[i] not in errors]
-    if work.chain is not None and alive:
-        records = to_records(chunk.take(alive).batch, work.origins)
-        answers = run_some(work.chain, records, chunk.seqs[alive], settings().batch_bytes)
-        if len(answers) < len(alive):
-            end = alive[len(answers)]
-            seqs, ordinals, chunk = seqs[:end], ordinals[:end], chunk.part(0, end)
-        for i, made in zip(alive, answers):
-            results[i] = checked = numbered(work.chain.writable(made), int(ords[i]))
-            if checked.error is not None:
-                node = f"{work.node}/{checked.processor}"
-                errors[seqs[i]] = (checked.error, checked.error_class or "processor", node)
-    originals = to_records(chunk.batch, work.origins) if errors or work.chain is None else []
     out = First()
     out.rows = len(seqs)
+    if work.chain is None and not work.culprits:
+        rows = zip(seqs, ordinals, to_records(chunk.batch, work.origins), sizes, strict=True)
+        out.extend(Entry(s, o, r, bytes=size, row=i) for i, (s, o, r, size) in enumerate(rows))
+        return out
+    ords = chunk.batch.column("ord").to_pylist()
+    said = "its delivery ended the worker process again and again; look at the worker's log"
+    errors = {seq: (said, KILLED, "") for seq in seqs if seq in work.culprits}
+    for i, made in results.items():
+        assert work.chain is not None
+        results[i] = checked = numbered(work.chain.writable(made), int(ords[i]))
+        if checked.error is not None:
+            node = f"{work.node}/{checked.processor}"
+            errors[seqs[i]] = (checked.error, checked.error_class or "processor", node)
+    originals = to_records(chunk.batch, work.origins) if errors or work.chain is None else []
     for i, (seq, ordinal) in enumerate(zip(seqs, ordinals)):
-        result = results[i]
+        result = results.get(i)
         if seq in errors:
             error, kind, node = errors[seq]
             letter = work.letter(seq, originals[i], error, kind, node=node)

@@ -20,7 +20,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.rows import NACKED_SCHEMA, Pass, PassResult
 from conduit_tasks.processors import template
 from conduit_tasks.processors.base import FrameProcessor
-from conduit_tasks.processors.chain import NACKED
+from conduit_tasks.processors.result import NACKED
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import SPOOL_SCHEMA, to_records
 from conduit_tasks.spark import session

@@ -23,9 +23,10 @@ from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.account import Account
 from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
 from conduit_tasks.processors import columns
-from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.columns import BLOCK
-from conduit_tasks.processors.derived import run_some, too_much
+from conduit_tasks.processors.derived import in_parts, too_much
+from conduit_tasks.processors.result import Result
 from conduit_tasks.record import jsons
 from conduit_tasks.record.batches import cut, deep_rows, gathered, joined, large_rows
 from conduit_tasks.record.collector import seldom_collecting
@@ -235,10 +236,8 @@ class RowPass:
         self, batch: pa.RecordBatch, nacked: list[pa.RecordBatch], errors: list[dict[str, str]]
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows that some whole records become; adds rows that failed to `nacked`, and why to `errors`."""
-        records, keys = to_records(batch, self.origins), row_keys(batch)
         start = 0
-        while start < len(records):
-            results = self._results(records[start:], keys[start:])
+        for results in self._results(batch):
             rows = batch.slice(start, len(results))
             start += len(results)
             yield from self._pieces(rows, results, nacked, errors)
@@ -310,14 +309,15 @@ class RowPass:
             errors.extend(_error(self.plan.node, culprits[keys[i]]) for i in rows)
         return made
 
-    def _results(self, records: list[Record], keys: np.ndarray) -> list[Result]:
-        """Returns the results of the first records, at least one whole key; of all, unless they become too many."""
+    def _results(self, batch: pa.RecordBatch) -> Iterator[list[Result]]:
+        """Yields the results of rows in order, whole records: of all at once, unless they become too many."""
         assert self.chain is not None
         if not self.plan.careful:
-            return run_some(self.chain, records, keys, self._limit)
-        return bisected(
+            yield from in_parts(self.chain, to_records(batch, self.origins), row_keys(batch), self._limit)
+            return
+        yield bisected(
             self.chain.run,
-            records,
+            to_records(batch, self.origins),
             lambda _, how: Result.failure(f"killed its worker: {how}", "killed its worker"),
         )
 

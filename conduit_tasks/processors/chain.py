@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -11,58 +11,11 @@ from conduit_tasks.processors import registry, template
 from conduit_tasks.processors.base import FrameProcessor, RecordProcessor
 from conduit_tasks.processors.derived import Derived
 from conduit_tasks.processors.many import ManyProcessor, by_level
+from conduit_tasks.processors.result import FILTERED, NACKED, Result
 from conduit_tasks.record.faults import value_fault
 from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts
 from conduit_tasks.record.record import Record
 from conduit_tasks.topology import Processor
-
-NACKED = "processor"
-"""Error class of records that a processor nacked."""
-LONGEST = 2_000
-"""Limit of the characters of an error: one that quotes a value may quote a record's whole payload."""
-
-
-class Result:
-    """Outcome of one record: `records` that go on (none: filtered, which acks it), or an `error`: nacked.
-
-    `processor` is the id of the processor that failed.
-    """
-
-    __slots__ = ("records",)
-    error: str | None = None
-    error_class: str | None = None
-    processor: str | None = None
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self.records = records
-
-    @staticmethod
-    def failure(error: str, error_class: str = NACKED, processor: str | None = None) -> Result:
-        """Returns a nack. An error longer than `LONGEST` is cut to its beginning and end, which say why."""
-        if len(error) > LONGEST:
-            error = f"{error[: LONGEST // 2]} … {error[-(LONGEST // 2) :]}"
-        return _Failure(error, error_class, processor)
-
-    @property
-    def filtered(self) -> bool:
-        """Returns whether no record goes on although nothing failed."""
-        return self.error is None and not self.records
-
-    def __repr__(self) -> str:
-        return f"Result({self.records!r}, {self.error!r}, {self.error_class!r}, {self.processor!r})"
-
-
-class _Failure(Result):
-    """A result with an error; a class of its own, so that the frequent results stay small."""
-
-    __slots__ = ("error", "error_class", "processor")
-
-    def __init__(self, error: str, error_class: str, processor: str | None) -> None:
-        super().__init__(())
-        self.error, self.error_class, self.processor = error, error_class, processor
-
-
-_FILTERED = Result(())
 
 Condition = Callable[[Record], bool]
 _Step = tuple[Condition | None, Callable[[Record], Any], str]
@@ -94,25 +47,25 @@ class Chain:
                 reads |= template.compile(each.condition or "").reads
             reads |= EVERYTHING if built.reads is None else built.reads
             changes |= EVERYTHING if built.reads is None else built.changes
-        self._many = any(isinstance(each, ManyProcessor) for each in self._processors)
+        self.many = any(isinstance(each, ManyProcessor) for each in self._processors)
+        """Whether a processor takes several records at a time: only `levels` then bounds what is made."""
         self.reads: Parts = reads | changes
         """The parts of a record that the chain looks at or changes."""
         self.changes: Parts = changes
         """The parts that it may change."""
-        self.columnar = not self._many and all(built.reads is not None for built in self._processors)
+        self.columnar = not self.many and all(built.reads is not None for built in self._processors)
         """Whether every processor declares what it looks at, and so can run over columns (`processors.columns`)."""
 
     def run(self, records: Sequence[Record], enough: int | None = None) -> list[Result]:
         """Returns one result per record, in order. With `enough`, it may end after a record with which the derived ones
-        have more bytes than that: see `derived.run_some`.
+        have more bytes than that: see `derived.in_parts`.
 
         A record that stays one keeps its ordinal; derived ones get 0, 1, … in the order in which the whole chain
         made them. An exception of a processor nacks its record alone, except errors of ours that concern more than
         one record. Derived records are nacked together: they share the position.
         """
-        if self._many:
-            levels = [(condition, built, id) for (condition, _, id), built in zip(self._steps, self._processors)]
-            return by_level(levels, records)
+        if self.many:
+            return [result for results in self.levels(list(records), None) for result in results]
         results: list[Result] = []
         append = results.append
         through = self.through
@@ -122,7 +75,7 @@ class Chain:
             if made.__class__ is Record:
                 append(Result((made,)))
             elif made is None:
-                append(_FILTERED)
+                append(FILTERED)
             elif made.__class__ is Derived:
                 append(Result(made))
                 used += made.bytes
@@ -131,6 +84,11 @@ class Chain:
             else:
                 append(made)
         return results
+
+    def levels(self, records: list[Record], enough: int | None) -> Iterator[list[Result]]:
+        """Yields the same results, of some records after the others, and empties `records`: see `many.by_level`."""
+        steps = [(condition, built, id) for (condition, _, id), built in zip(self._steps, self._processors)]
+        return by_level(steps, records, enough)
 
     def through(self, record: Record) -> Any:
         """Takes one record through all steps. Returns the record, a list of derived ones (never empty), None if it is

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from conduit_tasks.errors import Oversize
-from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.derived import Derived, refused, too_much
+from conduit_tasks.processors.result import Result
 from conduit_tasks.record import batches
 from conduit_tasks.record.batches import Sizes, row_bytes
 from conduit_tasks.record.record import Origin, Record

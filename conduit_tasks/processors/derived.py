@@ -5,18 +5,20 @@ They stay together up to the ack of their position, so one record may become `DE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from conduit_tasks.errors import RecordError, Unwritable
+from conduit_tasks.processors.result import Result
 from conduit_tasks.record import batches, jsons
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
-    from conduit_tasks.processors.chain import Chain, Result
+    from conduit_tasks.processors.chain import Chain
     from conduit_tasks.record.batches import Sizes
 
 
@@ -75,15 +77,54 @@ def _data_bytes(data: Any) -> int:
             return 0
 
 
-def run_some(chain: Chain, records: Sequence[Record], keys: Sizes, limit: int) -> list[Result]:
-    """Runs the chain over records until those that it derived have about `limit` bytes. Returns the results of the
-    first records, at least one: all of those that share a key, or none.
+def in_parts(chain: Chain, records: list[Record], keys: Sizes, limit: int) -> Iterator[list[Result]]:
+    """Runs the chain over records. Yields the results of some records after the others: until those that it derived
+    have about `limit` bytes, at least one; all of those that share a key, or none. The caller keeps no record of
+    `records`.
 
-    `keys`: one number per record, the same for records that an earlier node derived from one.
+    `keys`: one number per record, ascending, the same for records that an earlier node derived from one.
     """
-    from conduit_tasks.processors.chain import Result
+    limit = min(limit, batches.DERIVED_BYTES)
+    if chain.many:
+        yield from _whole_keys(chain.levels(records, limit), keys)
+        return
+    start = 0
+    while start < len(records):
+        results = _first(chain, records[start:], keys[start:], limit)
+        start += len(results)
+        yield results
 
-    results = chain.run(records, min(limit, batches.DERIVED_BYTES))
+
+def _whole_keys(parts: Iterable[list[Result]], keys: Sizes) -> Iterator[list[Result]]:
+    """Yields the same results, cut between keys; a failure for each record of a key of which too much was derived."""
+    start, held = 0, list[Result]()
+    for results in parts:
+        held = _checked([*held, *results], keys[start:])
+        reached = start + len(held)
+        # The key that is next may continue the last one.
+        end = int(keys.searchsorted(keys[reached])) if reached < len(keys) else reached
+        if end > start:
+            yield held[: end - start]
+            start, held = end, held[end - start :]
+
+
+def _checked(results: list[Result], keys: Sizes) -> list[Result]:
+    """Returns the results, and failures in place of those of a key that have too much together."""
+    if sum(map(derived_bytes, results)) <= batches.DERIVED_BYTES:
+        return results
+    out: list[Result] = []
+    for _, own in groupby(zip(keys.tolist(), results), key=lambda each: each[0]):
+        some = [result for _, result in own]
+        if sum(map(derived_bytes, some)) > batches.DERIVED_BYTES:
+            step = next(step for r in reversed(some) if (step := getattr(r.records, "step", None)) is not None)
+            some = [refused(step)] * len(some)
+        out += some
+    return out
+
+
+def _first(chain: Chain, records: Sequence[Record], keys: Sizes, limit: int) -> list[Result]:
+    """Returns the results of the first records: of as many as `in_parts` yields at a time."""
+    results = chain.run(records, limit)
     if len(results) == len(records):
         return results
     key = keys[len(results) - 1]
@@ -108,7 +149,5 @@ def derived_bytes(result: Result) -> int:
 
 def refused(step: str) -> Result:
     """Returns the failure of a record of which too much was derived, by this processor last."""
-    from conduit_tasks.processors.chain import Result
-
     error = too_much()
     return Result.failure(str(error), error.error_class, step)

@@ -24,8 +24,10 @@ from conduit_tasks.connectors.http.head import FRAMING, head
 from conduit_tasks.connectors.http.link_local import check_host
 from conduit_tasks.connectors.http.origins import Origins
 from conduit_tasks.errors import ConduitError, ConfigError, RecordError
+from conduit_tasks.processors.derived import record_bytes
 from conduit_tasks.processors.many import Made, ManyProcessor
 from conduit_tasks.record.record import Record
+from conduit_tasks.settings import settings as installation
 
 T = TypeVar("T")
 
@@ -124,26 +126,41 @@ class HttpProcessor(ManyProcessor):
         raise NotImplementedError
 
     async def handle_many(self, records: Sequence[Record]) -> list[Made]:
-        """Handles all of them, `workers` at a time; the results are in order."""
-        return await self.each(records, self.handle)
+        """Handles all of them, `workers` at a time, unless their answers become too many bytes; the results are in
+        order."""
+        return await self.each(records, self.handle, installation().batch_bytes)
 
-    async def each(self, items: Sequence[T], handle: Callable[[T], Awaitable[Any]]) -> list[Any]:
-        """Returns the result or RecordError of `handle` for each item, in order. Raises errors of ours that concern
-        more than one item."""
+    async def each(
+        self, items: Sequence[T], handle: Callable[[T], Awaitable[Any]], enough: int | None = None
+    ) -> list[Any]:
+        """Returns the result or RecordError of `handle` for each item, in order: of all, or of the first ones whose
+        records have more than `enough` bytes. Raises errors of ours that concern more than one item."""
         room = asyncio.Semaphore(self.workers)
+        used, stopped = 0, False
 
         async def one(item: T) -> Any:
-            async with room:
-                try:
-                    return await handle(item)
-                except RecordError as error:
-                    return error
-                except ConduitError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - a processor's own failure is the record's (C4)
-                    return RecordError(f"{self.spec.name}: {type(error).__name__}: {error}")
+            nonlocal used, stopped
+            try:
+                made = await handle(item)
+                used += record_bytes(made) if enough is not None else 0
+                return made
+            except RecordError as error:
+                return error
+            except ConduitError:
+                stopped = True
+                raise
+            except Exception as error:  # noqa: BLE001 - a processor's own failure is the record's (C4)
+                return RecordError(f"{self.spec.name}: {type(error).__name__}: {error}")
+            finally:
+                room.release()
 
-        return list(await asyncio.gather(*map(one, items)))
+        begun: list[asyncio.Task[Any]] = []
+        for item in items:
+            await room.acquire()
+            if stopped or (begun and enough is not None and used > enough):
+                break
+            begun.append(asyncio.create_task(one(item)))
+        return list(await asyncio.gather(*begun))
 
     def process_many(self, records: Sequence[Record]) -> list[Made]:
         if self._loop is None or self._loop.pid != os.getpid():

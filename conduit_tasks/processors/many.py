@@ -4,16 +4,14 @@ once. The order of records never changes, whatever `workers` says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from conduit_tasks.errors import ConduitError, RecordError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.derived import Derived
+from conduit_tasks.processors.result import Result
 from conduit_tasks.record.record import Record
-
-if TYPE_CHECKING:
-    from conduit_tasks.processors.chain import Result
 
 Made = Record | list[Record] | None | RecordError
 """Outcome of one record: the return value of `RecordProcessor.process`, or the error that it would raise."""
@@ -30,7 +28,9 @@ class ManyProcessor(RecordProcessor):
     """Number of records that may be under way at a time."""
 
     def process_many(self, records: Sequence[Record]) -> list[Made]:
-        """Returns one outcome per record, in order. Raises errors of ours that concern more than one record."""
+        """Returns one outcome per record, in order: of all, or of the first ones, at least one, that have
+        CONDUIT_BATCH_BYTES bytes together; the others are then handed over again. Raises errors of ours that concern
+        more than one record."""
         raise NotImplementedError
 
     def process(self, record: Record) -> Record | list[Record] | None:
@@ -40,74 +40,120 @@ class ManyProcessor(RecordProcessor):
         return made
 
 
-def by_level(steps: Sequence[tuple[Any, RecordProcessor, str]], records: Sequence[Record]) -> list[Result]:
-    """Takes all records through one step (condition, processor, id) after the other; results as in `Chain.run`."""
-    from conduit_tasks.processors.chain import Result
+Row = list[Record] | Result
+"""What has become of one record so far: the records that go on, or a failure."""
 
-    current: list[list[Record]] = [[record] for record in records]
-    failed: dict[int, Result] = {}
-    for condition, processor, step_id in steps:
-        places: list[int] = []
-        given: list[Record] = []
-        following: list[list[Record | None]] = [[] for _ in current]
-        for place, row in enumerate(current):
-            for record in row:
-                try:
-                    wanted = condition is None or condition(record)
-                except RecordError as error:
-                    failed[place] = Result.failure(str(error), error.error_class, step_id)
-                    break
-                if wanted:
-                    places.append(place)
-                    given.append(record)
-                    following[place].append(None)
-                else:
-                    following[place].append(record)
-        alive = [i for i, place in enumerate(places) if place not in failed]
-        made = _made(processor, [given[i] for i in alive])
-        answers: dict[int, list[Made]] = {}
-        for i, each in zip(alive, made):
-            answers.setdefault(places[i], []).append(each)
-        for place, passed in enumerate(following):
-            if place in failed:
-                current[place] = []
-                continue
-            try:
-                current[place] = _merged(passed, iter(answers.get(place, [])), step_id)
-            except RecordError as error:
-                failed[place] = Result.failure(str(error), error.error_class, step_id)
-                current[place] = []
-    return [failed.get(place) or Result(_numbered(row, records[place])) for place, row in enumerate(current)]
+Step = tuple[Any, RecordProcessor, str]
+"""(condition, processor, id)."""
 
 
-def _made(processor: RecordProcessor, records: Sequence[Record]) -> list[Made]:
+def by_level(steps: Sequence[Step], records: list[Record], enough: int | None = None) -> Iterator[list[Result]]:
+    """Takes records through one step after the other. Yields the results, as of `Chain.run`, of some records after the
+    others, and removes these from `records`.
+
+    A step gets all records, unless those that earlier steps made have more than `enough` bytes: then some at a time.
+    """
+    for rows in _through(steps, [[record] for record in records], enough):
+        results = [
+            row if isinstance(row, Result) else Result(_numbered(row, record)) for row, record in zip(rows, records)
+        ]
+        # Answers are in the records themselves: they are not held beyond their turn.
+        del records[: len(rows)]
+        yield results
+
+
+def _through(steps: Sequence[Step], rows: list[Row], enough: int | None) -> Iterator[list[Row]]:
+    """Yields what becomes of the rows, in order. Empties `rows`."""
+    if not steps:
+        yield rows
+        return
+    while rows:
+        made = _level(steps[0], rows, enough)
+        del rows[: len(made)]
+        yield from _through(steps[1:], made, enough)
+
+
+def _level(step: Step, rows: Sequence[Row], enough: int | None) -> list[Row]:
+    """Returns what the step makes of the first rows, at least one: about `enough` bytes of derived records."""
+    condition, processor, step_id = step
     if isinstance(processor, ManyProcessor):
-        return processor.process_many(records) if records else []
-    made: list[Made] = []
-    for record in records:
-        try:
-            made.append(processor.process(record))
-        except RecordError as error:
-            made.append(error)
-        except ConduitError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a processor's own failure is the record's (C4)
-            made.append(RecordError(f"{type(error).__name__}: {error}"))
+        return _together(condition, processor, step_id, rows)
+    made: list[Row] = []
+    used = 0
+    for row in rows:
+        made.append(row if isinstance(row, Result) else _alone(condition, processor, step_id, row))
+        if made[-1].__class__ is Derived and enough is not None:
+            used += made[-1].bytes
+            if used > enough:
+                break
     return made
 
 
-def _merged(row: list[Record | None], answers: Any, step: str) -> list[Record]:
+def _alone(condition: Any, processor: RecordProcessor, step_id: str, row: list[Record]) -> Row:
+    """Returns what a step makes of the records of one position."""
+    try:
+        wanted = [condition is None or condition(record) for record in row]
+        made = [_made(processor, record) if take else record for record, take in zip(row, wanted)]
+        return _merged(made, step_id)
+    except RecordError as error:
+        return Result.failure(str(error), error.error_class, step_id)
+
+
+def _made(processor: RecordProcessor, record: Record) -> Made:
+    try:
+        return processor.process(record)
+    except ConduitError:
+        raise
+    except Exception as error:  # a processor's own failure is the record's (C4)
+        raise RecordError(f"{type(error).__name__}: {error}") from error
+
+
+def _together(condition: Any, processor: ManyProcessor, step_id: str, rows: Sequence[Row]) -> list[Row]:
+    """Returns what the processor makes of rows: of all, or of the first ones if it says that these are enough."""
+    given: list[Record] = []
+    ends: list[int] = []
+    taken: list[list[bool] | Result] = []
+    for row in rows:
+        try:
+            wanted = row if isinstance(row, Result) else [condition is None or bool(condition(each)) for each in row]
+        except RecordError as error:
+            wanted = Result.failure(str(error), error.error_class, step_id)
+        if not isinstance(wanted, Result):
+            given += [each for each, take in zip(row, wanted) if take]  # type: ignore[arg-type]  # no result
+        taken.append(wanted)
+        ends.append(len(given))
+    answers = list(processor.process_many(given)) if given else []
+    # The records of one position stay together.
+    end = next((end for end in ends if end >= len(answers)), len(given)) if len(answers) < len(given) else len(given)
+    while len(answers) < end:
+        answers += processor.process_many(given[len(answers) : end])
+    left = iter(answers)
+    made: list[Row] = []
+    for row, wanted, reached in zip(rows, taken, ends):
+        if reached > end:
+            break
+        if isinstance(row, Result) or isinstance(wanted, Result):
+            made.append(wanted)  # type: ignore[arg-type]  # a result
+            continue
+        own = [next(left) if take else each for each, take in zip(row, wanted)]
+        try:
+            made.append(_merged(own, step_id))
+        except RecordError as error:
+            made.append(Result.failure(str(error), error.error_class, step_id))
+    return made
+
+
+def _merged(row: Sequence[Made], step: str) -> list[Record]:
     """Returns the records of one position after a step, in order: those that the step skipped, and those that it made
     of the others. Raises the error of a record that failed, and Unwritable if they are too many bytes together."""
     out: list[Record] = []
-    for each in row:
-        made = next(answers) if each is None else each
-        if isinstance(made, RecordError):
-            raise made
-        if isinstance(made, list):
-            out.extend(made)
-        elif isinstance(made, Record):
+    for made in row:
+        if isinstance(made, Record):
             out.append(made)
+        elif isinstance(made, RecordError):
+            raise made
+        elif isinstance(made, list):
+            out.extend(made)
         elif made is not None:
             raise RecordError(f"a record, a list of records or None was expected, not {type(made).__name__}")
     return Derived(out, step) if len(out) > 1 else out

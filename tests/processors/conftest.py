@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from conduit_tasks.processors.chain import Chain, Result
+from conduit_tasks.processors.chain import Chain
+from conduit_tasks.processors.result import Result
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.topology import Processor
 
