@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.record.batches import cut, joined, row_bytes
+from conduit_tasks.settings import settings
+
+if TYPE_CHECKING:
+    from conduit_tasks.processors.chain import Chain
+
+BLOCK = 512
+"""Rows that become Python records at once: large enough to be cheap, small enough not to stall senders."""
 
 Seqs = npt.NDArray[np.int64]
 """One number per row or record."""
@@ -152,6 +161,26 @@ def chunks(batches: Iterable[Piece], size: int, limit: int) -> Iterator[Chunk]:
     handed.done()
     if held:
         yield done
+
+
+def portion_of(chain: Chain | None, chunk: Chunk) -> Portion:
+    """Returns the number of rows of a chunk to process at a time: how large processors make them shows afterwards. All
+    of them if there are no processors, or ones that take several records at a time (`processors.many`)."""
+    if chain is not None and not chain.many:
+        return Portion(BLOCK, max(1, settings().batch_bytes // 2))
+    whole = Portion(chunk.rows)
+    whole.size = chunk.rows
+    return whole
+
+
+def blocks(chunk: Chunk, portion: Portion) -> Iterator[Chunk]:
+    """Yields a chunk in parts of about as many rows as the portion says before each, cut between seqs."""
+    while chunk.rows:
+        seqs, end = chunk.seqs, chunk.rows
+        if portion.size < end:
+            end = int(np.searchsorted(seqs, seqs[portion.size])) or int(np.searchsorted(seqs, seqs[0], side="right"))
+        yield chunk.part(0, end)
+        chunk = chunk.part(end, chunk.rows)
 
 
 def _small(pieces: Iterable[Piece], limit: int) -> Iterator[Piece]:

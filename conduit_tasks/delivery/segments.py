@@ -7,30 +7,74 @@ from itertools import groupby
 
 import numpy as np
 
-from conduit_tasks.delivery.chunks import NONE, Chunk, Seqs
-from conduit_tasks.delivery.work import DERIVED_STRIDE, MOST_ORDINAL, Entry, Work, overflow, processed
+from conduit_tasks.delivery.chunks import NONE, Chunk, Seqs, blocks, portion_of
+from conduit_tasks.delivery.work import (
+    DERIVED_STRIDE,
+    MOST_ORDINAL,
+    Entry,
+    Work,
+    overflow,
+    processed,
+)
 from conduit_tasks.errors import Oversize
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.result import Result
 from conduit_tasks.record.accounts import accounted
+from conduit_tasks.record.batches import joined
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.schema import spool_batch, to_records
 from conduit_tasks.settings import settings
 
+Segment = tuple[Chunk | None, Seqs, list[DeadLetter]]
 
-def cut_at_nacks(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
+
+def cut_at_nacks(work: Work, chunk: Chunk) -> Iterator[Segment]:
     """Yields a chunk after its processors, cut at each nack: the rows to write (None if there are none), the seqs among
     theirs that were filtered, and the dead letters of the nacked seq that follows. Raises InvariantBroken if the
     processors leave a row without an outcome."""
     if work.chain is not None and work.chain.columnar and not work.culprits:
         yield from _column_segments(work, work.chain, chunk)
         return
-    for part, entries in processed(work, chunk):
-        yield from _entry_segments(part, entries)
+    held: list[Segment] = []
+    used, limit = 0, _limit()
+    portion = portion_of(work.chain, chunk)
+    for block in blocks(chunk, portion):
+        came = 0
+        for segment in (each for some in processed(work, block) for each in _entry_segments(*some)):
+            size = 0 if segment[0] is None else segment[0].batch.nbytes
+            came += size
+            if held and (segment[2] or used + size > limit):
+                yield _together(held)
+                held, used = [], 0
+            if segment[2]:
+                yield segment
+            else:
+                held.append(segment)
+                used += size
+        portion.came(block.rows, came)
+    if held:
+        yield _together(held)
 
 
-def _entry_segments(chunk: Chunk, entries: list[Entry]) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
+def _together(held: list[Segment]) -> Segment:
+    """Returns consecutive segments without dead letters as one."""
+    if len(held) == 1:
+        return held[0]
+    chunks = [chunk for chunk, _, _ in held if chunk is not None]
+    gone = np.concatenate([seqs for _, seqs, _ in held])
+    if not chunks:
+        return None, gone, []
+    seqs, ordinals = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("seqs", "ordinals"))
+    return Chunk(seqs, ordinals, joined([chunk.batch for chunk in chunks])), gone, []
+
+
+def _limit() -> int:
+    # A chunk has the limit already: what processors add to it is no reason to write it in two.
+    return 2 * settings().batch_bytes
+
+
+def _entry_segments(chunk: Chunk, entries: list[Entry]) -> Iterator[Segment]:
     slices, numbers = chunk.batch.column("slice").to_numpy(), chunk.batch.column("n").to_numpy()
 
     def made(kept: list[Entry]) -> Chunk | None:
@@ -63,16 +107,12 @@ def _entry_segments(chunk: Chunk, entries: list[Entry]) -> Iterator[tuple[Chunk 
                 yield out, np.array(gone, dtype=np.int64), []
 
 
-def _column_segments(work: Work, chain: Chain, chunk: Chunk) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
-    # A chunk has the limit already: what processors add to it is no reason to write it in two.
-    limit = 2 * settings().batch_bytes
-    for start, end, made in columns.parts(chain, chunk.batch, work.origins, chunk.seqs, limit):
+def _column_segments(work: Work, chain: Chain, chunk: Chunk) -> Iterator[Segment]:
+    for start, end, made in columns.parts(chain, chunk.batch, work.origins, chunk.seqs, _limit()):
         yield from _part_segments(work, chain, chunk.part(start, end), made)
 
 
-def _part_segments(
-    work: Work, chain: Chain, chunk: Chunk, passed: columns.Passed
-) -> Iterator[tuple[Chunk | None, Seqs, list[DeadLetter]]]:
+def _part_segments(work: Work, chain: Chain, chunk: Chunk, passed: columns.Passed) -> Iterator[Segment]:
     seqs = chunk.seqs
     ords = chunk.batch.column("ord").to_numpy()
     places = columns.places(passed.rows)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.delivery.chunks import Chunk, Seqs, chunks
+from conduit_tasks.delivery.chunks import BLOCK, Chunk, Seqs, blocks, chunks, portion_of
 from conduit_tasks.errors import InvariantBroken, Unwritable
-from conduit_tasks.processors.derived import in_parts
+from conduit_tasks.processors.derived import in_parts, record_bytes
 from conduit_tasks.processors.result import Result
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.batches import row_bytes
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from conduit_tasks.dead_letters.parking import Parking
     from conduit_tasks.delivery.numbering import Numbering
     from conduit_tasks.processors.chain import Chain
-
-BLOCK = 512
-"""Rows that become Python records at once: large enough to be cheap, small enough not to stall senders."""
 
 DERIVED_STRIDE = 1 << 16
 """The k-th further record that a destination processor derives from ordinal o has ordinal o + k · stride: unique in its
@@ -188,8 +185,16 @@ class Reading:
     def entries(self) -> Iterator[list[Entry]]:
         """Yields the same as records in small blocks, after the destination's own processors."""
         for chunk in chunks(self.batches(), BLOCK, max(1, settings().batch_bytes // 8)):
-            for _, entries in processed(self.work, chunk):
-                yield entries
+            portion = portion_of(self.work.chain, chunk)
+            for block in blocks(chunk, portion):
+                size = 0
+                for _, entries in processed(self.work, block):
+                    if self.work.chain is not None:
+                        for entry in entries:
+                            entry.bytes = record_bytes(entry.record)
+                            size += entry.bytes
+                    yield entries
+                portion.came(block.rows, size)
 
 
 def processed(work: Work, chunk: Chunk) -> Iterator[tuple[Chunk, list[Entry]]]:

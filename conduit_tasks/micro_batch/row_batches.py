@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -74,12 +74,12 @@ def unparted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield held
 
 
-def in_blocks(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """Yields the rows in blocks of about `size`, cut between records."""
+def in_blocks(batch: pa.RecordBatch, size: Callable[[], int]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows in blocks of about as many as `size` says before each, cut between records."""
     keys = row_keys(batch)
     start = 0
     while start < batch.num_rows:
-        end = start + size
+        end = start + size()
         if end < batch.num_rows:
             end = int(np.searchsorted(keys, keys[end]))
             if end <= start:

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.delivery.isolated import bisected
 from conduit_tasks.errors import Oversize, Unwritable
 from conduit_tasks.filters import compile_filters
@@ -104,6 +105,7 @@ class RowPass:
         self.result = PassResult()
         self._account = Account(plan.node, plan.micro_batch)
         self._limit = settings().batch_bytes
+        self._portion = Portion(BLOCK, max(1, self._limit // 2))
         self._out: Any = None
         self._nacked: Any = None
         self._since = time.monotonic()
@@ -208,12 +210,22 @@ class RowPass:
             else:
                 nacked: list[pa.RecordBatch] = []
                 errors: list[dict[str, str]] = []
-                size = part.num_rows if self.plan.careful else BLOCK
-                for block in in_blocks(part, size):
-                    yield from self._process_block(block, nacked, errors)
+                for block in in_blocks(part, lambda rows=part.num_rows: self._block_rows(rows)):  # type: ignore[misc]
+                    size = 0
+                    for made in self._process_block(block, nacked, errors):
+                        size += made.nbytes
+                        yield made
+                    self._portion.came(block.num_rows, size)
                     self._took("process")
                 if nacked:
                     self._nack(joined(nacked), errors)
+
+    def _block_rows(self, rows: int) -> int:
+        """Returns how many of these rows become records at a time; how large processors make them shows afterwards."""
+        assert self.chain is not None
+        if self.plan.careful:
+            return rows
+        return BLOCK if self.chain.many else self._portion.size
 
     def _process_columns(self, batch: pa.RecordBatch, passed: columns.Passed) -> pa.RecordBatch:
         keys = row_keys(batch)
