@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from conduit_tasks.settings import forget
 from conduit_tasks.stack.layout import socket_in
@@ -23,6 +25,9 @@ DATA = Path(__file__).parent / "data"
 SHARED = {"CONDUIT_CLASS_DATA": str(Path(__file__).parents[1] / ".conduit" / "cds")}
 """Homes of tests share the archive from which Spark drivers start: it is built once, not once in each of them."""
 os.environ.update(SHARED)
+# An example takes as long as the machine lets it: 200 ms, and a second for ten to be drawn, are no promise of ours.
+hypothesis_settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("tests")
 
 
 @dataclass

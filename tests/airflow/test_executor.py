@@ -17,7 +17,7 @@ import sqlite3, sys, threading, time
 from airflow import settings
 from conduit_tasks.airflow import executor
 
-LONG = 15.0  # seconds: nobody waits for it, however slow the machine is
+LONG = 240.0  # seconds: nobody waits for it, however slow the machine is
 
 def heartbeat():
     began = time.monotonic()

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.operator import ENDED, ConduitSubmitOperator
-from tests.airflow.test_operator import how, killed, operator, wait_until, work  # noqa: F401
+from conduit_tasks.waits import still_running
+from tests.airflow.test_operator import how, killed, operator, processes, wait_until, work  # noqa: F401
 
 Build = Callable[..., ConduitSubmitOperator]
 JOB = """
@@ -120,8 +120,7 @@ def test_whichever_of_driver_and_jvm_is_killed_the_other_ends_and_so_does_the_wo
     # Then the task fails, and nothing is left
     assert isinstance(error, AirflowException)
     assert task._hook.exit_code == {"driver": 128 + signal.SIGKILL, "jvm": 1}[victim]
-    left = [psutil.Process(int(pid)) for pid in told.read_text().split() if psutil.pid_exists(int(pid))]
-    assert psutil.wait_procs(left, timeout=120)[1] == []
+    assert still_running(processes(told.read_text()), 240) == []
 
 
 def test_a_driver_that_is_ended_before_it_can_do_so_in_order_is_not_counted_as_one_that_died(

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.work import WorkNeeded
 from conduit_tasks.settings import settings
 from conduit_tasks.spark import cds
+from conduit_tasks.waits import still_running
 from tests.airflow.conftest import write_pipeline
 from tests.forking import as_of_a_task
 
@@ -173,8 +175,7 @@ def test_a_kill_takes_the_driver_and_its_workers_along(
 
     error = killed(operator(), context, pids.exists)
 
-    left = [psutil.Process(int(pid)) for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
-    assert psutil.wait_procs(left, timeout=60)[1] == []
+    assert still_running(processes(pids.read_text()), 240) == []
     assert isinstance(error, AirflowException)
 
 
@@ -265,6 +266,15 @@ def killed(task: ConduitSubmitOperator, context: Any, ready: Callable[[], bool])
         ending.join()
         signal.signal(signal.SIGUSR1, before)
     return None
+
+
+def processes(pids: str) -> list[psutil.Process]:
+    """Those of these numbers that there are: any of them may end at any time."""
+    found = []
+    for pid in pids.split():
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(int(pid)))
+    return found
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

@@ -37,7 +37,7 @@ def test_the_demos_password_is_set_and_is_in_no_command_line(
         "PGOPTIONS": "-c password_encryption=md5",
     }
     # When it runs
-    subprocess.run(["sh", str(SCRIPT)], env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(["sh", str(SCRIPT)], env=environment, check=True, capture_output=True, timeout=240)
     # Then the password is that of the role, which owns its database
     engine = sa.create_engine(postgres.url)
     with engine.connect() as connection:

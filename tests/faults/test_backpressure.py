@@ -19,7 +19,7 @@ from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from tests.faults.parts import Receiver, account, drive, events
-from tests.micro_batch.harness import here, payloads, run_once, state, write_pipeline
+from tests.micro_batch.harness import files_of, here, payloads, run_once, state, write_pipeline
 
 PIPELINE = """
 version: "2.2"
@@ -101,7 +101,7 @@ class Most:
         finally:
             broker.close()
         # The ledger has a retention of its own; it grows with attempts, not with events.
-        files = [path for path in (home / ".conduit/spool/p").glob("[0-9c]*/**/*") if path.is_file()]
+        files = [path for top in (home / ".conduit/spool/p").glob("[0-9c]*") for path in files_of(top)]
         self.spool = max(self.spool, sum(_size(path) for path in files))
 
 

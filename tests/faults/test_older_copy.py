@@ -17,6 +17,7 @@ from conduit_tasks.micro_batch import forgotten, rebuild
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
+from conduit_tasks.settings import forget
 from conduit_tasks.spool.checkpoint import Mark, covers, trusted
 from tests.conftest import RedisServer
 from tests.faults.forgetful import MINUTES, Forgetful, Queue, broker, numbers, pipeline, queue
@@ -62,6 +63,9 @@ def test_of_two_runs_that_notice_one_brings_the_state_back(
     rows = [*payloads(quick / "out/a.jsonl"), *events(quick / "data", 5, 5)]
     drive()
     broker.put_back(early)
+    # A lease that is renewed in time also where this process stands still for a moment
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "3")
+    forget()
     both, write = threading.Barrier(2), rebuild._write
     look = forgotten.forgotten
 
@@ -75,7 +79,7 @@ def test_of_two_runs_that_notice_one_brings_the_state_back(
 
     def slow(*args: Any, **more: Any) -> None:
         write(*args, **more)
-        time.sleep(0.5)  # longer than the lease lasts without renewal
+        time.sleep(4.0)  # longer than the lease lasts without renewal
 
     monkeypatch.setattr(forgotten, "forgotten", together)
     monkeypatch.setattr(rebuild, "_write", slow)

@@ -9,6 +9,7 @@ import os
 import shlex
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -61,17 +62,21 @@ def driver(home: Path, master: str) -> subprocess.Popen[str]:
 
 
 def talks(process: psutil.Process, port: int) -> bool:
-    return any(c.raddr and c.raddr.port == port for c in process.net_connections("tcp"))
+    try:
+        return any(c.raddr and c.raddr.port == port for c in process.net_connections("tcp"))
+    except psutil.NoSuchProcess:  # it has ended
+        return False
 
 
 def sending(workers: list[subprocess.Popen[bytes]], port: int) -> list[psutil.Process]:
     """What runs on the machine whose executor talks to the receiver: the sending Python first, then what it descends
     from, up to Spark's worker, which would otherwise kill it."""
     for worker in workers:
-        for process in psutil.Process(worker.pid).children(recursive=True):
-            if talks(process, port):
-                above = process.parents()
-                return [process, *above[: above.index(psutil.Process(worker.pid)) + 1]]
+        own = psutil.Process(worker.pid)
+        for process in own.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # small ones of Spark's start end at any time
+                if talks(process, port) and own in (above := process.parents()):
+                    return [process, *above[: above.index(own) + 1]]
     return []
 
 
@@ -96,8 +101,7 @@ def test_an_executor_of_a_cluster_that_stood_still_sends_no_more_once_another_ha
         assert application.poll() is None, log.read_text()[-3000:]
 
         # When its machine stands still, and Spark gives the task to the other one
-        stopped = sending(cluster.workers, receiver.port)
-        assert stopped, "nobody sends"
+        stopped = until(lambda: sending(cluster.workers, receiver.port), "somebody who sends")
         for process in stopped:
             process.send_signal(signal.SIGSTOP)
         receiver.hold(EVENTS // 2)
@@ -108,11 +112,11 @@ def test_an_executor_of_a_cluster_that_stood_still_sends_no_more_once_another_ha
         # And the Python that was sending wakes up, before those who would end it
         stopped[0].send_signal(signal.SIGCONT)
         receiver.release()
-        until(lambda: not talks(stopped[0], receiver.port), "the first attempt to end", 60)
+        until(lambda: not talks(stopped[0], receiver.port), "the first attempt to end")
         assert application.wait(240) == 0, log.read_text()[-3000:]
     finally:
         for process in stopped:
-            if process.is_running():
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
         application.kill()
         application.wait()

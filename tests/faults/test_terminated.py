@@ -34,7 +34,7 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     hold().touch()
     application = applications("p", node, "app", patient(home))
     at_work = held().exists if node == "sources.in" else lambda: receiver.accepted() >= 50
-    until(lambda: at_work() or application.process.poll() is not None, node, 180)
+    until(lambda: at_work() or application.process.poll() is not None, node)
     # When it alone is asked to end
     application.process.send_signal(signal.SIGTERM)
     # Then it says so, nobody holds its lease, and the attempt is no failure

@@ -46,7 +46,9 @@ def sequences(stored: Stored) -> list[int]:
 
 @pytest.mark.proves("O5", "O5r", "O6", "O6r")
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(sent=st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=6), min_size=1, max_size=6))
 def test_what_is_stored_is_what_the_pipes_own_receiver_delivers(
     client: Client, stored: Stored, name: str, sent: list[list[int]]

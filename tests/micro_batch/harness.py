@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,11 @@ def run_until_quiet(pipeline_id: str, most: int = 20, **kwargs: Any) -> list[dic
 
 def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
+
+
+def files_of(folder: Path) -> list[Path]:
+    """All files below a folder, in which others add and remove some meanwhile."""
+    return [Path(top, name) for top, _, names in os.walk(folder) for name in names]
 
 
 def payloads(path: Path) -> list[Any]:

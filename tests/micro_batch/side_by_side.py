@@ -73,7 +73,7 @@ def play(
     pipeline_id: str,
     run: str = "run",
     *,
-    limit: float = 60.0,
+    limit: float = 300.0,
     slots: int = 100,
     limits: dict[str, int] | None = None,
     by_hand: bool = False,
@@ -86,7 +86,7 @@ def play(
     chosen: Sequence[str] = (),
     retries: int = 0,
     retry_delay: float = 0.1,
-    patience: float = 120.0,
+    patience: float = 300.0,
 ) -> Played:
     """Plans a run and lives it to its end. `slots`: nodes that are at work at once, the first in the pipeline first;
     `without`: nodes whose tasks never begin; `late`: seconds until a node's begins; `meanwhile` is called once

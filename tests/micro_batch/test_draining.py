@@ -105,7 +105,7 @@ def test_a_slow_destination_does_not_keep_the_next_micro_batch_from_being_read(h
 
     def slow(function: Callable[[Any], Any], pieces: Any) -> list[Any]:
         if threading.current_thread().name == "destinations.red":
-            assert others_done.wait(60), "the others waited for it"
+            assert others_done.wait(240), "the others waited for it"
         return [function(piece) for piece in pieces]
 
     def watch() -> None:
@@ -243,11 +243,11 @@ def test_a_forceful_stop_ends_every_node_that_waits(home: Path) -> None:
 
     def hangs(function: Callable[[Any], Any], pieces: Any) -> list[Any]:
         hanging.set()
-        assert stopped.wait(60)
+        assert stopped.wait(240)
         return [function(piece) for piece in pieces]
 
     def interrupt() -> None:
-        assert hanging.wait(60)
+        assert hanging.wait(240)
         force_stop("p")
         stopped.set()
 
@@ -264,7 +264,7 @@ def test_a_graceful_stop_in_the_middle_delivers_what_is_read_and_reads_no_more(h
 
     def interrupt() -> None:
         wait_for(lambda: bool(payloads(home / "out/all.jsonl")))
-        said.append(stop("p", deadline=60))
+        said.append(stop("p", deadline=240))
 
     with closing(state("p")) as broker:
         played = play("p", run_all=held_at(3, lambda: broker.status().status == "stopping"), meanwhile=interrupt)
@@ -312,14 +312,15 @@ def test_a_node_that_waits_does_so_without_asking_all_the_time(home: Path) -> No
 
     broker = state("p")
     before = broker.redis.info("commandstats").get("cmdstat_xread", {"calls": 0})["calls"]
+    began = time.monotonic()
     play("p", run_all=slow)
     looks = broker.redis.info("commandstats")["cmdstat_xread"]["calls"] - before
     broker.close()
     # Then each of the four others looks about once a second, and when something happens
-    assert looks < 4 * 20
+    assert looks < 4 * (18 + time.monotonic() - began)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not come"

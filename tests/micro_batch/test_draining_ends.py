@@ -180,7 +180,7 @@ def test_a_source_that_fails_for_good_leaves_nobody_waiting_for_each_other(home:
         return [function(piece) for piece in pieces]
 
     # Then the run ends, fails, and the next one delivers everything
-    played = play("p", run_all=fails, retries=1, patience=30)
+    played = play("p", run_all=fails, retries=1, patience=300)
     assert played.state == "failed"
     followed()
     assert sorted(r["n"] for r in payloads(home / "out/all.jsonl")) == [r["n"] for r in rows]

@@ -189,7 +189,7 @@ class World:
             return play(
                 *("p", run),
                 **{"limit": self.limit, "slots": self.slots, "limits": limits, "retries": self.retries},
-                **{"run_all": self.run_all, "patience": 90.0},
+                **{"run_all": self.run_all, "patience": 300.0},
                 **options,
             )
         except PipelineStopped:

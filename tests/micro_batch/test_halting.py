@@ -44,7 +44,7 @@ def ended(broker: Broker, node: str, *, looks: int = 20) -> list[str]:  # noqa: 
 
     context: Any = SimpleNamespace(broker=SimpleNamespace(read=counted, keys=broker.keys))
     with halting.halting(context, node, end):
-        assert over.wait(20)
+        assert over.wait(240)
     return said
 
 

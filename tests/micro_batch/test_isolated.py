@@ -20,6 +20,7 @@ from conduit_tasks.micro_batch.deliver import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline
+from conduit_tasks.waits import still_running
 from tests.faults.parts import until
 from tests.micro_batch.harness import here, run_until_quiet, state, write_pipeline
 from tests.micro_batch.test_whole import events
@@ -115,13 +116,12 @@ def test_a_child_ends_with_the_worker_that_is_killed(forks: bool, tmp_path: Path
     environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2]}{os.pathsep}{tmp_path}"}
     command = [sys.executable, str(tmp_path / "orphan.py"), str(said), str(forks)]
     with subprocess.Popen(command, env=environment) as worker:
-        until(lambda: said.exists() and said.read_text().endswith(" "), "the child's id", 60)
+        until(lambda: said.exists() and said.read_text().endswith(" "), "the child's id")
         child = psutil.Process(int(said.read_text()))
         assert child.is_running()
         # When the worker is killed, then so is the child, which nobody would stop
         worker.kill()
-    psutil.wait_procs([child], timeout=30)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    assert still_running([child], 240) == []
 
 
 DELTA = """

@@ -77,7 +77,7 @@ def test_a_lag_budget_in_time_stops_reading_while_something_older_waits(home: Pa
     events(home / "data", "a.jsonl", 0, 400)
     assert read_all(1) == [40]
     broker = state("p")
-    until = time.monotonic() + 10
+    until = time.monotonic() + 240
     while broker.backlog(["all"]).age(broker.now()) <= 0.5:
         assert time.monotonic() < until
         time.sleep(0.05)

@@ -61,14 +61,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         start(
             "master", "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1", "-p", str(port), "--webui-port", "0"
         )
-        until(lambda: _listens(port), "the master to listen", 120)
+        until(lambda: _listens(port), "the master to listen")
         for number in (1, 2):
             folder = ("-d", str(tmp_path / f"worker-{number}-work"), "--webui-port", "0")
             start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g", *folder, master)
-        until(lambda: log.read_text().count("Registering worker") == 2, "both workers to register", 120)
+        until(lambda: log.read_text().count("Registering worker") == 2, "both workers to register")
         yield Cluster(master, processes[1:])
     finally:
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.wait(60)
+            process.wait(240)

@@ -30,7 +30,7 @@ def test_a_driver_that_is_asked_to_end_before_its_context_is_there_begins_no_job
     def made() -> Context:
         signal.raise_signal(signal.SIGTERM)
         assert ended._halting.thread is not None
-        ended._halting.thread.join(30)
+        ended._halting.thread.join(240)
         return Context()
 
     monkeypatch.setattr(plain, "context", made)

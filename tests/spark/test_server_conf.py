@@ -56,7 +56,7 @@ def test_settings_of_the_users_file_are_in_no_command_line(tmp_path: Path) -> No
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             assert settings(server) == ["two words", HUSH]
             server.kill()
-            first.wait(60)
+            first.wait(240)
             server.await_it()
     finally:
         server.stop()

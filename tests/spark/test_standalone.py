@@ -17,7 +17,7 @@ from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from conduit_tasks.spark.submit import APPLICATION, launch
 from conduit_tasks.spool.spool import Spool
-from tests.faults.parts import account, events
+from tests.faults.parts import account, events, until
 from tests.forking import as_of_a_task
 from tests.micro_batch.harness import payloads, write_pipeline
 from tests.spark.conftest import Cluster
@@ -145,4 +145,4 @@ def test_executors_of_two_workers_keep_the_spool_on_s3(
     assert sorted(payloads(shared / "out" / "all.jsonl"), key=str) == sorted(rows, key=str)
     assert Spool(f"{bucket}/spool").micro_batches("p") == [1]
     assert not (home / ".conduit" / "spool").exists()
-    assert all(list((tmp_path / f"worker-{n}-work").glob("app-*/*")) for n in (1, 2))
+    until(lambda: all(list((tmp_path / f"worker-{n}-work").glob("app-*/*")) for n in (1, 2)), "both workers")

@@ -43,7 +43,7 @@ def test_a_writer_killed_before_the_rename_leaves_nothing_visible(tmp_path: Path
     spool = Spool(str(tmp_path))
     (tmp_path / "p/0000000001/sources.in-7").mkdir(parents=True)
     # When the writer is killed there
-    died = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path), moment], check=False, timeout=60)
+    died = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path), moment], check=False, timeout=240)
     # Then no part is seen, and what it left goes with the micro-batch
     assert died.returncode == -signal.SIGKILL
     names = [n for n, _ in spool.store.names("p/0000000001/sources.in-7")]

@@ -25,6 +25,7 @@ from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
 from tests.conftest import SHARED
 from tests.jvm import shallow
+from tests.ports import free_port
 
 CONDUIT = str(Path(sys.executable).parent / "conduit")
 PATIENCE = 300.0
@@ -127,7 +128,7 @@ def only_stack() -> Iterator[Stack]:
     (home / "include" / "pipelines").mkdir(parents=True)
     shallow(home)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
-    environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_API_PORT": "0", "CONDUIT_LEASE_TTL": "5"}
+    environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_API_PORT": str(free_port()), "CONDUIT_LEASE_TTL": "5"}
     # Airflow reads its DAG files when it is asked to: every few seconds, that is half of what an idle one costs.
     environment["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "20"
     own = Stack(home, environment)

@@ -92,7 +92,7 @@ def test_a_delivery_that_is_cleared_or_marked_in_the_middle_loses_and_repeats_no
 ) -> None:
     id = f"middle-{how}"
     receiver.pause, receiver.stop_at = 0.02, 101
-    stack.pipeline(id, http(receiver), SMALL)
+    stack.pipeline(id, http(receiver, timeout="200s"), SMALL)
     stack.write(id, "a", 1, 300)
     stack.run(id, "--no-wait")
     until(lambda: len(receiver.got) > 100)

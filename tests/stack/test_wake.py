@@ -15,6 +15,7 @@ import pytest
 from conduit_tasks.stack import gateway, processes
 from conduit_tasks.stack.layout import Layout
 from tests.stack.conftest import PATIENCE, Stack, until
+from tests.stack.test_stack import below, kill
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
@@ -108,7 +109,7 @@ def test_what_is_new_starts_a_run_and_what_nobody_woke_for_is_taken_by_the_next_
     event = urllib.request.Request(
         f"{woken.state.gateway_url}/ingest/woken/web", b'{"n": 4}', {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(event, timeout=30) as answer:
+    with urllib.request.urlopen(event, timeout=PATIENCE) as answer:
         assert answer.status == 202
     until(lambda: delivered(woken).count("\n") == 4)
     # Then it is the same, and nobody is woken for nothing
@@ -122,8 +123,7 @@ def test_what_is_new_starts_a_run_and_what_nobody_woke_for_is_taken_by_the_next_
 
     # Given a triggerer that was killed, so that the event of another file is lost
     triggerer = psutil.Process(woken.state.processes["triggerer"].pid)
-    for process in [*triggerer.children(recursive=True), triggerer]:
-        process.kill()
+    kill([*below(triggerer), triggerer])
     triggerer.wait(PATIENCE)
     woken.write("woken", "c", 5, 5)
     # When its time comes (here by a changed file: a year is long)
