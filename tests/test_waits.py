@@ -59,6 +59,7 @@ KNOWN = {
     ("gateway/serve.py", "health.changed.wait()"): "until there is something to do",
     ("connectors/http/guard.py", "_ends.get()"): "a context variable",
     ("logs.py", "_about.get()"): "a context variable",
+    ("micro_batch/halting.py", "_end.get()"): "a context variable",
     ("delivery/isolated.py", "child.wait()"): "it has said its last word",
     ("processors/http_calls.py", "room.acquire()"): "requests within their own timeout",
     ("processors/http_calls.py", "asyncio.run_coroutine_threadsafe(…).result()"): "requests within their own timeout",

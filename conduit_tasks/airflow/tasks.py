@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -13,19 +14,31 @@ from conduit_tasks.airflow.alerts import look, looking
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped, StateLost
 from conduit_tasks.logs import about
+from conduit_tasks.micro_batch.halting import ended_by_force
 from conduit_tasks.pipeline.names import AFTER
 
 log = logging.getLogger(__name__)
+
+STOPPED = 4
+"""Exit code of a task's process that a forceful stop ended, as of `spark/app.py`."""
 
 
 @contextmanager
 def fail_without_retry() -> Iterator[None]:
     """Fails the task at once for errors that a retry cannot fix: a wrong setting, a stopped pipeline, a write that is
-    not durable, a broken invariant, a lost state."""
+    not durable, a broken invariant, a lost state. A forceful stop ends the task's process in the middle of a call to a
+    connector (`halting_call`)."""
     try:
-        yield
+        with ended_by_force(_end):
+            yield
     except (ConfigError, PipelineStopped, NotDurable, InvariantBroken, StateLost) as error:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+
+
+def _end(why: str) -> NoReturn:
+    """Ends the task's process; Airflow takes the task for failed, and a retry finds the pipeline stopped."""
+    log.error("%s", why)
+    os._exit(STOPPED)
 
 
 def plan(pipeline_id: str, run_id: str, params: Mapping[str, Any], dag_run: Any = None) -> dict[str, Any] | bool:

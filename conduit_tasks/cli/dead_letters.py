@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from conduit_tasks.cli.output import Format, note, print_json, print_table
+from conduit_tasks.cli.output import Format, end_process, note, print_json, print_table
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.select import selection as selected
 from conduit_tasks.errors import ConfigError
@@ -181,9 +181,10 @@ def redrive(
     Exit code 0 if no record is a dead letter again, 3 if one is.
     """
     from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.micro_batch.halting import ended_by_force
     from conduit_tasks.redrive import redrive as sending
 
-    with opened(pipeline, f"redrive of {by or _operator()}") as context:
+    with ended_by_force(end_process), opened(pipeline, f"redrive of {by or _operator()}") as context:
         shares, said = sending.shares(context, selection)
         for sentence in said:
             note(sentence)

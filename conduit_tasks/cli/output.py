@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NoReturn
 
 WIDE = 1 << 20
 """Limit of a table's width, in characters."""
@@ -53,6 +54,12 @@ def note(text: str) -> None:
 def fail(text: str) -> None:
     """Prints an error, in one line."""
     print(f"conduit: {text}", file=sys.stderr)
+
+
+def end_process(text: str) -> NoReturn:
+    """Prints an error and ends this process, whatever it waits for, as an error that is raised would: exit code 1."""
+    fail(text)
+    os._exit(1)
 
 
 def _cell(value: Any) -> str:

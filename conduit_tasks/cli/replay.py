@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from conduit_tasks.cli.output import note, print_table
+from conduit_tasks.cli.output import end_process, note, print_table
 
 
 def replay(
@@ -30,6 +30,7 @@ def replay(
     record became a dead letter, 3 if one did.
     """
     from conduit_tasks.micro_batch.context import opened
+    from conduit_tasks.micro_batch.halting import ended_by_force
     from conduit_tasks.replay.interval import ask
     from conduit_tasks.replay.run import look
     from conduit_tasks.replay.run import replay as replaying
@@ -41,16 +42,17 @@ def replay(
         _say(made.counts)
         print_table(["destination", "would go"], list(would.items()))
         return
-    outcomes = replaying(
-        pipeline,
-        start,
-        end,
-        chosen,
-        what,
-        run=run or f"replay__{start}__{end}__{what}",
-        wait=wait,
-        progress=lambda made: _say(made.counts),
-    )
+    with ended_by_force(end_process):
+        outcomes = replaying(
+            pipeline,
+            start,
+            end,
+            chosen,
+            what,
+            run=run or f"replay__{start}__{end}__{what}",
+            wait=wait,
+            progress=lambda made: _say(made.counts),
+        )
     print_table(
         ["destination", "records", "delivered", "filtered", "dead letters"],
         [(o.destination, o.chosen, o.delivered, o.filtered, o.dead) for o in outcomes],

@@ -19,6 +19,7 @@ from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
+from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.messages import listened_to, tell
 from conduit_tasks.micro_batch.plan import in_flight
@@ -153,7 +154,7 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
                 ) from error
             # The disk may have been slow: a holder that lost its lease meanwhile must not ack less than its successor.
             lease.renew()
-            with context.sources.asked(source_id) as connector:
+            with halting_call(context.broker, Node.ack(source_id)), context.sources.asked(source_id) as connector:
                 if isinstance(connector, Queue):
                     connector.receipts = Kept(context.spool)
                 began = time.monotonic()

@@ -21,6 +21,7 @@ from conduit_tasks.errors import (
     StateLost,
 )
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.holding import unsettled
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recovery import NO_FAILURE, count, too_early
@@ -129,7 +130,7 @@ def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:
 
 def _plan(context: Context, source: Source, limit: Limit) -> list[Slice]:
     position = context.broker.position(source.id)
-    with context.sources.asked(source.id) as connector:
+    with halting_call(context.broker, node_of(source.id)), context.sources.asked(source.id) as connector:
         if isinstance(connector, Queue):
             connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)
         return connector.plan(position, limit)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.connectors.sources import source_connector
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.micro_batch.halting import halting_call
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
@@ -32,7 +33,9 @@ def forget_gone(context: Context) -> int:
             if (after := connector.forget_after) is None:
                 continue
             known = context.broker.position(source.id)
-            forgotten += context.broker.note_gone(source.id, connector.gone(known), after)
+            with halting_call(context.broker, "plan"):
+                gone = connector.gone(known)
+            forgotten += context.broker.note_gone(source.id, gone, after)
         except (ConduitError, OSError) as error:
             log.info("%s: which of its parts are gone is looked at later: %s", source.id, error)
         finally:

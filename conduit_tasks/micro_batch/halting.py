@@ -1,10 +1,14 @@
-"""Ends a node in the middle of a read or a write after a forceful stop (SEMANTICS C16).
+"""Ends a process in the middle of a read or a write after a forceful stop (SEMANTICS C16).
 
 A node that waits for a source, a target or Spark hears of a stop at its next call to the broker, which may be late. So
 the driver and the executors' workers look beside their work; one that has not ended by itself soon after is ended with
 its process. A worker looks itself, because at a Spark Connect server it outlives its driver. Nothing is lost by that:
 what was read is not staged, what was sent and not confirmed is sent again, as after a crash. The lease is no longer
 renewed and lapses.
+
+What works without Spark (`plan`, acks, redrives, replays) may also have to do in a stopped pipeline: acks go on after
+an error, letters that were sent are marked. So there only the calls that may hang are watched (`halting_call`), and
+only for a stop by the user's word; the process is ended if its entry point has said how (`ended_by_force`).
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import BrokerUnavailable, ConduitError
@@ -22,7 +27,6 @@ from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
-    from conduit_tasks.micro_batch.context import Context
 
 LOOK = 0.25
 """Seconds between two looks at the pipeline's status."""
@@ -33,12 +37,20 @@ AFTER = 0.25
 KILLED = 1
 """Exit code of a worker that ended itself."""
 
+End = Callable[[str], Any]
+"""Ends the process, given the reason."""
 
-def _by_force(pipeline: list[str | None], destination: list[str | None] | None = None) -> bool:
-    """Returns whether status and `forced` of the pipeline, or of a destination, say that nothing goes on. A graceful
-    stop ends with the same status, but only once everything is delivered and acked; nodes still at work then end in
-    good order."""
-    if pipeline[0] == "degraded" or (pipeline[0] == "stopped" and pipeline[1] is not None):
+_end: ContextVar[tuple[int, End] | None] = ContextVar("conduit_ended_by_force", default=None)
+"""How a forceful stop ends the process with this id; a child that it forks has its own end."""
+
+
+def _by_force(
+    pipeline: list[str | None], destination: list[str | None] | None = None, *, by_error: bool = True
+) -> bool:
+    """Returns whether status and `forced` of the pipeline, or of a destination, say that nothing goes on; `by_error`:
+    also if an error degraded the pipeline. A graceful stop ends with the same status, but only once everything is
+    delivered and acked; nodes still at work then end in good order."""
+    if (by_error and pipeline[0] == "degraded") or (pipeline[0] == "stopped" and pipeline[1] is not None):
         return True
     return destination is not None and destination[0] == "stopped"
 
@@ -46,8 +58,8 @@ def _by_force(pipeline: list[str | None], destination: list[str | None] | None =
 class _Stops:
     """Looks at the status of a pipeline, and of its destination if that is the node's."""
 
-    def __init__(self, node: str, grace: float) -> None:
-        self._node, self._grace, self._since = Node(node), grace, 0.0
+    def __init__(self, node: str, grace: float, *, by_error: bool = True) -> None:
+        self._node, self._grace, self._by_error, self._since = Node(node), grace, by_error, 0.0
 
     def over(self, broker: Broker) -> bool:
         """Returns whether a forceful stop was seen `grace` seconds ago, and still stood when Redis last answered."""
@@ -58,23 +70,46 @@ class _Stops:
         except BrokerUnavailable:
             return False
         now = time.monotonic()
-        self._since = (self._since or now) if _by_force(*found) else 0.0
+        self._since = (self._since or now) if _by_force(*found, by_error=self._by_error) else 0.0
         return bool(self._since) and now - self._since >= self._grace
 
 
 @contextmanager
-def halting(context: Context, node: str, end: Callable[[str], None]) -> Iterator[None]:
+def halting(broker: Broker, node: str, end: End, *, by_error: bool = True) -> Iterator[None]:
     """Calls `end` with the reason, in a thread, if the block goes on for `GRACE` seconds after a forceful stop of the
-    pipeline, or of its destination `node`."""
-    stops = _Stops(node, GRACE)
+    pipeline, or of its destination `node`. `by_error`: an error that degraded the pipeline is such a stop, too."""
+    stops = _Stops(node, GRACE, by_error=by_error)
 
     def look() -> bool:
-        if stops.over(context.broker):
+        if stops.over(broker):
             end(f"{node} was stopped by force, and did not end by itself within {GRACE:g} s")
             return False
         return True
 
     with beside(f"stops of {node}", LOOK, look):
+        yield
+
+
+@contextmanager
+def ended_by_force(end: End) -> Iterator[None]:
+    """Lets a forceful stop end this process, by `end`, in the middle of a `halting_call` of the block. For the entry
+    point of a process that works on one pipeline and may be killed at any moment: `end` must not return."""
+    token = _end.set((os.getpid(), end))
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
+@contextmanager
+def halting_call(broker: Broker, node: str) -> Iterator[None]:
+    """Surrounds a call to a connector, a processor or a handler: `halting`, for a stop of the pipeline by the user's
+    word, or of its destination `node`, if this process may be ended (`ended_by_force`)."""
+    pid, end = _end.get() or (0, None)
+    if end is None or pid != os.getpid():
+        yield
+        return
+    with halting(broker, node, end, by_error=False):
         yield
 
 

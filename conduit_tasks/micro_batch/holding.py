@@ -18,6 +18,7 @@ from conduit_tasks.connectors.sources import source_connector
 from conduit_tasks.errors import ConduitError, LeaseHeld
 from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.topology import Pipeline, Source
@@ -66,7 +67,8 @@ def _hold(context: Context, source_id: str) -> float:
             # The lease is never released: until it lapses, the messages are held long enough.
             ttl = max(0.01, connector.hold_every - context.settings.lease_grace)
             context.broker.acquire(f"hold.{source_id}", context.owner, ttl=ttl)
-            connector.hold(positions, until_next_run(context.pipeline))
+            with halting_call(context.broker, f"hold.{source_id}"):
+                connector.hold(positions, until_next_run(context.pipeline))
     except LeaseHeld:
         pass
     except ConduitError as error:

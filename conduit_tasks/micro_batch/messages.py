@@ -17,6 +17,7 @@ from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.handlers import BLOCK, ERROR_CLASS, HandlerFailed, Handlers, StateChange
 from conduit_tasks.errors import LeaseHeld, PipelineStopped
 from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.topology import Node
@@ -47,7 +48,8 @@ def tell(context: Context) -> int | None:
         try:
             with broker.acquire(Node.ack(MESSAGES), context.owner, wait=5.0) as lease, keeping(lease):
                 while (due := broker.begin_ack(MESSAGES, destinations, "delivered", lease.token)) is not None:
-                    _tell(context, handlers, range(due.m_from, due.m_to + 1))
+                    with halting_call(broker, Node.ack(MESSAGES)):
+                        _tell(context, handlers, range(due.m_from, due.m_to + 1))
                     broker.commit_ack(MESSAGES, due, lease.token)
         except LeaseHeld:
             # The ack of another source tells them.

@@ -20,6 +20,7 @@ from conduit_tasks.errors import AckFailed, BrokerUnavailable, ConduitError, Fen
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.failed import Failed, Head
 from conduit_tasks.micro_batch.forgotten import remember
+from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.spool.manifest import SealedManifest, SliceEntry, StageManifest
@@ -111,7 +112,8 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
                     f"widen `dead-letter-queue`, then `conduit start {pipeline.id}`."
                 )
     # 2. store the dead letters (invariant 8), 3. tell the handlers (C7), 4. write the manifest, 5. seal.
-    _store(context, letters)
+    with halting_call(broker, NODE):
+        _store(context, letters)
     matched = {d.id: sum(m.matched.get(d.id, 0) for m in final) for d in pipeline.destinations}
     files = [file for m in final for file in m.files]
     manifest = SealedManifest(
@@ -129,7 +131,8 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         nacked_files=[file for m in everything for file in m.nacked_files],
         sealed_at=time.time(),
     )
-    _tell_handlers(context, manifest, letters)
+    with halting_call(broker, NODE):
+        _tell_handlers(context, manifest, letters)
     path = context.spool.write_sealed(manifest)
     size = sum(f.bytes for f in files)
     broker.seal(

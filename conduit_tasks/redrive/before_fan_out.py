@@ -29,6 +29,7 @@ from conduit_tasks.delivery.handlers import HandlerFailed, StateChange
 from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.reprocess import Place, Start, reprocess, start_of
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.redrive.port import Outcome, announce
@@ -120,16 +121,18 @@ class BeforeFanOut:
         rows = [row for group in mine for row in group]
         letters = list(DeadLetterStore(self._root, pipeline.id).load(rows))
         careful = lease.attempts > ATTEMPTS or any(row["error_class"] == KILLED for row in rows)
-        passed = reprocess(self._context, letters, careful=careful)
+        with halting_call(broker, lease_node("")):
+            passed = reprocess(self._context, letters, careful=careful)
 
         before = {(letter.micro_batch, letter.seq): letter for letter in letters}
         again = [_again(before[place], record, error, epoch) for place, record, error in passed.nacked]
         to = {id: [_unsent(before[p], r, id) for p, r in sent] for id, sent in passed.sent.items() if sent}
         failed = {(letter.micro_batch, letter.seq) for letter in again}
         sent = {place for each in passed.sent.values() for place, _ in each}
-        self._announce(epoch, again, [x for place, x in before.items() if place not in failed | sent])
-        # Invariant 8: stored before the index knows of them.
-        self._context.dead_letters(pipeline.dead_letters, None).store(again)
+        with halting_call(broker, lease_node("")):
+            self._announce(epoch, again, [x for place, x in before.items() if place not in failed | sent])
+            # Invariant 8: stored before the index knows of them.
+            self._context.dead_letters(pipeline.dead_letters, None).store(again)
         for id, each in to.items():
             # Not by the destination's own `dead-letter-queue`: these are on their way, and have not failed there.
             DeadLetterStore(self._root, pipeline.id, id).store(each)

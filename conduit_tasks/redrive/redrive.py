@@ -36,6 +36,7 @@ from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, Key, first_groups, portions, row_key
 from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced
+from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.redrive.before_fan_out import BeforeFanOut, place_of, startable
 from conduit_tasks.redrive.port import Item, Outcome, deliver_items
 from conduit_tasks.redrive.waiting import Waiting, row_position
@@ -213,7 +214,8 @@ class _Run:
             items.sort(key=lambda item: item.position)
         try:
             if items:
-                self._deliver(lease, epoch, items, alone=alone)
+                with halting_call(broker, self.destination.node):
+                    self._deliver(lease, epoch, items, alone=alone)
         except BaseException:
             try:
                 self._mark(lease, over=True)

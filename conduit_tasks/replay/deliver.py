@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.errors import ConduitError, ConfigError, Fenced, LeaseHeld, PipelineStopped
 from conduit_tasks.micro_batch.beside import beside
+from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.replay.interval import Ask
 from conduit_tasks.replay.port import PortionTask
 from conduit_tasks.replay.prepare import Portion, Prepared, prepared, spool_of
@@ -164,10 +165,11 @@ class _Replaying:
                     letters={k: earlier[k] for k in claimed},
                 )
                 try:
-                    if lease.attempts > self.destination.delivery.max_redeliveries:
-                        report = deliver_carefully(task.send, task.confirmed, (0, portion.total - 1))
-                    else:
-                        report = task.send(None, ())
+                    with halting_call(broker, self.destination.node):
+                        if lease.attempts > self.destination.delivery.max_redeliveries:
+                            report = deliver_carefully(task.send, task.confirmed, (0, portion.total - 1))
+                        else:
+                            report = task.send(None, ())
                 finally:
                     settled = broker.settled(id)
                     # The store calls no letter redriven before the spool says so, as Redis may forget it (X7).

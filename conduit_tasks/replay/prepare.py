@@ -23,10 +23,11 @@ from conduit_tasks.connectors.base import Limit, Position
 from conduit_tasks.connectors.capabilities import Replayable
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.connectors.sources import source_connector, source_origins
-from conduit_tasks.errors import ConfigError
+from conduit_tasks.errors import ConfigError, PipelineStopped
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.process import NODE, FileReader
 from conduit_tasks.micro_batch.read import SourceReader, group_slices
 from conduit_tasks.micro_batch.reprocess import own_spark
@@ -104,7 +105,7 @@ def prepared(context: Context, run: str) -> Prepared | None:
 def prepare(context: Context, ask: Ask, run: str, *, generation: str | None, wait: float) -> Prepared:
     """Reads the records, or returns what an earlier attempt of this run has read. What was read in another `generation`
     is read again (None: never), unless a destination is under way with it. Raises ConfigError, SourceError, SpoolError,
-    LeaseHeld."""
+    LeaseHeld, PipelineStopped."""
     broker = context.broker
     with broker.acquire("replay", context.owner, wait=wait) as lease, keeping(lease):
         found = prepared(context, run)
@@ -112,9 +113,13 @@ def prepare(context: Context, ask: Ask, run: str, *, generation: str | None, wai
             raise ConfigError(f"run {run} replays another interval already; give this one a --run of its own")
         if found is not None and (generation in (None, found.generation) or _under_way(context, run, found)):
             return found
+        if (status := broker.stored_status()) in ("stopped", "degraded"):
+            # Nothing of it would be delivered.
+            raise PipelineStopped(f"pipeline {context.pipeline.id} is {status}; `conduit start` it, then replay")
         _collect(context)
         spool = spool_of(context, run)
-        made = read(context, spool, ask, lease.token, generation or "")
+        with halting_call(broker, "replay"):
+            made = read(context, spool, ask, lease.token, generation or "")
         spool.put(MANIFEST, orjson.dumps(asdict(made)))
         return made
 

@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
             logs.about(run=options.run, destination=destination, **where),
             opened(options.pipeline, options.run) as context,
             counting(context, options.node),
-            halting(context, options.node, halt),
+            halting(context.broker, options.node, halt),
         ):
             ended = work_through(
                 context,

@@ -11,10 +11,11 @@ import pytest
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.base import BrokerBase
-from conduit_tasks.errors import ConfigError
+from conduit_tasks.errors import ConfigError, PipelineStopped
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.replay.deliver import Outcome
+from conduit_tasks.replay.prepare import prepared
 from conduit_tasks.replay.run import replay
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import payloads, run_until_quiet, write_pipeline
@@ -189,6 +190,21 @@ def test_killed_around_any_script_a_replay_goes_on_and_a_file_has_each_record_on
     # Then each record is there once, and live positions never moved
     assert place.got("late") == list(range(20))
     assert place.live() == before
+
+
+@pytest.mark.proves("X3")
+@pytest.mark.parametrize("status", ["stopped", "degraded"])
+def test_a_pipeline_that_is_stopped_is_not_read_for_a_replay(place: Place, status: str) -> None:
+    """Nothing of it would be delivered; and what began after a stop by force would be ended by it."""
+    place.feed(3)
+    run_until_quiet("p")
+    with opened("p", "look") as context:
+        context.broker.force_stop() if status == "stopped" else context.broker.fail("seal", "broken", "Test")
+        with pytest.raises(PipelineStopped, match=status):
+            again("2013-03-01", "2013-03-02", what="all")
+        assert prepared(context, "r") is None
+        context.broker.start()
+    assert [outcome.delivered for outcome in again("2013-03-01", "2013-03-02", what="all")] == [3]
 
 
 @pytest.mark.proves("X3")
