@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from conduit_tasks.settings import forget
 from conduit_tasks.stack.layout import socket_in
@@ -23,6 +24,8 @@ DATA = Path(__file__).parent / "data"
 SHARED = {"CONDUIT_CLASS_DATA": str(Path(__file__).parents[1] / ".conduit" / "cds")}
 """Homes of tests share the archive from which Spark drivers start: it is built once, not once in each of them."""
 os.environ.update(SHARED)
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @dataclass

@@ -54,7 +54,9 @@ filled = st.builds(lambda n, gaps: set(range(n)) - gaps, st.integers(0, 60), st.
 @given(many | numbers, many | numbers | filled, st.sampled_from([0, 97, 10**15]))
 @example({4, 6, 7, 8}, set(range(9)), 0)
 @example({4, 6, 7, 8, 11}, set(range(8)), 0)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=150
+)
 def test_lua_computes_as_python_does(broker: Broker, a: set[int], b: set[int], base: int) -> None:
     body = """
         local a, b = parse_ranges(ARGV[1]), ARGV[2]

@@ -157,7 +157,9 @@ class Window:
     threshold=st.integers(0, 6),
     calls=st.lists(st.tuples(st.integers(0, 3), st.text("aan", max_size=8)), max_size=8),
 )
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_the_script_decides_as_the_definition_does(
     broker: Broker, size: int, threshold: int, calls: list[tuple[int, str]]
 ) -> None:

@@ -113,7 +113,9 @@ counts = st.lists(st.integers(1, 6), min_size=1, max_size=14)
 limits = st.builds(Limit, st.one_of(st.none(), st.integers(1, 30)), st.one_of(st.none(), st.integers(1, 300)))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(counts, st.data(), limits, st.integers(1, 9), st.integers(1, 90))
 def test_a_plan_and_an_ack_are_the_same_whichever_sizes_there_are(
     store: IngestStore,

@@ -151,7 +151,9 @@ limits = st.builds(Limit, st.one_of(st.none(), st.integers(1, 20)), st.one_of(st
 
 
 @pytest.mark.proves("I7", "C13")
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(chunks, limits, st.integers(1, 12), st.integers(1, 120), st.integers(0, 8), st.integers(1, 3))
 def test_slices_are_all_that_fits_the_limit_in_order(
     store: IngestStore,

@@ -68,7 +68,9 @@ def texts(values: list[bytes], structured: bool = True) -> pa.RecordBatch:
 
 
 @pytest.mark.proves("C13", "I10")
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     sizes=st.lists(st.sampled_from([1, 50, 2_000, 30_000, 200_000]), min_size=1, max_size=60),
     per_batch=st.integers(1, 60),
