@@ -161,7 +161,7 @@ def test_an_age_grows_from_the_moment_on_at_which_somebody_asks(
     wait_for(lambda: age() > 0.0)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

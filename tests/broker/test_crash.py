@@ -96,7 +96,7 @@ def test_confirms_sent_again_over_a_kill_of_redis_count_exactly_once(server: Red
             time.sleep(0.001)
         server.kill()
         server.start()
-    worker.join(timeout=120)
+    worker.join(timeout=300)
     # Then each record counts once
     assert not failures
     state = patient.delivery("x")
@@ -106,7 +106,7 @@ def test_confirms_sent_again_over_a_kill_of_redis_count_exactly_once(server: Red
 def _deliver(url_folder: str, m: int, dies_at: int, once: str) -> None:
     """A holder in a process of its own, which kills itself with SIGKILL after `dies_at` confirms."""
     broker = make_broker(RedisServer(Path(url_folder)), ttl=0.1, grace=0.05)
-    lease = broker.acquire("destinations.x", once, wait=30.0)
+    lease = broker.acquire("destinations.x", once, wait=120.0)
     confirmed = broker.delivery("x").confirmed
     for n, (first, last) in enumerate(confirmed.complement(100)):
         for seq in range(first, last + 1):
@@ -123,12 +123,12 @@ def test_a_killed_holder_is_succeeded_and_nothing_is_confirmed_twice(server: Red
     for attempt, dies_at in enumerate([0, 30, 10]):
         holder = spawn.Process(target=_deliver, args=(str(server.folder), m, dies_at, f"attempt {attempt}"))
         holder.start()
-        holder.join(60)
+        holder.join(240)
         assert holder.exitcode == -signal.SIGKILL
     assert str(patient.delivery("x").confirmed) == "0-39"
     holder = spawn.Process(target=_deliver, args=(str(server.folder), m, 1_000, "last"))
     holder.start()
-    holder.join(60)
+    holder.join(240)
     assert holder.exitcode == 0
     state = patient.delivery("x")
     assert (state.cursor, state.counters["delivered"]) == (m, 100)

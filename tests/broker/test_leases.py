@@ -62,7 +62,7 @@ def test_a_dead_holder_is_waited_for_no_longer_where_the_servers_clock_went_back
     hasty.redis.hset(key, mapping=ahead)
     # Then nobody who merely looks is sent away: whoever acquires it waits for one lease time, and takes it over
     assert hasty.held_for("processors") == 0.0
-    second = hasty.acquire("processors", "b", wait=10.0)
+    second = hasty.acquire("processors", "b", wait=120.0)
     assert second.token > int(ahead["token"]) > first.token
     # And one that lives keeps it
     assert hasty.attach("processors", second.token).token == second.token
@@ -98,7 +98,7 @@ def test_a_lease_is_renewed_again_when_redis_is_back_after_a_longer_absence(
 def test_a_successor_waits_out_expiry_and_grace(hasty: Broker) -> None:
     began = time.monotonic()
     first = hasty.acquire("processors", "a")
-    second = hasty.acquire("processors", "b", wait=5.0)
+    second = hasty.acquire("processors", "b", wait=120.0)
     assert time.monotonic() - began >= 0.08
     assert second.token > first.token
     assert time.monotonic() > first.expires_at
@@ -109,7 +109,7 @@ def test_the_old_holder_is_fenced_and_changes_nothing(hasty: Broker) -> None:
     feed = Feed(hasty)
     m = feed.sealed()
     feed.lease("x")
-    hasty.acquire("destinations.x", "successor", wait=5.0)
+    hasty.acquire("destinations.x", "successor", wait=120.0)
     before = hasty.hash(hasty.keys.destination("x"))
     with pytest.raises(Fenced):
         feed.confirm("x", m, [(0, 9)])
@@ -177,14 +177,14 @@ def test_attempts_without_progress_are_counted_across_holders_that_died(hasty: B
     feed = Feed(hasty)
     m = feed.sealed()
     # Given two holders that disappeared
-    assert [hasty.acquire("destinations.x", "t", wait=5.0).attempts for _ in range(2)] == [1, 2]
+    assert [hasty.acquire("destinations.x", "t", wait=120.0).attempts for _ in range(2)] == [1, 2]
     assert hasty.status().status == "recovering"
     # When the third one gets a single range confirmed
-    feed.leases["x"] = third = hasty.acquire("destinations.x", "t", wait=5.0)
+    feed.leases["x"] = third = hasty.acquire("destinations.x", "t", wait=120.0)
     assert third.attempts == 3
     feed.confirm("x", m, [(0, 0)])
     # Then counting begins again
-    assert hasty.acquire("destinations.x", "t", wait=5.0).attempts == 1
+    assert hasty.acquire("destinations.x", "t", wait=120.0).attempts == 1
 
 
 def test_leaving_in_good_order_or_by_an_error_of_ours_is_not_an_attempt_without_progress(broker: Broker) -> None:

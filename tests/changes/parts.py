@@ -56,7 +56,7 @@ def deliver(*destinations: str, pipeline: str = "p", run: str = "fill") -> None:
     """Delivers what is sealed to these."""
     for id in destinations:
         with opened(pipeline, run) as context:
-            deliver_destination(context, id, here, run=run, wait=5.0, cleared=False, progress=lambda **_: None)
+            deliver_destination(context, id, here, run=run, wait=120.0, cleared=False, progress=lambda **_: None)
 
 
 def conduit(*arguments: str | Path) -> Result:

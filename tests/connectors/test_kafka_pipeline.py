@@ -15,9 +15,8 @@ from conduit_tasks.connectors.kafka.destination import KafkaDestination
 from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.settings import forget
 from tests.connectors.kafka import Kafka
-from tests.micro_batch.endings import end_at
+from tests.micro_batch.endings import end_at, lapse
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
 
 RECORDS = 90
@@ -47,15 +46,6 @@ TO_FILE = (
 )
 DECODE = "{id: decode, plugin: json.decode, settings: {field: .Payload.After}}"
 DEADLY = '{id: deadly, plugin: python, settings: {call: "tests.faults.functions:deadly"}}'
-
-
-@pytest.fixture
-def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`home` with leases that a successor need not wait for long."""
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "1.5")
-    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
-    forget()
-    return home
 
 
 def given(home: Path, kafka: Kafka, destination: str, *, partitions: int = 2, **names: str) -> tuple[str, str]:
@@ -147,16 +137,17 @@ def test_a_micro_batch_carries_its_offsets_and_its_status_and_offsets_are_commit
 @pytest.mark.proves("B1", "B5", "B8", "C10", "C12")
 @pytest.mark.parametrize(("guarantee", "seed"), [("at-least-once", 1), ("effectively-once", 2)])
 def test_from_topic_to_topic_nothing_is_lost_whenever_the_process_dies(
-    quick: Path, kafka: Kafka, guarantee: str, seed: int
+    home: Path, kafka: Kafka, guarantee: str, seed: int
 ) -> None:
     # Given processes that die at a random operation, before or after it, and then one that does not
-    origin, target = given(quick, kafka, TO_KAFKA, GUARANTEE=guarantee)
+    origin, target = given(home, kafka, TO_KAFKA, GUARANTEE=guarantee)
     chance, deaths = random.Random(seed), 0
     for attempt in range(6):
         try:
             in_child(_run, f"run-{attempt}", chance.randint(1, 14), chance.random() < 0.5)
         except ChildDied:
             deaths += 1
+            lapse()
     assert deaths >= 3, "too few deaths to show anything"
     run_until_quiet("p")
     # Then each record is there, effectively-once exactly once, and in the order of its partition
@@ -182,10 +173,10 @@ def _run(run: str, die_at: int, after: bool) -> None:
 
 @pytest.mark.proves("B5")
 def test_an_outage_of_the_destination_moves_no_offset_and_it_goes_on_from_the_cursor(
-    quick: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+    home: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a destination that fails after its second chunk of seven
-    origin, target = given(quick, kafka, TO_KAFKA, GUARANTEE="at-least-once")
+    origin, target = given(home, kafka, TO_KAFKA, GUARANTEE="at-least-once")
     write, writes = KafkaDestination.write, 0
 
     def failing(self: KafkaDestination, rows: Any) -> Any:
@@ -213,13 +204,13 @@ def test_an_outage_of_the_destination_moves_no_offset_and_it_goes_on_from_the_cu
 
 @pytest.mark.proves("B7", "C10")
 def test_a_message_that_kills_its_worker_is_found_and_dead_lettered_and_its_offset_committed(
-    quick: Path, kafka: Kafka
+    home: Path, kafka: Kafka
 ) -> None:
     # Given a topic with a deadly message among others
     from tests.faults.parts import dead_letters
 
-    origin, _ = given(quick, kafka, TO_FILE, partitions=1)
-    file = quick / "include" / "pipelines" / "p.yaml"
+    origin, _ = given(home, kafka, TO_FILE, partitions=1)
+    file = home / "include" / "pipelines" / "p.yaml"
     file.write_text(file.read_text().replace("[]  # sources.in", f"[{DECODE}, {DEADLY}]"))
     kafka.put(origin, [b'{"n": 90, "deadly": true}', b'{"n": 91}'])
     # When runs die of it
@@ -229,10 +220,11 @@ def test_a_message_that_kills_its_worker_is_found_and_dead_lettered_and_its_offs
             in_child(run_once, "p", f"run-{n}")
         except ChildDied:
             deaths += 1
+            lapse()
     # Then three attempts died, and the next one found it by itself
     assert deaths == 3
     run_until_quiet("p")
-    assert [p["n"] for p in payloads(quick / "out/file.jsonl")] == [*range(90), 91]
+    assert [p["n"] for p in payloads(home / "out/file.jsonl")] == [*range(90), 91]
     (letter,) = dead_letters()
     assert (letter["error_class"], letter["node"]) == ("killed its worker", "sources.in")
     assert kafka.committed(GROUP, origin) == 92

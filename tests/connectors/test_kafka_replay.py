@@ -55,7 +55,7 @@ def test_a_late_joiner_gets_the_messages_of_an_interval_that_it_missed(home: Pat
     read: list[int] = []
     start, end = (datetime.fromtimestamp((begin + n * HOUR) / 1000, UTC).isoformat() for n in (10, 26))
     (outcome,) = replay(
-        "p", start, end, ["late"], "missing", run="r", wait=5.0, progress=lambda m: read.append(m.counts["read"])
+        "p", start, end, ["late"], "missing", run="r", wait=120.0, progress=lambda m: read.append(m.counts["read"])
     )
 
     # Then it has what it missed of them, in the order of each partition, and nothing earlier was even read

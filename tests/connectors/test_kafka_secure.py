@@ -22,7 +22,7 @@ def login(kafka: Kafka, **changes: str) -> dict[str, str]:
         "saslMechanism": "PLAIN",
         "saslUsername": "conduit",
         "saslPassword": "right",
-        "timeout": "5s",
+        "timeout": "60s",
         **changes,
     }
 
@@ -65,7 +65,7 @@ def test_certificates_may_be_given_as_text(kafka: Kafka) -> None:
 def test_a_wrong_password_is_an_error_of_the_file_that_does_not_show_it(kafka: Kafka) -> None:
     topic = kafka.topic()
     with pytest.raises((ConfigError, Unavailable)) as raised:
-        kafka.source(topic, **login(kafka, saslPassword="wrong-one")).plan({}, Limit())
+        kafka.source(topic, **login(kafka, saslPassword="wrong-one", timeout="5s")).plan({}, Limit())
     assert "wrong-one" not in str(raised.value)
 
 

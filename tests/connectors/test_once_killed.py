@@ -17,7 +17,7 @@ from conduit_tasks.connectors import registry
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from tests.conftest import RedisServer
 from tests.connectors.test_sql import execute
-from tests.micro_batch.endings import end_at, home_of
+from tests.micro_batch.endings import end_at, home_of, lapse
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
 
@@ -94,7 +94,6 @@ def run_and_die(plugin: str, at: int) -> None:
 
 def killed_at_each_step(target: str, home: Path, redis_folder: Path) -> None:
     """Where nothing of the target was used before: what runs and dies is a fork."""
-    os.environ |= {"CONDUIT_LEASE_TTL": "0.1", "CONDUIT_LEASE_GRACE": "0.02"}
     plugin, settings, there = TARGETS[target]
     redis_server = RedisServer(redis_folder)
     number = 0
@@ -110,6 +109,7 @@ def killed_at_each_step(target: str, home: Path, redis_folder: Path) -> None:
             break
         except ChildDied as died:
             assert died.how == "signal 9"  # noqa: PT017 - or it has ended
+            lapse()
             in_child(run_until_quiet, "p")
             assert there(this, redis_server) == list(range(RECORDS)), f"operation {number}"
     assert number > 4, "the kills cover the whole life of a micro-batch"

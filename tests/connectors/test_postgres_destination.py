@@ -227,7 +227,7 @@ def test_the_password_and_the_certificates_are_those_of_the_url(db: Database) ->
         "CREATE TABLE t (id int PRIMARY KEY)", "CREATE ROLE clerk LOGIN PASSWORD 's3cret'", "GRANT ALL ON t TO clerk"
     )
     hba.write_text("host all clerk 127.0.0.1/32 scram-sha-256\n" + before)
-    db.run("SELECT pg_reload_conf()")
+    db.reload()
     try:
         base = db.url.replace("postgres@", "clerk:{}@")
         write(db, change("create", {"id": 1}), url=base.format("s3cret"))
@@ -241,7 +241,8 @@ def test_the_password_and_the_certificates_are_those_of_the_url(db: Database) ->
             assert "wr0ng" not in str(raised.value)
     finally:
         hba.write_text(before)
-        db.run("SELECT pg_reload_conf()", "DROP OWNED BY clerk", "DROP ROLE clerk")
+        db.reload()
+        db.run("DROP OWNED BY clerk", "DROP ROLE clerk")
 
 
 @pytest.mark.proves("T6", "T7")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -14,6 +15,7 @@ from conduit_tasks.errors import ConfigError, SourceError, Unavailable
 from tests.connectors.postgres import PostgresServer
 from tests.connectors.postgres_database import Database
 from tests.connectors.postgres_reading import drain, read, source
+from tests.delivery.fakes import wait_for
 
 
 def test_a_slot_that_is_gone_anew_or_anothers_is_named(db: Database) -> None:
@@ -37,15 +39,23 @@ def test_a_slot_that_lost_its_log_is_named(db: Database) -> None:
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
     made = source(db)
     _, position = drain(made, {})
-    db.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
-    try:
-        for n in range(4):
-            db.run(f"INSERT INTO t VALUES ({n})", "SELECT pg_switch_wal()")
+    db.reload("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    rows = itertools.count()
+
+    def lost() -> bool:
+        for _ in range(4):
+            db.run(f"INSERT INTO t VALUES ({next(rows)})", "SELECT pg_switch_wal()")
+        # Who writes checkpoints reads the settings in its own time.
         db.run("CHECKPOINT")
+        status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'conduitslot'"
+        return bool(db.run(status) == [("lost",)])
+
+    try:
+        wait_for(lost)
         with pytest.raises(SourceError, match="slot conduitslot lost log"):
             made.plan(position, Limit())
     finally:
-        db.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+        db.reload("ALTER SYSTEM RESET max_slot_wal_keep_size")
 
 
 def test_a_slot_in_use_is_waited_for_and_then_named(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +74,7 @@ def test_a_slot_in_use_is_waited_for_and_then_named(db: Database, monkeypatch: p
         monkeypatch.setattr(postgres_slot, "BUSY", 0.3)
         with pytest.raises(SourceError, match="conduitslot"):
             made.plan(position, Limit())
-        monkeypatch.setattr(postgres_slot, "BUSY", 20.0)
+        monkeypatch.setattr(postgres_slot, "BUSY", 240.0)
         # When it goes away, then reading goes on
         threading.Timer(0.3, other.close).start()
         assert len(drain(made, position)[0]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -28,10 +29,10 @@ VIEW = "CREATE VIEW u AS SELECT pg_sleep(60)::text AS s, 1 AS id"
 @pytest.mark.proves("T5")
 @pytest.mark.parametrize("cls", [PostgresDestination, SqlDestination])
 def test_a_write_that_hangs_in_the_server_is_failed_in_time(db: Database, cls: type[BatchDestination]) -> None:
-    # Given a table whose trigger sleeps for a minute, and a second for a write
+    # Given a table whose trigger sleeps for a minute, and some seconds for a write
     db.run(*SLOW)
     destination = cls({"url": db.url, "table": "t"})
-    destination.limit = 1.0
+    destination.limit = 4.0
     try:
         # When a row is written, then the server says that it takes too long, which may pass
         destination.open(None)
@@ -63,10 +64,11 @@ def test_a_question_that_hangs_in_the_server_ends_in_time(db: Database, source: 
 
 def test_a_snapshot_that_hangs_in_the_server_ends_in_time(db: Database) -> None:
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
-    made = PostgresSource({"url": db.url, "tables": "t", "mode": "snapshot", "timeout": "1s"})
-    [slice] = made.plan({}, Limit())
-    other = Database(db.server)
-    other.name = db.name
+    settings = {"url": db.url, "tables": "t", "mode": "snapshot"}
+    with closing(PostgresSource(settings)) as planning:
+        [slice] = planning.plan({}, Limit())
+    made = PostgresSource({**settings, "timeout": "1s"})
+    other = Database(db.server, db.name)
     import psycopg2
 
     holding = psycopg2.connect(other.url)

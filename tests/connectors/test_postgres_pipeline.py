@@ -21,10 +21,9 @@ from conduit_tasks.connectors.registry import ack_on
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.pipeline.load import get_pipeline
-from conduit_tasks.settings import forget
 from tests.connectors.postgres import PostgresServer
 from tests.connectors.postgres_database import Database, database
-from tests.micro_batch.endings import end_at
+from tests.micro_batch.endings import end_at, lapse
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
 
 PIPELINE = """
@@ -143,11 +142,8 @@ def test_changes_are_acked_when_they_are_stored(home: Path, postgres: PostgresSe
 @pytest.mark.proves("C10", "C12", "B8", "I1")
 @pytest.mark.parametrize(("guarantee", "seed"), [("at-least-once", 1), ("effectively-once", 2)])
 def test_after_random_transactions_and_kills_the_replica_is_the_same(
-    home: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, guarantee: str, seed: int
+    home: Path, postgres: PostgresServer, guarantee: str, seed: int
 ) -> None:
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.3")
-    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
-    forget()
     chance = random.Random(seed)
     with database(postgres) as source, database(postgres) as target:
         set_up(home, source, target, guarantee)
@@ -164,6 +160,7 @@ def test_after_random_transactions_and_kills_the_replica_is_the_same(
             except (ConduitError, OSError, AssertionError):
                 # What a server that is gone leads to; the runs after it show whether anything is lost.
                 pass
+            lapse()
             if dies:
                 postgres.kill()
                 postgres.start()

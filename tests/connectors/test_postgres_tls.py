@@ -16,7 +16,6 @@ from conduit_tasks.errors import SourceError, Unavailable
 from tests.connectors.postgres_database import Database
 from tests.connectors.test_delta import rows
 from tests.connectors.tls import Authority
-from tests.delivery.fakes import wait_for
 
 HOST = "127.0.0.1"
 
@@ -37,13 +36,7 @@ def secure(db: Database) -> Iterator[Database]:
     rules.write_text(f"local all all trust\nhostssl {db.name} all {HOST}/32 trust\nhost postgres all {HOST}/32 trust\n")
     yield db
     rules.write_text(before)
-    _whole(db).run("ALTER SYSTEM SET ssl = off", "SELECT pg_reload_conf()")
-
-
-def _whole(db: Database) -> Database:
-    whole = Database(db.server)
-    whole.name = "postgres"
-    return whole
+    db.reload("ALTER SYSTEM SET ssl = off")
 
 
 def _certified(db: Database, folder: Path, host: str) -> None:
@@ -54,10 +47,7 @@ def _certified(db: Database, folder: Path, host: str) -> None:
         if os.getuid() == 0:
             shutil.chown(placed, "postgres")
     settings = [f"ALTER SYSTEM SET ssl_{n}_file = 'server.{e}'" for n, e in (("cert", "pem"), ("key", "key"))]
-    whole = _whole(db)
-    read = whole.run("SELECT pg_conf_load_time()")
-    whole.run("ALTER SYSTEM SET ssl = on", *settings, "SELECT pg_reload_conf()")
-    wait_for(lambda: whole.run("SELECT pg_conf_load_time()") != read)
+    db.reload("ALTER SYSTEM SET ssl = on", *settings)
 
 
 def test_a_certificate_is_checked_by_source_and_destination(
@@ -65,8 +55,7 @@ def test_a_certificate_is_checked_by_source_and_destination(
 ) -> None:
     _certified(secure, tmp_path, HOST)
     verified = f"{secure.url}?sslmode=verify-full&sslrootcert={authority.ca}"
-    trusting = Database(secure.server)
-    trusting.name = f"{secure.name}?sslmode=require"
+    trusting = Database(secure.server, f"{secure.name}?sslmode=require")
     trusting.run("CREATE TABLE t (n int PRIMARY KEY)")
     out = PostgresDestination({"url": verified, "table": "t"})
     out.open(None)

@@ -12,9 +12,8 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
-from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer
-from tests.micro_batch.endings import end_at, home_of
+from tests.micro_batch.endings import end_at, home_of, lapse
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
 from tests.micro_batch.test_whole import events
 
@@ -78,24 +77,15 @@ def run_and_die(runs: int, at: int) -> None:
         run_once("p", f"killed-{number}")
 
 
-@pytest.fixture
-def quick(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home where what a dead process held lapses at once."""
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.1")
-    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.02")
-    forget()
-    return home
-
-
 @pytest.mark.proves("C10", "B8", "I4")
 def test_a_kill_at_any_point_leaves_every_record_once(
-    quick: Path, redis_server: Any, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
+    home: Path, redis_server: Any, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
 ) -> None:
     number = 0
     while True:
         number += 1
         redis_server.flush()
-        this = home_of(quick, number, monkeypatch.setenv)
+        this = home_of(home, number, monkeypatch.setenv)
         bucket.prefix = f"{number}/"
         write_pipeline(this, "p", bucket.pipeline())
         events(this / "data", "a.jsonl", 0, 14)
@@ -103,6 +93,7 @@ def test_a_kill_at_any_point_leaves_every_record_once(
             in_child(run_and_die, 2, number)
             break
         except ChildDied:
+            lapse()
             run_until_quiet("p")
             assert bucket.records() == list(range(14)), f"operation {number}"
     assert number > 9, "the kills cover the whole life of a micro-batch"
@@ -110,21 +101,23 @@ def test_a_kill_at_any_point_leaves_every_record_once(
 
 @pytest.mark.proves("C10", "B8")
 def test_after_kills_in_the_first_write_pieces_of_other_sizes_take_the_place_of_what_is_there(
-    quick: Path, bucket: Bucket
+    home: Path, bucket: Bucket
 ) -> None:
     # Given a first piece that was written, and confirmed by nobody
     bucket.prefix = "first/"
-    write_pipeline(quick, "p", bucket.pipeline())
-    events(quick / "data", "a.jsonl", 0, 14)
+    write_pipeline(home, "p", bucket.pipeline())
+    events(home / "data", "a.jsonl", 0, 14)
     with pytest.raises(ChildDied):
         in_child(run_and_die, 1, 3)  # before it confirms
+    lapse()
     assert bucket.objects() == [[0, 1, 2, 3, 4]]
     # When larger pieces are written, and killed between two of them, and then smaller ones
-    write_pipeline(quick, "p", bucket.pipeline().replace('records-per-object: "5"', 'records-per-object: "7"'))
+    write_pipeline(home, "p", bucket.pipeline().replace('records-per-object: "5"', 'records-per-object: "7"'))
     with pytest.raises(ChildDied):
         in_child(run_and_die, 1, 5)  # before the second piece is confirmed
+    lapse()
     assert bucket.objects() == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]
-    write_pipeline(quick, "p", bucket.pipeline().replace('records-per-object: "5"', 'records-per-object: "2"'))
+    write_pipeline(home, "p", bucket.pipeline().replace('records-per-object: "5"', 'records-per-object: "2"'))
     run_until_quiet("p")
     # Then only what was confirmed before has its size
     assert bucket.objects() == [[0, 1, 2, 3, 4, 5, 6], [7, 8], [9, 10], [11], [12, 13]]

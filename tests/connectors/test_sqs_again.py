@@ -42,7 +42,7 @@ def queue(moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
 
 def pipeline(queue: Queue, ack_on: str = "delivered") -> str:
     text = queue.pipeline(ack_on)
-    text = text.replace("wait: 0s,", "wait: 0s, visibility-timeout: 6s,").replace(
+    text = text.replace("wait: 0s,", "wait: 0s, visibility-timeout: 15s,").replace(
         'max-parallel: "2"', 'max-parallel: "1"'
     )
     return text.replace("max-records: 12}", "max-records: 12}\n    lag-budget: {records: 100}\n    schedule: 1s")
@@ -57,7 +57,7 @@ def test_messages_stay_hidden_while_a_destination_takes_longer_than_their_time(
     write = FileDestination.write
 
     def slow(self: FileDestination, rows: Any) -> Any:
-        until = time.monotonic() + 8
+        until = time.monotonic() + 17
         while time.monotonic() < until:
             seen.extend(queue.client.receive_message(QueueUrl=queue.url, WaitTimeSeconds=0).get("Messages", ()))
             time.sleep(0.2)

@@ -16,7 +16,7 @@ from conduit_tasks.connectors.sqs.connector import SqsSource
 from conduit_tasks.errors import AckFailed, Unavailable
 from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer
-from tests.micro_batch.endings import Crash, crash_at
+from tests.micro_batch.endings import Crash, crash_at, lapse
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, write_pipeline
 
 pytestmark = pytest.mark.xdist_group("moto")
@@ -109,8 +109,6 @@ def test_every_message_is_delivered_and_then_gone_from_the_queue(home: Path, que
 def test_a_crash_anywhere_between_receiving_and_deleting_loses_nothing(
     home: Path, redis_server: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.2")
-    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
     for number, (owner, name) in enumerate(CRASHES):
         redis_server.flush()
         this = home / str(number)
@@ -125,6 +123,7 @@ def test_a_crash_anywhere_between_receiving_and_deleting_loses_nothing(
             with pytest.raises(Crash):
                 run_until_quiet("p")
         # What its dead worker held, and what was not deleted in time, comes again.
+        lapse()
         queue.let_visibility_lapse()
         run_until_quiet("p")
         assert set(numbers(this)) == {0, 1, 2, 3, 4, 6, 7}, name

@@ -127,6 +127,11 @@ class Place:
         text = PIPELINE.format(plugin=plugin, more=more, park=str(park).lower(), processors=processors)
         write_pipeline(home, "p", text)
 
+    def patient(self) -> None:
+        """No send is given up because this machine stands still in the middle of it."""
+        file = self.home / "include/pipelines/p.yaml"
+        file.write_text(file.read_text().replace("timeout: 1s", "timeout: 20s"))
+
     def feed(self, rows: Sequence[tuple[int, str | None]]) -> None:
         """Records (n, key) into the source."""
         (self.home / "data").mkdir(exist_ok=True)

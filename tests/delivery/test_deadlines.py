@@ -58,7 +58,7 @@ def test_a_send_is_given_up_after_its_timeout_and_its_task_goes_on() -> None:
         began = time.monotonic()
         deadlines.begin(task, began)
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(3600)
         except asyncio.CancelledError:
             given_up = deadlines.end(task)
         took = time.monotonic() - began
@@ -69,7 +69,7 @@ def test_a_send_is_given_up_after_its_timeout_and_its_task_goes_on() -> None:
     # When a send takes longer than its timeout
     took, given_up, cancelling = asyncio.run(send())
     # Then it is given up, not before the timeout, and its task is not left cancelled
-    assert TIMEOUT <= took < 10
+    assert TIMEOUT <= took < 600
     assert given_up
     assert not cancelling
 

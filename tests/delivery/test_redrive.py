@@ -27,6 +27,7 @@ from conduit_tasks.redrive.redrive import redrive, shares
 from conduit_tasks.settings import forget, settings
 from tests.delivery.shelf import Place, Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.limits import batch_bytes
+from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -251,6 +252,7 @@ def operator(name: str) -> subprocess.Popen[str]:
 def test_two_operators_at_once_redrive_every_letter_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given forty dead letters, in chunks of ten
     failed(place, *range(40), total=50)
+    place.patient()
     # Nobody dies: who stands still for a while loses no lease
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "60")
     tell(place.out, "slow", 0.01)
@@ -269,6 +271,7 @@ def test_two_operators_at_once_redrive_every_letter_once(place: Place, monkeypat
 def test_a_redrive_that_is_killed_goes_on_where_it_was(place: Place) -> None:
     # Given a redrive that is killed half-way
     failed(place, *range(40), total=50)
+    place.patient()
     tell(place.out, "slow", 0.03)
     tell(place.out, "deadly", [25])
     first = operator("ada")
@@ -278,6 +281,7 @@ def test_a_redrive_that_is_killed_goes_on_where_it_was(place: Place) -> None:
     sent = len(place.got()) - 10
     assert 10 < sent < 40
     # When it is called again, after the lease has lapsed
+    lapse()
     tell(place.out, "slow", 0.0)
     outcome = send("bob")
     # Then every letter arrived, and only what was sent and not settled came twice: what is on its way, and one flush

@@ -18,7 +18,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a Python that has the package, and this project's code."""
     folder = tmp_path_factory.mktemp("site")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
-    subprocess.run([*install, "--target", str(folder), str(EXAMPLE)], check=True, timeout=120)
+    subprocess.run([*install, "--target", str(folder), str(EXAMPLE)], check=True, timeout=400)
     # What a run of ours was told, as a plugin of pytest, is not for its tests.
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     return {**environment, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
@@ -33,7 +33,7 @@ def test_its_own_test_passes_with_the_acceptance_suite(installed: dict[str, str]
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=400,
     )
     assert done.returncode == 0, done.stdout
     assert "6 passed" in done.stdout
@@ -43,7 +43,7 @@ def test_it_is_listed_and_described_beside_our_own(installed: dict[str, str], tm
     def conduit(*words: str) -> str:
         command = [sys.executable, "-m", "conduit_tasks.cli", *words]
         done = subprocess.run(
-            command, env=installed, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+            command, env=installed, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -21,7 +21,7 @@ fuzzed = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-HANGS = 60
+HANGS = 240
 """Seconds after which an example is one that would not have ended."""
 
 STRANGE = st.sampled_from(

@@ -73,7 +73,7 @@ class GatewayProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(argv, env=env, cwd=self.home, stdout=subprocess.PIPE, stderr=log, text=True)
         # A process that never says anything is ended, so that the line below ends too.
-        guard = threading.Timer(60, self.process.kill)
+        guard = threading.Timer(300, self.process.kill)
         guard.start()
         assert self.process.stdout is not None
         # Where tokens are Airflow's, that says something too.
@@ -97,7 +97,7 @@ class GatewayProcess:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(how)
-        code = self.process.wait(60)
+        code = self.process.wait(240)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

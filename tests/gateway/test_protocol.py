@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -40,15 +40,25 @@ def app() -> App:
     return App()
 
 
+Say = Callable[[bytes], socket.socket]
+
+
 @pytest.fixture
-def connection(app: App) -> Iterator[socket.socket]:
+def say(app: App) -> Iterator[Say]:
+    """Gives a connection on which this has been said already when the server takes it: what is said is not too late,
+    however slow the machine."""
     limits = Limits(head_timeout=TIMEOUT, body_timeout=TIMEOUT)
     config = uvicorn.Config(app, http=bounded(limits), lifespan="off", log_config=None, access_log=False)
     server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
     serving = threading.Thread(target=server.run, args=([listener],))
-    serving.start()
     with socket.create_connection(listener.getsockname(), 60) as connection:
-        yield connection
+
+        def said(data: bytes) -> socket.socket:
+            connection.sendall(data)
+            serving.start()
+            return connection
+
+        yield said
     app.may.set()
     server.should_exit = True
     serving.join(60)
@@ -62,10 +72,8 @@ def everything(connection: socket.socket) -> bytes:
     return said
 
 
-def test_half_a_head_behind_a_request_that_is_being_answered_is_refused_after_the_answer(
-    app: App, connection: socket.socket
-) -> None:
-    connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nhost")
+def test_half_a_head_behind_a_request_that_is_being_answered_is_refused_after_the_answer(app: App, say: Say) -> None:
+    connection = say(b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nhost")
     # Given that the time of a head has passed while the answer is made
     assert app.asked.wait(60)
     connection.settimeout(2 * TIMEOUT)
@@ -79,8 +87,8 @@ def test_half_a_head_behind_a_request_that_is_being_answered_is_refused_after_th
     assert said.partition(b"{}")[2].startswith(b"HTTP/1.1 408 Too slow\r\n")
 
 
-def test_the_application_hears_that_a_body_was_too_slow(app: App, connection: socket.socket) -> None:
-    connection.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+def test_the_application_hears_that_a_body_was_too_slow(app: App, say: Say) -> None:
+    connection = say(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
     app.may.set()
     assert everything(connection).startswith(b"HTTP/1.1 408 Too slow\r\n")
     connection.close()
@@ -88,7 +96,7 @@ def test_the_application_hears_that_a_body_was_too_slow(app: App, connection: so
     assert app.late == [True]
 
 
-def test_nonsense_behind_a_request_is_not_told_as_the_answer_to_it(app: App, connection: socket.socket) -> None:
-    connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\nNONSENSE\r\n\r\n")
+def test_nonsense_behind_a_request_is_not_told_as_the_answer_to_it(app: App, say: Say) -> None:
+    connection = say(b"GET / HTTP/1.1\r\nhost: x\r\n\r\nNONSENSE\r\n\r\n")
     # Given that it is still being answered, then its producer hears nothing, and knows that it knows nothing
     assert everything(connection) == b""

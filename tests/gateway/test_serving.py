@@ -85,7 +85,7 @@ def test_without_its_token_a_source_is_not_served_and_the_message_names_where_it
 ) -> None:
     write_pipeline(gateway_home, auth="env:NO_SUCH_TOKEN")
     argv, env = GatewayProcess(gateway_home, fsyncing.url).command()
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert "environment variable NO_SUCH_TOKEN is missing" in done.stderr
     assert "no pipeline in" in done.stderr
@@ -98,7 +98,7 @@ def test_a_redis_that_answers_before_it_fsyncs_is_refused_unless_that_is_asked_f
     write_pipeline(home)
     process = GatewayProcess(home, redis_server.url)
     argv, env = process.command()
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert "appendfsync everysec" in done.stderr
     assert "Set `appendfsync always`" in done.stderr

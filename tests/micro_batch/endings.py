@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.connection import connect
 from conduit_tasks.connectors.file.connector import FileDestination
-from conduit_tasks.settings import forget
+from conduit_tasks.settings import forget, settings
 from conduit_tasks.spool.spool import Spool
 
 Operations = Iterable[tuple[Any, str]]
@@ -39,6 +40,17 @@ OPERATIONS: Operations = [
 def kill() -> None:
     """What nothing can handle."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lapse() -> None:
+    """As if dead processes had been silent for longer than their leases live, which may then live for longer than a
+    machine stands still: one that loses its lease while it is alive is another test."""
+    client = connect(settings())
+    try:
+        for key in client.scan_iter("*}:lease:*"):
+            client.hset(key, "until", "1")
+    finally:
+        client.close()
 
 
 class Crash(BaseException):

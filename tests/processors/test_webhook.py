@@ -80,7 +80,7 @@ def test_no_answer_and_a_late_one_are_failures() -> None:
     late = threading.Event()
 
     def reply(asked: Asked) -> Reply:
-        late.wait(20)
+        late.wait(120)
         return 200, b""
 
     with answering(reply) as server:
@@ -95,7 +95,7 @@ def test_workers_wait_together_and_order_stays() -> None:
     together = threading.Barrier(4)
 
     def reply(asked: Asked) -> Reply:
-        together.wait(20)
+        together.wait(120)
         return 200, asked.path.encode()
 
     with answering(reply) as server:

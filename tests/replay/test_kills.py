@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.settings import forget
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
+from tests.micro_batch.endings import lapse
 from tests.micro_batch.harness import run_until_quiet
 from tests.replay.attempt import NOWHERE, attempt
 from tests.replay.test_replay import Place
@@ -22,21 +23,13 @@ POINTS = (
 )
 
 
-@pytest.fixture
-def brief(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Leases of the dead lapse soon."""
-    monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.5")
-    monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
-    return home
-
-
 @pytest.mark.proves("X3", "C10", "I4", "I5")
-def test_killed_at_every_step_a_replay_goes_on_and_stateful_destinations_have_each_record_once(brief: Path) -> None:
+def test_killed_at_every_step_a_replay_goes_on_and_stateful_destinations_have_each_record_once(home: Path) -> None:
     # Given history that a file and a table miss, and one portion in hand of several
-    place = Place(brief, "binder", more="delivery: {timeout: 300ms}")
+    place = Place(home, "binder", more="delivery: {timeout: 300ms}")
     place.feed(20)
     run_until_quiet("p")
-    url = f"sqlite:///{brief}/table.db"
+    url = f"sqlite:///{home}/table.db"
     settings = f'url: "{url}", table: events, columns: "n:int=.Payload.After.n"'
     exactly = "delivery: {guarantee: effectively-once, timeout: 300ms}"
     place.names.append("late")
@@ -52,6 +45,7 @@ def test_killed_at_every_step_a_replay_goes_on_and_stateful_destinations_have_ea
             process = attempt(*MARCH, "missing", name, point=point, destinations=(name,))
             said, _ = process.communicate(timeout=240)
             assert process.returncode == -signal.SIGKILL, (name, point, said)
+            lapse()
         process = attempt(*MARCH, "missing", name, point=NOWHERE, destinations=(name,))
         said, _ = process.communicate(timeout=240)
         assert process.returncode == 0, said

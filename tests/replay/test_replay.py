@@ -75,7 +75,7 @@ class Place:
 
 
 def again(start: str, end: str, *names: str, what: str = "missing", run: str = "r") -> list[Outcome]:
-    return replay("p", start, end, names, what, run=run, wait=5.0)
+    return replay("p", start, end, names, what, run=run, wait=120.0)
 
 
 @pytest.fixture(params=["shelf", "binder"])

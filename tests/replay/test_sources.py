@@ -42,7 +42,7 @@ def shelf(name: str, more: str = "") -> str:
 
 
 def again(*names: str, what: str = "missing", start: str = "2020-01-01", end: str = "2100-01-01") -> list[Outcome]:
-    return replay("p", start, end, names, what, run="r", wait=5.0)
+    return replay("p", start, end, names, what, run="r", wait=120.0)
 
 
 def got(home: Path, name: str) -> list[int]:
