@@ -26,7 +26,7 @@ stack: env ## the same in containers on two Spark workers, with kills on the way
 
 test:     ## all tests
 	@scripts/env.sh --tests
-	@$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
+	@$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder --junitxml=.pytest_cache/report.xml
 
 check: env ## format, lint, types and known vulnerabilities
 	@$(BIN)/ruff format --check .

@@ -27,14 +27,15 @@ from conduit_tasks.stack.redis import command
 ROOT = Path(__file__).resolve().parents[1]
 APPS = Path(__file__).with_name("apps")
 PIPELINE = "bench"
-MASTER = "local[*]"
 
 
 @dataclass(frozen=True)
 class Place:
-    """`base` is kept from run to run (events, class-data archive); `home` is new for each benchmark."""
+    """`base` is kept from run to run (events, class-data archive); `home` is new for each benchmark. `master`: of its
+    Spark drivers, those written by hand as well."""
 
     base: Path
+    master: str = "local[*]"
 
     @property
     def home(self) -> Path:
@@ -82,11 +83,11 @@ class Place:
             argv = [str(cds.spark_home() / "bin" / "spark-submit")]
             options = {"spark.ui.enabled": "false", **(conf or {})}
         else:
-            start = launch(self.base, MASTER, "client", conf)
+            start = launch(self.base, self.master, "client", conf)
             env |= start.env
             argv = list(start.command or [str(cds.spark_home() / "bin" / "spark-submit")])
             options = start.conf
-        argv += ["--master", MASTER]
+        argv += ["--master", self.master]
         for key, value in options.items():
             argv += ["--conf", f"{key}={value}"]
         argv += [str(application), *arguments]

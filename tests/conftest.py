@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import subprocess
@@ -179,15 +180,65 @@ def anywhere(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue("spark" if request.param == "plain" else "connected")
 
 
-_LONGEST = ("tests/stack/", "tests/benchmarks/", "tests/verify/", "tests/faults/")
-"""Folders whose tests are begun first, so that no worker is left alone with them at the end."""
-_TOGETHER = ("tests/stack/", "tests/connectors/test_kafka", "tests/connectors/test_postgres")
-"""What shares a server that is costly to start: one worker has it."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Collects without a look for garbage, as all of it stays; and keeps tests as pytest rewrites them, wherever Python
+    was told to write no compiled modules. Each of the processes saves half of what collecting costs it."""
+    told = sys.dont_write_bytecode
+    sys.dont_write_bytecode = False
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        sys.dont_write_bytecode = told
+
+
+_TOGETHER = {
+    "the stack": ("tests/stack/",),
+    "Kafka, PostgreSQL": (
+        "tests/connectors/test_kafka",
+        "tests/connectors/test_postgres",
+        "tests/connectors/test_dead_letter_queues",
+        "tests/connectors/test_forgotten_acks",
+        "tests/connectors/test_poison",
+    ),
+    "Spark Connect, Spark": (
+        "tests/connectors/test_spark",
+        "tests/faults/test_connect",
+        "tests/faults/test_stop_in_a_worker",
+        "tests/micro_batch/test_large_records",
+        "tests/micro_batch/test_spark",
+        "tests/processors/test_sql",
+        "tests/spark/test_connect",
+        "tests/spark/test_datasources",
+    ),
+}
+"""What shares a server that is costly to start: one worker has it. Any other file is a group of its own."""
+_LONGEST = (
+    *_TOGETHER,
+    "tests/benchmarks/",
+    "tests/verify/",
+    "tests/spark/",
+    "tests/faults/",
+    "tests/micro_batch/",
+)
+"""Groups, and folders, that are begun first, in this order, so that no worker is left alone with them at the end."""
+
+
+def _group(nodeid: str) -> str:
+    """What stays together with this test."""
+    return next((g for g, files in _TOGETHER.items() if nodeid.startswith(files)), nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: next((n for n, f in enumerate(_LONGEST) if item.nodeid.startswith(f)), len(_LONGEST)))
+    def rank(item: pytest.Item) -> int:
+        group = _group(item.nodeid)
+        return next((n for n, begun in enumerate(_LONGEST) if group.startswith(begun)), len(_LONGEST))
+
+    items.sort(key=rank)
 
 
 class Failures:
@@ -212,6 +263,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((f for f in _TOGETHER if nodeid.startswith(f)), nodeid.partition("::")[0])
+            return _group(nodeid)
 
     return ByFile(config, log)

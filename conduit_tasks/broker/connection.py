@@ -52,6 +52,8 @@ def options(*, raw: bool = False, retries: int = 6) -> dict[str, Any]:
         # Keys, ids and state are text; only the events that a gateway took in are bytes.
         "decode_responses": not raw,
         "client_name": "conduit-tasks",
+        # redis-py would read its version from the disk at each connection, and tell it with two commands.
+        "driver_info": None,
     }
 
 

@@ -108,6 +108,18 @@ def test_a_wrong_password_is_told_apart_and_not_shown(own_redis: Start) -> None:
     assert "wr0ng" not in str(raised.value)
 
 
+def test_a_connection_does_not_look_up_the_version_of_its_library(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read and parse a file for each, and tell the server in two commands."""
+    asked: list[str] = []
+    monkeypatch.setattr("redis.utils.get_lib_version", lambda: asked.append("version") or "0")
+    with client(redis_server) as redis_client:
+        assert redis_client.ping()
+        assert redis_client.client_getname() == "conduit-tasks"
+    assert asked == []
+
+
 @pytest.mark.proves("T1")
 def test_a_durable_server_is_accepted_and_described(redis_server: RedisServer) -> None:
     c = client(redis_server)

@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks import longest
 from benchmarks.calls import cases
+from benchmarks.calls.parts import Call
 from benchmarks.calls.stored import stored
 from conduit_tasks.broker.base import PORTION
 from conduit_tasks.broker.broker import Broker
@@ -93,11 +94,19 @@ def test_every_script_with_a_list_has_a_case_with_all_it_takes() -> None:
     assert {name for name in NAMES if has_loop(name)} - {"renew"} <= {name.partition(" ")[0] for name in cases()}
 
 
+@pytest.fixture(scope="module")
+def whole() -> Mapping[str, Call]:
+    """The cases, made once."""
+    return cases()
+
+
 @pytest.mark.parametrize("name", cases())
-def test_a_script_with_all_it_takes_is_a_bounded_number_of_commands(broker: Broker, name: str) -> None:
+def test_a_script_with_all_it_takes_is_a_bounded_number_of_commands(
+    broker: Broker, whole: Mapping[str, Call], name: str
+) -> None:
     """Given what its header lets it take, then what it does is of the size that Redis does in some 20 ms; how long that
     is, `python -m benchmarks scripts` measures."""
-    call = cases()[name]
+    call = whole[name]
     longest.prepare(broker.redis, call)
     before = calls(broker)
     longest.once(broker.redis, name, call)

@@ -31,11 +31,14 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:
-    """Waits until `condition` is true and returns it; fails with `what` after `seconds`."""
+    """Waits until `condition` is true and returns it; fails with `what` after `seconds`. Looks less often the longer it
+    takes: to look takes the CPU that what is waited for needs."""
     deadline = time.monotonic() + seconds
+    pause = 0.02
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(pause * 1.1, 0.1)
     return found
 
 

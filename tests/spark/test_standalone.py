@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from conduit_tasks.spark.submit import APPLICATION, launch
 from conduit_tasks.spool.spool import Spool
 from tests.faults.parts import account, events, until
 from tests.forking import as_of_a_task
+from tests.jvm import quick_options
 from tests.micro_batch.harness import payloads, write_pipeline
 from tests.spark.conftest import Cluster
 
@@ -43,9 +45,19 @@ pipelines:
 """
 
 
+def executors() -> dict[str, str]:
+    """Small ones, that start as quickly as drivers do."""
+    options, _ = quick_options()
+    return {
+        "spark.executor.memory": "512m",
+        "spark.cores.max": "2",
+        "spark.executor.extraJavaOptions": shlex.join(options),
+    }
+
+
 def submit(home: Path, master: str, node: str) -> str:
     """One node's application, started the way the operator starts it; its output."""
-    start = launch(home, master, "client", {"spark.executor.memory": "512m", "spark.cores.max": "2"})
+    start = launch(home, master, "client", executors())
     options = [word for key, value in start.conf.items() for word in ("--conf", f"{key}={value}")]
     ids = ["--pipeline", "p", "--node", node, "--run", "r"]
     command = [*(start.command or ["spark-submit"]), "--master", master, *options, str(APPLICATION), *ids]
@@ -78,7 +90,7 @@ def submit_forked(home: Path, master: str, node: str, monkeypatch: pytest.Monkey
         hook = ConduitSubmitHook(
             home,
             conn_id="spark_cluster",
-            conf={"spark.executor.memory": "512m", "spark.cores.max": "2"},
+            conf=executors(),
             name=node,
             application_args=["--pipeline", "p", "--node", node, "--run", "r"],
             quick_jit=True,

@@ -227,7 +227,11 @@ def find_n(body: Any) -> int:
 
 
 def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    """Looks less often the longer it takes: most conditions are questions to Airflow, which it answers with the cores
+    that it needs for what is waited for."""
     deadline = time.monotonic() + seconds
+    pause = 0.1
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.2)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 1.0)

@@ -335,12 +335,14 @@ MUTANTS = [
             "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_count(own):\n            out[keys.dead(own)]"
         },
         "older",
+        begin=145,
     ),
     Mutant(
         "letters that are not brought back",
         "dead_letters/restored.py",
         {"        if rows:\n            out[keys.dead(own)]": "        if False:\n            out[keys.dead(own)]"},
         "older",
+        begin=145,
     ),
     Mutant(
         "a forgotten fsync",
@@ -356,6 +358,7 @@ MUTANTS = [
             'if source.settings["missing"] != "skip":\n            raise Missing(f"{error}. {ways_out(source': 'if False:\n            raise Missing(f"{error}. {ways_out(source'
         },
         "vanish",
+        begin=155,
     ),
     Mutant(
         "confirmed before it is written",
