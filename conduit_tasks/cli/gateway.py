@@ -60,6 +60,12 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
         str,
         typer.Option(help="In which a body and its trailers have to arrive.", envvar="CONDUIT_GATEWAY_BODY_TIMEOUT"),
     ] = "30s",
+    answer_timeout: Annotated[
+        str,
+        typer.Option(
+            help="In which a client has to read the answers that wait for it.", envvar="CONDUIT_GATEWAY_ANSWER_TIMEOUT"
+        ),
+    ] = "30s",
     connections: Annotated[
         str, typer.Option(help="Open connections at most.", envvar="CONDUIT_GATEWAY_CONNECTIONS")
     ] = "4096",
@@ -96,6 +102,7 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
         head_size=head_size,
         head_timeout=head_timeout,
         body_timeout=body_timeout,
+        answer_timeout=answer_timeout,
         connections=connections,
         connections_per_peer=connections_per_peer,
         memory=memory,
