@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from conduit_tasks.private import check_file, check_socket
 
 
 class Settings(BaseSettings):
@@ -49,10 +52,21 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _embedded_redis(self) -> Settings:
-        stack = self.home / ".conduit" / "stack.json"
-        if "redis_url" not in self.model_fields_set and stack.exists():
-            self.redis_url = json.loads(stack.read_text()).get("redis_url") or self.redis_url
+        if "redis_url" not in self.model_fields_set:
+            found = self.redis_of_stack()
+            if found.startswith("unix://"):
+                check_socket(Path(unquote(urlsplit(found).path)))
+            self.redis_url = found or self.redis_url
         return self
+
+    def redis_of_stack(self) -> str:
+        """Returns the Redis of the embedded stack that was started in `home`; "" if there was none. Raises ConfigError
+        if somebody else may have written that."""
+        stack = self.home / ".conduit" / "stack.json"
+        if not stack.exists():
+            return ""
+        check_file(stack)
+        return str(json.loads(stack.read_text()).get("redis_url") or "")
 
     def path(self, value: str) -> str:
         """Returns `value` as an absolute path below `home`; URLs are returned unchanged."""

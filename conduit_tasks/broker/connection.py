@@ -20,7 +20,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConfigError, NotDurable
-from conduit_tasks.settings import Settings
+from conduit_tasks.settings import Settings, settings
 from conduit_tasks.urls import check_readable, readable
 
 Client = Redis | RedisCluster
@@ -57,14 +57,14 @@ def options(*, raw: bool = False, retries: int = 6) -> dict[str, Any]:
     }
 
 
-def connect(settings: Settings, *, raw: bool = False, retries: int = 6) -> Client:
-    """Returns a connected client for `settings.redis_url`. `raw` and `retries` as in `options`.
+def connect(installation: Settings, *, raw: bool = False, retries: int = 6) -> Client:
+    """Returns a connected client for `installation.redis_url`. `raw` and `retries` as in `options`.
 
     `redis://`, `rediss://` (TLS), `unix://`; `redis+sentinel://[user:password@]host:port,host:port/service[/db]` and
     `redis+cluster://[user:password@]host:port,host:port` (`rediss+…` with TLS). Raises ConfigError on any other URL,
     and BrokerUnavailable if no server answers; neither shows the password.
     """
-    url = settings.redis_url
+    url = installation.redis_url
     check_readable(url, _VARIABLE)
     try:
         client = _client(url, options(raw=raw, retries=retries))
@@ -144,9 +144,19 @@ def _unavailable(where: str, error: Exception) -> BrokerUnavailable:
             f"Redis at {where} has reached its maxmemory and takes nothing new; what is under way goes on and frees "
             "memory. Raise maxmemory, or keep less: a shorter `spool.retention`, dead letters redriven or purged"
         )
-    return BrokerUnavailable(
-        f"Redis at {where} does not serve: {error}. Check that it runs and that {_VARIABLE} is right"
-    )
+    advice = f"Check that it runs and that {_VARIABLE} is right"
+    try:
+        own = _address_of_stack()
+        if own and own.endswith(where):
+            advice = "It is the embedded stack's, which does not run, or is starting: `conduit stack up`"
+    except (ConfigError, OSError, ValueError):
+        pass  # Whatever is wrong there is not what this error is about.
+    return BrokerUnavailable(f"Redis at {where} does not serve: {error}. {advice}")
+
+
+def _address_of_stack() -> str:
+    own = settings().redis_of_stack()
+    return address(own) if own else ""
 
 
 @dataclass(frozen=True)

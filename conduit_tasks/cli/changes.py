@@ -69,7 +69,9 @@ def apply(  # noqa: PLR0917 - its options
         bool, typer.Option("--dry-run", help="Check the options, show the plan, change nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Give up what dropped or forgotten ids have not got.")] = False,
-    deadline: Annotated[float, typer.Option(help="Seconds in which what is in flight should be delivered.")] = 60.0,
+    deadline: Annotated[
+        float, typer.Option(min=0, help="Seconds in which what is in flight should be delivered.")
+    ] = 60.0,
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start again what was running.")] = True,
 ) -> None:
     """Applies a changed file: drains, stops and changes its pipelines, and starts them again if they were running.

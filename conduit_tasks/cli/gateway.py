@@ -26,7 +26,9 @@ class Fsync(StrEnum):
 
 def gateway(  # noqa: PLR0917 - options of a command, all given by name
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.", envvar="CONDUIT_GATEWAY_PORT")] = 8090,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0: a free one.", envvar="CONDUIT_GATEWAY_PORT")
+    ] = 8090,
     fsync: Annotated[
         Fsync,
         typer.Option(
@@ -37,12 +39,16 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
     ] = Fsync.check,
     tls_certificate: Annotated[str, typer.Option(help="PEM file; with --tls-key, HTTPS is served.")] = "",
     tls_key: Annotated[str, typer.Option(help="PEM file of the certificate's key.")] = "",
-    grace: Annotated[float, typer.Option(help="Seconds in which a stop answers what was taken.")] = 30.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds in which a stop answers what was taken.")] = 30.0,
     metrics_port: Annotated[
-        int, typer.Option(help="Serve metrics on this port of the loopback (Prometheus' text format); 0: not.")
+        int,
+        typer.Option(
+            min=0, max=65_535, help="Serve metrics on this port of the loopback (Prometheus' text format); 0: not."
+        ),
     ] = 0,
     otlp_every: Annotated[
-        float, typer.Option(help="Send metrics by OTLP every so many seconds (OTEL_EXPORTER_OTLP_ENDPOINT); 0: not.")
+        float,
+        typer.Option(min=0, help="Send metrics by OTLP every so many seconds (OTEL_EXPORTER_OTLP_ENDPOINT); 0: not."),
     ] = 0,
     head_size: Annotated[
         str,
@@ -59,6 +65,12 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
     body_timeout: Annotated[
         str,
         typer.Option(help="In which a body and its trailers have to arrive.", envvar="CONDUIT_GATEWAY_BODY_TIMEOUT"),
+    ] = "30s",
+    answer_timeout: Annotated[
+        str,
+        typer.Option(
+            help="In which a client has to read the answers that wait for it.", envvar="CONDUIT_GATEWAY_ANSWER_TIMEOUT"
+        ),
     ] = "30s",
     connections: Annotated[
         str, typer.Option(help="Open connections at most.", envvar="CONDUIT_GATEWAY_CONNECTIONS")
@@ -96,6 +108,7 @@ def gateway(  # noqa: PLR0917 - options of a command, all given by name
         head_size=head_size,
         head_timeout=head_timeout,
         body_timeout=body_timeout,
+        answer_timeout=answer_timeout,
         connections=connections,
         connections_per_peer=connections_per_peer,
         memory=memory,

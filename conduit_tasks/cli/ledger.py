@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +31,7 @@ def ledger(  # noqa: PLR0917 - its options
 
     With --record, or --micro-batch and --index or --seq: every attempt at that record, at each destination.
     """
+    from conduit_tasks.dead_letters.select import moment
     from conduit_tasks.ledger.entry import SCHEMA
     from conduit_tasks.ledger.history import attempts_at
     from conduit_tasks.ledger.messages import Overall
@@ -49,7 +49,7 @@ def ledger(  # noqa: PLR0917 - its options
         note(f"{pipeline} has no destination {destination} now; showing what the ledger has of it")
     spool = open_spool(found)
     book = Ledger(spool, found.id)
-    after = _time(since) if since else None
+    after = moment(since, "--since").timestamp() if since else None
     if record or index is not None or seq is not None:
         places = _places(spool, found.id, record, micro_batch, index, seq)
         overall = Overall(found, spool, settings().path(settings().dead_letters))
@@ -91,23 +91,6 @@ def _places(  # noqa: PLR0917 - the three ways of naming a record
     if not places:
         raise ConfigError(f"no record of micro-batch {m} has index {index}")
     return places
-
-
-def _time(text: str) -> float:
-    """Returns seconds since the epoch of a duration before now, or of a time (UTC if it names no zone)."""
-    from conduit_tasks.record.units import parse_duration
-
-    try:
-        return datetime.now(UTC).timestamp() - parse_duration(text)
-    except ConfigError:
-        pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"--since takes a duration such as 2h or a time such as 2026-01-31T09:00, not {text!r}"
-        ) from None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def _short(row: dict[str, Any], name: str) -> Any:

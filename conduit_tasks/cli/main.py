@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import typer
@@ -15,6 +16,11 @@ from typer.core import TyperGroup
 
 from conduit_tasks.cli.output import fail
 from conduit_tasks.errors import ConduitError
+
+LARGEST = (1 << 63) - 1
+"""Largest number that files, Redis and Spark hold."""
+LONGEST = LARGEST // 10**6
+"""The same of seconds, which they hold as microseconds."""
 
 
 class Lazy(NamedTuple):
@@ -81,7 +87,46 @@ def load_command(name: str) -> Any:
         group.add_typer(module.app, name=name)
     else:
         group.command(name)(getattr(module, function))
-    return typer.main.get_group(group).commands[name]
+    found = typer.main.get_group(group).commands[name]
+    _check_values(found)
+    return found
+
+
+def _check_values(command: Any) -> None:
+    """Has every option and argument of the command, and of its own commands, refuse what no system takes."""
+    for each in getattr(command, "commands", {}).values():
+        _check_values(each)
+    for param in command.params:
+        param.process_value = _checked(param, param.process_value)
+
+
+def _checked(param: Any, process: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def checked(ctx: Any, value: Any) -> Any:
+        found = process(ctx, value)
+        for each in found if isinstance(found, list | tuple) else (found,):
+            if wrong := _wrong(each):
+                raise typer.BadParameter(wrong, ctx=ctx, param=param)
+        return found
+
+    return checked
+
+
+def _wrong(value: Any) -> str:
+    if isinstance(value, float) and not abs(value) <= LONGEST:
+        return f"it takes a number up to {LONGEST:,}."
+    if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+        return f"its number goes up to {LARGEST:,}."
+    if isinstance(value, str) and ("\0" in value or (not value.isascii() and not _is_utf8(value))):
+        return "it is no text in UTF-8, or has a NUL character."
+    return ""
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 app = typer.Typer(

@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 
 def metrics(
-    serve: Annotated[int, typer.Option(help="Serve them on this port until told to stop; 0: print them once.")] = 0,
+    serve: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Serve them on this port until told to stop; 0: print them once.")
+    ] = 0,
     host: Annotated[str, typer.Option(help="Address to serve on.")] = "127.0.0.1",
     otlp: Annotated[
         bool, typer.Option("--otlp", help="Send them once by OTLP, to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
     ] = False,
-    otlp_every: Annotated[float, typer.Option(help="Send them by OTLP every so many seconds until told to stop.")] = 0,
+    otlp_every: Annotated[
+        float, typer.Option(min=0, help="Send them by OTLP every so many seconds until told to stop.")
+    ] = 0,
 ) -> None:
     """Print the metrics of all pipelines (Prometheus' text format), serve them, or send them by OTLP.
 

@@ -25,7 +25,7 @@ def run(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Watch the run, and those that follow it at once.")
     ] = True,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait at most; the run goes on.")] = 3600.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait at most; the run goes on.")] = 3600.0,
     destination: Annotated[list[str] | None, typer.Option(help="Deliver only to these.")] = None,
     max_records: Annotated[int | None, typer.Option(min=1, help="Read at most this many new records.")] = None,
 ) -> None:

@@ -18,7 +18,7 @@ def _layout() -> Layout:
 
 
 @app.command()
-def up(timeout: Annotated[float, typer.Option(help="Seconds to wait for each part.")] = 180.0) -> None:
+def up(timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for each part.")] = 180.0) -> None:
     """Start the parts that do not run yet, and wait until all answer."""
     from conduit_tasks.stack import up as starting
     from conduit_tasks.stack.environment import USER
@@ -31,7 +31,7 @@ def up(timeout: Annotated[float, typer.Option(help="Seconds to wait for each par
 
 
 @app.command()
-def down(deadline: Annotated[float, typer.Option(help="Seconds in which pipelines may finish.")] = 60.0) -> None:
+def down(deadline: Annotated[float, typer.Option(min=0, help="Seconds in which pipelines may finish.")] = 60.0) -> None:
     """Let pipelines finish what is in flight, then stop everything. Exit code 1 if the deadline was missed."""
     from conduit_tasks.stack import down as stopping
 

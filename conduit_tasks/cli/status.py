@@ -78,7 +78,9 @@ def stop(
     pipeline: Pipeline,
     destination: Annotated[str | None, typer.Option(help="Only this one of an isolated pipeline, at once.")] = None,
     force: Annotated[bool, typer.Option("--force", help="At once: drop what is not sealed (C16).")] = False,
-    deadline: Annotated[float, typer.Option(help="Seconds in which what is in flight should be delivered.")] = 60.0,
+    deadline: Annotated[
+        float, typer.Option(min=0, help="Seconds in which what is in flight should be delivered.")
+    ] = 60.0,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is stopped.")] = True,
 ) -> None:
     """Stop a pipeline. Gracefully: only its sources stop, everything in flight is delivered and acked (C15).

@@ -74,6 +74,8 @@ def moment(text: str, option: str) -> datetime:
             return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
         except ConfigError:
             raise ConfigError(
-                f"{option}: {text!r} is neither a date (2026-01-31, 2026-01-31T12:00:00Z) nor so long ago (2h, 1d)"
+                f"{option}: {text[:80]!r} is neither a date (2026-01-31, 2026-01-31T12:00:00Z) nor so long ago (2h, 1d)"
             ) from None
+        except OverflowError:
+            raise ConfigError(f"{option}: {text[:80]!r} ago is before the year 1") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

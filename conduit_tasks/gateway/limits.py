@@ -36,6 +36,8 @@ class Limits:
     """Time for a TLS handshake, and for a head to arrive, from the connection or the first byte on."""
     body_timeout: float = 30.0
     """Time for a body and its trailers to arrive."""
+    answer_timeout: float = 30.0
+    """Time in which a client reads answers that wait for it to do so, also those of a connection that is closed."""
     connections: int = 4_096
     """Connections at most, counted from their acceptance, before any TLS."""
     connections_per_peer: int = 1_024
@@ -50,6 +52,7 @@ class Limits:
             _read(given, "head_size", parse_size),
             _read(given, "head_timeout", parse_duration),
             _read(given, "body_timeout", parse_duration),
+            _read(given, "answer_timeout", parse_duration),
             _read(given, "connections", int),
             _read(given, "connections_per_peer", int),
             _read(given, "memory", parse_size),

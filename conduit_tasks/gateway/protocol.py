@@ -56,6 +56,8 @@ class Bounded(HttpToolsProtocol):
         """Whether a message ended in the piece that is being parsed."""
         self._fields = self._told = self._beside = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        """Timer of answers that the client does not read, or of a connection that does not end."""
         self._refusal: tuple[int, str, str] | None = None
 
     # The connection
@@ -66,8 +68,26 @@ class Bounded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._was_read()
         super().connection_lost(exc)
         self.ended.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._must_read()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._was_read()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._must_end()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._must_end()
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= PIECE:
@@ -137,6 +157,7 @@ class Bounded(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._must_end()
         if not self._between and not self.transport.is_closing():
             # The request was answered before its body came: the wait for the body needs a limit, too.
             self._wait(self.limits.body_timeout)
@@ -160,7 +181,27 @@ class Bounded(HttpToolsProtocol):
             self.transport.write(refusal(status, title, detail))
         # Otherwise the client would take it for the answer to another request: to an earlier one, or, if this one was
         # answered before its body came, to the next one.
+        self._close()
+
+    def _close(self) -> None:
         self.transport.close()
+        self._must_end()
+
+    # Answers that nobody reads
+
+    def _must_end(self) -> None:
+        """A connection that is closed ends when its answers are sent, and so never if its client reads none."""
+        if self.transport.is_closing() and not self.ended.is_set():
+            self._must_read()
+
+    def _must_read(self) -> None:
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.limits.answer_timeout, self.transport.abort)
+
+    def _was_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     # Waiting
 
@@ -183,7 +224,7 @@ class Bounded(HttpToolsProtocol):
         elif self._between:
             self._refuse(408, "Too slow", f"the head did not arrive within {self.limits.head_timeout:g} s")
         elif self._idle() or self.pipeline:
-            self.transport.close()
+            self._close()
         else:
             self.scope["state"][LATE] = True
             self._refuse(408, "Too slow", f"the body did not arrive within {self.limits.body_timeout:g} s")

@@ -39,7 +39,7 @@ CODES = {
     "E209": "delivery options contradict each other",
     "E210": "the nack window can never trip as written",
     "E211": "the guarantee cannot be given by this destination",
-    "E212": "a field reference or a handler is written wrongly",
+    "E212": "a field reference, a handler or a notifier is written wrongly",
     "E214": "the spool cannot keep a gateway's journal",
     "E215": "a source cannot wake the pipeline",
     "W101": "a deprecated name",

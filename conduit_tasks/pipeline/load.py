@@ -262,6 +262,13 @@ def _report_detail(detail: ErrorDetails, report: Report, base: Path) -> None:
         report.add("E101", path, f"unknown key '{key}' in {section}", _hint_for_key(str(key), section))
     elif kind == "missing":
         report.add("E102", path[:-1], f"'{key}' is missing in this item of {section}", f"add {key}: …")
+    elif kind == "string_pattern_mismatch" and key == "notifier":
+        report.add(
+            "E212",
+            path,
+            f"'{detail['input']}' is not a notifier",
+            "write package.module.Class, a notifier of Airflow's",
+        )
     elif kind == "string_pattern_mismatch":
         report.add(
             "E104",

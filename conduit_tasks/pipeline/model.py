@@ -247,7 +247,8 @@ class SpoolKeys(Keys):
     """Storage of micro-batches."""
 
     path: str | None = None
-    """A folder or an address fsspec knows (`s3://…`); absent = the installation's."""
+    """A folder, or an address at which Arrow stores files: `s3://…`, `gs://…`, `hdfs://…`, `fsspec+…://…` (of a package
+    for fsspec); absent = the installation's."""
     retention: Duration | None = None
     """Time for which a delivered micro-batch is kept, for replay."""
 

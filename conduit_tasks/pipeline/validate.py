@@ -19,6 +19,8 @@ from conduit_tasks.settings import settings
 
 GATEWAY = "gateway"
 """The source whose producers are answered by `conduit gateway`."""
+STORES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+"""Schemes of addresses at which a spool can be (`pyarrow.fs.FileSystem.from_uri`)."""
 _SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
 _DESTINATION_ONLY = {
     "trigger": "trigger",
@@ -115,6 +117,14 @@ def _check_plugin_reference(text: str, report: Report, path: Path) -> None:
         report.add("W105", path, f"the version '{reference.version}' is ignored", f"write {reference.name}")
 
 
+def _check_spool(path: str | None, report: Report, place: Path) -> None:
+    scheme, separator, _ = (path or "").partition("://")
+    if separator and scheme not in STORES and not scheme.startswith("fsspec+"):
+        known = ", ".join(f"{each}://" for each in STORES)
+        hint = f"write a folder, or an address that begins with {known} or fsspec+…://"
+        report.add("E103", place, f"path: nothing is stored at {scheme[:40]}://", hint)
+
+
 def _check_durability(connector: ConnectorKeys, spool: str | None, report: Report, path: Path) -> None:
     """Reports a `durability` that cannot hold (SEMANTICS T2): only the gateway answers a producer."""
     if connector.type != "source" or connector.durability is None:
@@ -163,6 +173,7 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
             "max-delay is below min-delay",
             "raise it, or lower min-delay",
         )
+    _check_spool(keys.spool.path, report, (*base, "spool", "path"))
     if keys.event_time is not None:
         check_with(field_reference, keys.event_time, "E212", report, (*base, "event-time"))
     for n, handler in enumerate(keys.handlers):

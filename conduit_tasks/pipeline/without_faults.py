@@ -13,7 +13,9 @@ from conduit_tasks.pipeline.findings import Path, Report
 from conduit_tasks.pipeline.model import PipelineKeys
 
 _STAND_INS = {"type": "source", "plugin": "file", "on": "acked", "call": "a:b", "notifier": "a.B"}
-"""Values for required keys; findings at the item that holds such a key are not reported."""
+"""Values for required keys. What else an item says depends on its `_DECIDING` keys: while one of them has such a value,
+findings at the item are not reported."""
+_DECIDING = ("id", "type", "plugin")
 _OF_ALL = ("E201", "E202", "E215")
 """Findings about the set of connectors: in doubt if one of the connectors is in doubt."""
 
@@ -32,7 +34,7 @@ def without_faults(keys: dict[str, Any], errors: Sequence[ErrorDetails]) -> tupl
                 owner = owner[part]
             if key == "id" or key in _STAND_INS:
                 owner[str(key)] = f"stand-in-{n}" if key == "id" else _STAND_INS[str(key)]
-                doubtful.append(tuple(above) or ("id",))
+                doubtful.append((tuple(above) or ("id",)) if key in _DECIDING else (*above, key))
             else:
                 del owner[key]
                 doubtful.append((*above, key))

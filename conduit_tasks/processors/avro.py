@@ -21,6 +21,7 @@ from conduit_tasks.processors.avro_infer import infer
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference
 from conduit_tasks.processors.schema_registry import OPTIONS, SchemaRegistry, check_options, open_registry
+from conduit_tasks.processors.schema_work import Counted
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
 
@@ -133,18 +134,18 @@ class EncodeAvro(_Avro):
         if self._fixed:
             s.setdefault("schema.preRegistered.version", "")
             self._version = options.integer(s, "schema.preRegistered.version", least=1)
-        self._found: tuple[bytes, Any] | None = None
-        self._registered: dict[bytes, tuple[bytes, Any]] = {}
+        self._found: tuple[bytes, Any, Counted] | None = None
+        self._registered: dict[bytes, tuple[bytes, Any, Counted]] = {}
 
     def process(self, record: Record) -> Record:
         data = self._structured(self._field.get(record))
-        head, schema = self._schema(data)
+        head, schema, counted = self._schema(data)
         import fastavro
 
         stream = io.BytesIO()
         stream.write(head)
         try:
-            fastavro.schemaless_writer(stream, schema, data)
+            fastavro.schemaless_writer(stream, schema, counted.value(data))
         except Exception as error:  # noqa: BLE001 - data that does not fit makes the encoder fail in many ways
             raise self._error(f"it is not of the schema {self._subject}: {type(error).__name__}: {error}") from None
         if self._field.path:
@@ -162,23 +163,24 @@ class EncodeAvro(_Avro):
             raise self._error(f"it is {type(value).__name__}, not structured data")
         return value
 
-    def _schema(self, data: dict[str, Any]) -> tuple[bytes, Any]:
-        """Returns the wire format's head, and the schema."""
+    def _schema(self, data: dict[str, Any]) -> tuple[bytes, Any, Counted]:
+        """Returns the wire format's head, the schema, and what counts the work of values of it."""
         if self._fixed:
             if self._found is None:
                 id, text = self._registry().by_version(self._subject, self._version)
-                self._found = (_head(id), _parsed(text))
+                self._found = _written_by(id, text)
             return self._found
         canonical = jsons.dumps(infer(data))
         known = self._registered.get(canonical)
         if known is None:
             id = self._registry().register(self._subject, canonical.decode())
-            known = self._registered[canonical] = (_head(id), _parsed(canonical.decode()))
+            known = self._registered[canonical] = _written_by(id, canonical.decode())
         return known
 
 
-def _head(id: int) -> bytes:
-    return b"\0" + id.to_bytes(4, "big")
+def _written_by(id: int, text: str) -> tuple[bytes, Any, Counted]:
+    parsed = _parsed(text)
+    return b"\0" + id.to_bytes(4, "big"), parsed, Counted(parsed)
 
 
 def _parsed(text: str) -> Any:

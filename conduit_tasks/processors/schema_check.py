@@ -4,6 +4,10 @@
 `type: json` is JSON Schema (draft by its `$schema`, 2020-12 without one; formats are asserted); it may refer only into
 itself: nothing is fetched. `type: avro` is an Avro schema; a field that it does not have, or that is absent without a
 default, is drift too.
+
+A large value, or a deep one by a schema that contains itself, may have more ways to be wrong than can be looked
+through: then the error says that it is wrong, but not where. One that Avro's alternatives offer too many ways to read
+is drift.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, SchemaDrift
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import data_reference
+from conduit_tasks.processors.schema_work import Counted, TooMuchWork, Ways
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings as installation
@@ -86,12 +91,19 @@ def _json_check(schema: Any) -> Check:
     except (ValueError, TypeError, jsonschema_rs.ReferencingError) as error:
         raise ConfigError(f"schema.check: option 'schema' is no JSON Schema: {str(error).splitlines()[0]}") from None
 
+    ways = Ways(schema)
+
     def check(value: Any) -> str | None:
         if validator.is_valid(value):
             return None
-        error = next(iter(validator.iter_errors(value)))
-        at = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
-        return f"{at}: {error.message}"
+        if not ways.explainable(value):
+            return ": it does not match the schema; there are too many ways to look for where"
+        try:
+            validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            at = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
+            return f"{at}: {error.message}"
+        return ": it does not match the schema"
 
     return check
 
@@ -105,15 +117,23 @@ def _avro_check(schema: Any) -> Check:
     except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"schema.check: option 'schema' is no Avro schema: {type(error).__name__}: {error}") from None
 
+    counted = Counted(parsed)
+
     def check(value: Any) -> str | None:
         unknown = _unknown_fields(value, parsed)
         if unknown:
             return f": the schema has no field {', '.join(unknown)}"
         try:
+            if fastavro.validate(counted.value(value), parsed, raise_errors=False):
+                return None
+            if not counted.explainable(value):
+                return ": it does not match the schema; there are too many ways to look for where"
             fastavro.validate(value, parsed)
+        except TooMuchWork as error:
+            return f": {error}"
         except fastavro.validation.ValidationError as error:
             return f": {' '.join(str(error).split())}"
-        return None
+        return ": it does not match the schema"
 
     return check
 

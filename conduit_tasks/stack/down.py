@@ -40,7 +40,7 @@ def down(layout: Layout, say: Say, *, deadline: float = DEADLINE) -> bool:
         end_left_behind(state, say)
         if not any(processes.find(p) for p in state.processes.values()):
             state.processes.clear()
-            state.save(layout)
+            _nowhere(state, layout)
             say("nothing runs")
             return True
         clean = _drain(layout, state, deadline, say)
@@ -51,7 +51,15 @@ def down(layout: Layout, say: Say, *, deadline: float = DEADLINE) -> bool:
             for name in names:
                 del state.processes[name]
             state.save(layout)
+        _nowhere(state, layout)
         return clean
+
+
+def _nowhere(state: State, layout: Layout) -> None:
+    """Forgets the addresses at which nobody answers: the next one there would get the stack's password. That of Redis
+    stays, as commands would take another Redis for it."""
+    state.api_url = state.gateway_url = ""
+    state.save(layout)
 
 
 def _stop(process: Process, name: str, say: Say) -> bool:

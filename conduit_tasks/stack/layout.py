@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import tempfile
 import uuid
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.private import check_file, is_private
 
 SOCKET_LIMIT = 100
 """Bytes at most of a socket's path; the limit of a Unix socket is 107."""
@@ -44,8 +44,7 @@ def make_private(folder: Path) -> None:
     """Makes the folder, for its owner only. Raises ConfigError if it exists and somebody else owns it or can write in
     it: in the temporary folder anybody could have made it, and then listen at the socket of Redis."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    if not is_private(folder, folder=True):
         raise ConfigError(
             f"{folder} is not a folder that only this user writes (mode 0700, user {os.geteuid()}): somebody else may "
             "have made it. Remove it, or set TMPDIR to a folder of your own"
@@ -133,8 +132,9 @@ class State:
 
     @classmethod
     def load(cls, layout: Layout) -> State:
-        """Returns the stored state; an empty one if there is none."""
+        """Returns the stored state; an empty one if there is none. Raises ConfigError if it may be somebody else's."""
         try:
+            check_file(layout.state_file)
             data = json.loads(layout.state_file.read_text())
         except FileNotFoundError:
             return cls()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,17 @@ from conduit_tasks import __version__
 from conduit_tasks.cli import main
 from conduit_tasks.cli.main import Lazy
 from conduit_tasks.cli.output import print_table
+from conduit_tasks.errors import ConduitError
 from tests.cli.conftest import Conduit
+
+PIPELINE = """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: lines, type: source, plugin: file, settings: {path: in.txt}}
+      - {id: copy, type: destination, plugin: file, settings: {path: out.jsonl}}
+"""
 
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -73,3 +85,60 @@ def test_the_version_is_printed(conduit: Conduit) -> None:
 def test_tables_line_up_with_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["node", "delivered"], [["a", 1200], ["longer", 7], ["none", None]])
     assert capsys.readouterr().out == ("node    delivered\na           1,200\nlonger          7\nnone            -\n")
+
+
+ABSURD = ("99999999999w", "9" * 400, "9223372036854775808", "nan", "inf", "-1e400", "a\0b", "\ud800", "٣", "-1", "")
+ELSEWHERE = {"stack", "verify", "gateway", "init", "metrics"}
+"""Commands that begin something if nothing is wrong."""
+
+
+def values() -> Iterator[tuple[list[str], str]]:
+    """(words of a command before a value, name of the option) for each option of each command that takes a value."""
+
+    def below(words: list[str], command: Any) -> Iterator[tuple[list[str], str]]:
+        for name, each in getattr(command, "commands", {}).items():
+            yield from below([*words, name], each)
+        given = ["p" for param in command.params if param.param_type_name == "argument" and param.required]
+        for param in command.params:
+            if param.param_type_name == "option" and not param.is_flag:
+                yield [*words, *given], param.opts[-1]
+
+    for name in main.COMMANDS.keys() - ELSEWHERE:
+        yield from below([name], main.load_command(name))
+
+
+@pytest.mark.parametrize("words", sorted({tuple(words) for words, _ in values()}), ids=" ".join)
+def test_an_absurd_value_is_an_error_that_is_said_and_no_traceback(
+    words: tuple[str, ...], conduit: Conduit, home: Path
+) -> None:
+    pipeline = home / "include" / "pipelines" / "p.yaml"
+    pipeline.parent.mkdir(parents=True, exist_ok=True)
+    pipeline.write_text(PIPELINE)
+    for option in (option for before, option in values() if tuple(before) == words):
+        for value in ABSURD:
+            result = conduit(*words, f"{option}={value}")
+            wrong = result.exception
+            assert wrong is None or isinstance(wrong, SystemExit | ConduitError), (option, value, wrong)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ledger p --since=99999999999w", "--since: '99999999999w' ago is before the year 1"),
+        ("ledger p --since=soon", "--since: 'soon' is neither a date"),
+        ("ledger p --micro-batch=9223372036854775808", "'--micro-batch': its number goes up to"),
+        ("dead-letters list p --until=99999999999w", "until: '99999999999w' ago"),
+        ("dead-letters list p --id=a\0b", "'--id': it is no text"),
+        ("stop p --deadline=nan", "'--deadline'"),
+        ("stop p --deadline=1e300", "'--deadline': it takes a number up to"),
+        ("run p --timeout=-1", "'--timeout'"),
+        ("gateway --port=65536", "'--port'"),
+        ("metrics --serve=-1", "'--serve'"),
+    ],
+)
+def test_an_absurd_value_is_said_with_its_option(words: str, said: str, conduit: Conduit, home: Path) -> None:
+    (home / "include" / "pipelines").mkdir(parents=True, exist_ok=True)
+    (home / "include" / "pipelines" / "p.yaml").write_text(PIPELINE)
+    result = conduit(*words.split(" "))
+    assert result.exit_code != 0
+    assert said in f"{result.output} {result.exception}"

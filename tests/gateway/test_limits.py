@@ -106,6 +106,7 @@ OPTIONS = {
     "head_size": "1KiB",
     "head_timeout": "2s",
     "body_timeout": "1m",
+    "answer_timeout": "3s",
     "connections": "7",
     "connections_per_peer": "3",
     "memory": "1MiB",
@@ -113,7 +114,7 @@ OPTIONS = {
 
 
 def test_limits_are_options_of_the_command() -> None:
-    assert Limits.of(**OPTIONS) == Limits(1024, 2.0, 60.0, 7, 3, 1 << 20)
+    assert Limits.of(**OPTIONS) == Limits(1024, 2.0, 60.0, 3.0, 7, 3, 1 << 20)
     for name in OPTIONS:
         for wrong in ("lots", "0", "-1"):
             with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} .CONDUIT_GATEWAY_{name.upper()}"):

@@ -285,7 +285,7 @@ def test_the_ledger_answers_sql_and_tells_a_records_history(home: Path, receiver
     [
         (["--sql", "SELECT colour FROM ledger"], "no such column: colour"),
         (["--sql", "DELETE FROM ledger"], "readonly"),
-        (["--since", "yesterday"], "--since takes a duration"),
+        (["--since", "yesterday"], "--since: 'yesterday' is neither a date"),
         (["--index", "3"], "give --micro-batch too"),
         (["--micro-batch", "7", "--index", "3"], "micro-batch 7 of p is not in the spool"),
         (["--record", "abc"], "no record abc"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.pipeline.findings import CODES
+from conduit_tasks.pipeline.validate import STORES
 from tests.pipeline.conftest import Files
 
 Only = Callable[..., tuple[int, int, str, str, str]]
@@ -62,6 +63,8 @@ def test_one_end_alone_is_not_enough(only: Only, files: Files) -> None:
         ("wake: true", "E103", (13, 5), "write a map"),
         ("drain-limit: 0", "E103", (13, 5), "above zero"),
         ("event-time: time_hour", "E212", (13, 5), "time_hour"),
+        ("alerts: [{notifier: nope}]", "E212", (13, 15), "package.module.Class"),
+        ("spool: {path: 'gopher://x'}", "E103", (13, 13), "s3://, gs://"),
         ("handlers: [{on: nacked, call: notify}]", "E212", (13, 29), "include.handlers:notify"),
         ("dead-letter-queue: {window-size: 5, window-nack-threshold: 5}", "E210", (13, 41), "below 5"),
         ("dead-letter-queue: {window-size: 0, window-nack-threshold: 5}", "W202", (13, 41), "no effect"),
@@ -254,3 +257,29 @@ def test_where_dead_letters_go_is_checked_as_a_destination_is(
     line, _, found, message, hint = only(text, plugins=True)
     assert (found, line) == (code, DESTINATION_LINE)
     assert says in f"{message} {hint}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "codes"),
+    [
+        ("handlers: [{on: maybe, call: 'x y'}]", ["E103", "E212"]),
+        ("handlers: [{call: 'x y'}]", ["E102", "E212"]),
+        ("handlers: [{on: maybe, call: 7}, {on: acked, call: 'x y'}]", ["E103", "E212", "E212"]),
+        ("alerts: [{notifier: nope, argument: {}}]", ["E101", "E212"]),
+    ],
+)
+def test_both_faults_of_one_item_are_told_at_once(files: Files, keys: str, codes: list[str]) -> None:
+    assert sorted(f.code for f in files.load(files.with_pipeline(keys)).errors) == codes
+
+
+def test_every_scheme_that_can_be_opened_and_no_other_is_one_of_a_spool(files: Files) -> None:
+    from pyarrow.fs import FileSystem
+
+    for scheme in ("http", "az", "ftp", "gopher", "sftp", *STORES):
+        try:
+            FileSystem.from_uri(f"{scheme}:///x")
+            known = True
+        except (OSError, ValueError) as error:
+            known = "Unrecognized filesystem type" not in str(error)
+        errors = files.load(files.with_pipeline(f"spool: {{path: '{scheme}:///x'}}")).errors
+        assert [f.code for f in errors] == ([] if known else ["E103"]), scheme

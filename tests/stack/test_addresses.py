@@ -1,0 +1,83 @@
+"""The addresses of the embedded stack, as commands find them: nobody else's, and none where nobody answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from conduit_tasks.broker import connection
+from conduit_tasks.errors import BrokerUnavailable, ConfigError
+from conduit_tasks.settings import Settings, forget, settings
+from conduit_tasks.stack import redis
+from conduit_tasks.stack.api import Api
+from conduit_tasks.stack.down import down
+from conduit_tasks.stack.layout import Layout, State
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Layout]:
+    """A home that commands take for theirs, of which nothing runs."""
+    monkeypatch.setenv("CONDUIT_HOME", str(tmp_path))
+    for name in ("CONDUIT_REDIS_URL", "CONDUIT_AIRFLOW_URL"):
+        monkeypatch.delenv(name, raising=False)
+    made = Layout(tmp_path)
+    made.prepare()
+    forget()
+    yield made
+    forget()
+
+
+def test_a_stack_that_somebody_else_could_have_named_is_not_asked(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    State(redis_url=redis.url(layout), api_url="http://127.0.0.1:8080").save(layout)
+    assert Settings().redis_url == redis.url(layout)
+    # Given a socket in a folder that others can write, or that leads elsewhere
+    folder = layout.socket.parent
+    folder.chmod(0o770)
+    with pytest.raises(ConfigError, match="somebody else may listen"):
+        Settings()
+    folder.rename(layout.home / "moved")
+    folder.symlink_to(layout.home / "moved")
+    with pytest.raises(ConfigError, match="somebody else may listen"):
+        Settings()
+    # Then a server that is named otherwise is asked, and a folder that is not there is nobody's
+    assert Settings(redis_url="redis://other:6379/0").redis_url == "redis://other:6379/0"
+    folder.unlink()
+    (layout.home / "theirs").mkdir(mode=0o777)
+    State(redis_url=f"unix://{layout.home}/theirs/redis.sock").save(layout)
+    assert Settings().redis_url.endswith("theirs/redis.sock")
+    State(redis_url=redis.url(layout), api_url="http://127.0.0.1:8080").save(layout)
+    assert Settings().redis_url == redis.url(layout)
+    # And given a file that others can write, made, or led elsewhere, then nothing in it is believed
+    layout.state_file.chmod(0o620)
+    for asks in (Settings, lambda: State.load(layout), lambda: Api.of(layout)):
+        with pytest.raises(ConfigError, match="not a file that only this user writes"):
+            asks()
+    layout.state_file.chmod(0o600)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ConfigError, match="not a file that only this user writes"):
+        Settings()
+
+
+def test_what_was_stopped_leaves_no_address_but_that_of_its_redis(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = connection.options()
+    monkeypatch.setattr(connection, "options", lambda **_: {**usual, "retry": Retry(NoBackoff(), 0)})
+    State(redis.url(layout), "http://127.0.0.1:1", gateway_url="http://127.0.0.1:2").save(layout)
+    assert down(layout, lambda _: None)
+    # Then Airflow's password goes to nobody who took its port, and the error says how to begin again
+    with pytest.raises(ConfigError, match="conduit stack up"):
+        Api.of(layout)
+    assert not State.load(layout).gateway_url
+    # And no other Redis is taken for the stack's
+    with pytest.raises(BrokerUnavailable, match=r"embedded stack's, which does not run.*conduit stack up"):
+        connection.connect(settings())
+    with pytest.raises(BrokerUnavailable, match="CONDUIT_REDIS_URL is right"):
+        connection.connect(Settings(redis_url=f"unix://{layout.home}/other.sock"))
