@@ -7,11 +7,14 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from conduit_tasks.broker.replay import Replays
 from conduit_tasks.cli.main import app
+from conduit_tasks.connectors.base import Limit
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import SpoolError, StateLost
@@ -22,6 +25,7 @@ from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.redrive import redrive as redriving
+from conduit_tasks.replay import prepare
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.checkpoint import Checkpoint
 from tests.faults.forgetful import MINUTES, Forgetful, broker
@@ -164,6 +168,31 @@ def test_a_replay_that_redis_forgot_is_known_to_the_next_one(quick: Path, broker
     # When the same is replayed before any run, then nothing is missing, and nothing is cut away
     assert again(*IN)[0].chosen == 0
     assert place.got("late") == [*range(30, 40), *range(30)]
+
+
+@pytest.mark.proves("X7", "X3")
+def test_a_portion_that_redis_forgets_while_its_replay_goes_on_is_sent_again(
+    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a destination that joined late, and a replay to it in portions of ten
+    place = joined(quick)
+    monkeypatch.setattr(prepare, "LIMIT", Limit(records=10, bytes=1 << 20))
+    confirm, confirmed = Replays.replay_confirm, list[int]()
+
+    def forgets(self: Replays, destination: str, run: str, token: int, number: int, *args: Any, **more: Any) -> None:
+        early = broker.log()
+        confirm(self, destination, run, token, number, *args, **more)
+        if not confirmed:
+            broker.put_back(early)
+        confirmed.append(number)
+
+    # When Redis forgets the first one right after it was confirmed, and the replay goes on
+    monkeypatch.setattr(Replays, "replay_confirm", forgets)
+    again(*IN)
+    # Then it does not end before all is there
+    assert confirmed[0] == 0
+    assert len(set(confirmed)) > 2
+    assert sorted(place.got("late")) == list(range(40))
 
 
 @pytest.mark.proves("X7", "X2")
