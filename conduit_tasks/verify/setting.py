@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,8 @@ def set_up(history: History) -> Iterator[None]:
         stack.enter_context(patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}))
         stack.enter_context(patch.object(deadly, "killer", kill))
         stack.enter_context(patch.object(deadly, "stubborn", True))
+        # What is made on the side survives no process, and is no part of the world.
+        stack.enter_context(patch.object(tempfile, "tempdir", str(history.home.parent)))
         # Backoffs are jittered by the one generator of the process.
         stack.callback(random.setstate, random.getstate())
         random.seed(scenario.seed)

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.cli.main import app
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import DeadLetterStore
-from conduit_tasks.errors import SpoolError, StateLost
+from conduit_tasks.errors import BrokerUnavailable, SpoolError, StateLost
 from conduit_tasks.micro_batch import forgotten
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import Context, open_spool, opened
@@ -77,6 +78,33 @@ def test_a_redrive_right_after_redis_forgot_another_one_cuts_nothing_away(quick:
     # Then nothing is cut away, and nothing sent twice
     assert delivered(quick, "A") == [1, 2, 3, 4, 5, 6, 7]
     assert letters("a") == []
+
+
+@pytest.mark.proves("X7", "X2")
+def test_a_record_whose_letters_of_two_attempts_are_brought_back_is_redriven_once(
+    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a letter from before the fan-out, and another one of a redrive that died before Redis knew of it
+    source = Source(quick, parks=False)
+    source.put(("z", ""))
+    drive()
+    early = broker.log()
+    source.put(("x", "early"), ("y", "early"), ("z", ""))
+    drive()
+    with monkeypatch.context() as patch:
+        patch.setattr(Redrives, "dispatch", dies)
+        assert redrive().exit_code != 0
+    # When Redis forgets the letter, so that what is stored is brought back
+    broker.put_back(early)
+    drive()
+    assert len(letters("")) == 4
+    fix(quick)
+    # Then a redrive sends the record once, and both letters are gone
+    done = redrive()
+    assert done.exit_code == 0, done.output
+    assert letters("") == letters("a") == []
+    assert delivered(quick, "x") == [1]
+    assert delivered(quick, "y") == [2]
 
 
 @pytest.mark.proves("X7", "I4")
@@ -333,6 +361,10 @@ def copies() -> int:
     """Records that are stored as parked."""
     store = DeadLetterStore(settings().path(settings().dead_letters), "p", parked=True)
     return len(list(store.rows("a", ["id"])))
+
+
+def dies(*_: Any) -> None:
+    raise BrokerUnavailable("gone")
 
 
 def failing(mark: Callable[[Marker], None], after: int) -> Callable[[Marker], None]:
