@@ -317,6 +317,27 @@ def test_a_mark_of_an_older_version_that_counts_no_words_is_read(
         assert Checkpoint(open_spool(context.pipeline), "p").read("destinations.a")["destinations.a"].words
 
 
+@pytest.mark.proves("X2", "X3", "C14")
+def test_records_that_fail_in_two_replays_are_told_apart_by_a_redrive(quick: Path) -> None:
+    # Given two records that fail, and replays of an interval each, in which both are the first
+    bad = "or (eq .Payload.After.n 0) (eq .Payload.After.n 5)"
+    place = Place(quick, "file", f"processors: [{{id: bad, plugin: error, condition: '{{{{ {bad} }}}}'}}]")
+    place.feed(10)
+    drive()
+    again("2013-03-01T00:00", "2013-03-01T05:00", "a", what="all", run="one")
+    again("2013-03-01T05:00", "2013-03-01T10:00", "a", what="failed", run="two")
+    assert len(letters("a")) == 2
+    # When they are redriven, and fail again, and are redriven after their cause is fixed
+    redrive()
+    assert len(letters("a")) == 2
+    place.more = ""
+    place.write(place.names)
+    assert redrive().exit_code == 0
+    # Then both have arrived
+    assert letters("a") == []
+    assert {0, 5} <= set(place.got("a"))
+
+
 def waiting(home: Path) -> Source:
     """A letter of key A with six records behind it, whose cause is fixed."""
     source = Source(home, parks=True)
