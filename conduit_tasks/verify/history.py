@@ -126,8 +126,10 @@ class History:
     def trouble(self) -> None:
         """Starts runs, two at a time, while faults happen."""
         random, began = self.random, self.world.now
-        most = ROUNDS if self.lasting is None else HAND_OVERS
-        while self.runs < most and (self.world.budget > 0 or self.left()) and not self.found.plenty:
+        most = HAND_OVERS if self.lasting is not None else ROUNDS
+        while (
+            self.runs < most and (self.world.budget > 0 or self.left() or self.resends.wanted) and not self.found.plenty
+        ):
             if self.too_long(began):
                 break
             if self.lasting is not None:

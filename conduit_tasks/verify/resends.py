@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from conduit_tasks.verify.actor import Actor
     from conduit_tasks.verify.history import History
 
-OFTEN = 0.03
-"""Probability of a resend between two moves, if there is something to send."""
-MOST = 6
+EVERY = (0.5, 4.0)
+"""Seconds between two resends, if there is something to send."""
+MOST = 8
 """Limit of resends under faults."""
 WAIT = 20.0
 """Seconds that a resend waits for a lease."""
@@ -84,20 +84,30 @@ class Resends:
         self._asks: list[Ask] = []
         self._count = 0
         self._fixed = False
+        self._next = 0.0
 
     # -- under faults -------------------------------------------------------------------------------------------
+
+    @property
+    def wanted(self) -> bool:
+        """Returns whether more are to come, or one is under way."""
+        return self.scenario.resends and (self._count < MOST or bool(self._under_way()))
+
+    def _under_way(self) -> int:
+        return sum(task in ("redrive", "replay") for _, task, _ in self.history.tasks)
 
     def goes_on(self) -> None:
         """Sends something again now and then, two at a time at most; sooner or later the cause is fixed before."""
         if not self.scenario.resends:
             return
-        random, under_way = self.random, sum(task in ("redrive", "replay") for _, task, _ in self.history.tasks)
-        if self._count >= MOST or under_way > 1 or random.random() >= OFTEN or not self._waits():
+        random = self.random
+        if self._count >= MOST or self._under_way() > 1 or self.world.now < self._next or not self._waits():
             return
-        if not self._fixed and random.random() < 0.5:
+        self._next = self.world.now + random.uniform(*EVERY)
+        if not self._fixed and random.random() < 0.6:
             self.fix()
         # Records that wait behind a dead letter are in no order with what a replay sends, if that fails again.
-        if random.random() < 0.35 and (self._fixed or not self.scenario.parks):
+        if random.random() < 0.4 and (self._fixed or not self.scenario.parks):
             self._start("replay", partial(self._replay, self._drawn()))
         else:
             self._start("redrive", partial(self._redrive, self._selection()))
@@ -115,9 +125,9 @@ class Resends:
 
     def _selection(self) -> Selection:
         random = self.random
-        if random.random() < 0.6:
+        if random.random() < 0.5:
             return Selection()
-        if random.random() < 0.3:
+        if random.random() < 0.6:
             return Selection(keys=(str(random.randrange(4)),))
         return Selection(destination=random.choice([BEFORE_FAN_OUT, *self.scenario.destinations]))
 

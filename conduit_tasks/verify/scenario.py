@@ -89,6 +89,8 @@ class Scenario:
     """Seconds that its runs last, until the next one takes over; 0: a run ends when nothing is left."""
     resends: bool = False
     """Whether an operator redrives and replays; what fails records can be fixed (`fixable`)."""
+    portion: int = 1000
+    """Limit of records that are sent again under one lease."""
     parks: bool = False
     """Whether keys are parked behind dead letters."""
     theme: str = ""

@@ -229,10 +229,15 @@ def _resend(s: Scenario, random: Random) -> None:
     s.own_disk = random.random() < 0.6
     s.retention = "24h" if s.own_disk or s.queued else s.retention
     s.batch, s.more = random.choice([3, 8, 1000]), random.choice([1, 2])
-    s.rates = replace(s.rates, forget=0.001 if s.own_disk else 0.0)
-    again = ["before", "after", "long pause", *(["forget"] * 3 if s.own_disk else [])]
-    points = ["claim", "settle", "mark", "unpark", "release", "dispatch", "replay_confirm", "replay_end", "write out/"]
-    s.aims = [Aim(what, "resend", random.randint(1, 3), random.choice(again)) for what in random.sample(points, 4)]
+    # Most of the trouble is for the resends: without letters there are none.
+    s.rates = replace(s.rates, crash=0.001, power=0.0005, forget=0.0005 if s.own_disk else 0.0)
+    s.portion = random.choice([2, 2, 4, 1000])
+    points = ["claim", "settle", "mark", "unpark", "dispatch", "replay_confirm", "replay_end", "write out/"]
+    fates = ["before", "after", "after", "long pause"]
+    s.aims = [Aim(what, "resend", random.randint(1, 3), random.choice(fates)) for what in random.sample(points, 3)]
+    if s.own_disk:
+        points = ["mark", "release", "unpark", "replay_confirm", "replay_end"]
+        s.aims += [Aim(what, "resend", random.randint(1, 3), "forget") for what in random.sample(points, 3)]
 
 
 THEMES: dict[str, Callable[[Scenario, Random], None]] = {

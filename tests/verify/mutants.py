@@ -407,15 +407,8 @@ MUTANTS = [
     ),
     lua("the run before is not kept", "begin_run", KEPT, "", "handover"),
     # What is sent again
-    lua("a word that does not count", "_shared", "  redis.call('HINCRBY', destination, 'words', 1)\n", "", "resend"),
     lua(
         "settle unfenced", "settle", "local no = guard_done(K.lease, A.token)\nif no then return no end\n", "", "resend"
-    ),
-    Mutant(
-        "a redrive that does not look if Redis forgot",
-        "redrive/redrive.py",
-        {"    remember(context)\n    out = []": "    out = []"},
-        "resend",
     ),
     Mutant(
         "letters settled before they are sent",
@@ -423,30 +416,6 @@ MUTANTS = [
         {
             "            items = self._items(set(claimed), rows)\n": "            items = self._items(set(claimed), rows)\n            broker.settle(name, lease.token, 1, dict.fromkeys(claimed, 'redriven'), {})\n"
         },
-        "resend",
-    ),
-    Mutant(
-        "keys unparked while records wait",
-        "redrive/waiting.py",
-        {" - {_row_hash(row) for row in rows}, len(rows)": ", len(rows)"},
-        "resend",
-    ),
-    Mutant(
-        "parked records released past a dead letter",
-        "redrive/waiting.py",
-        {"held = self._held(settled) if through else set()": "held = set()"},
-        "resend",
-    ),
-    Mutant(
-        "a replay confirms what it did not send",
-        "replay/port.py",
-        {"            ranges,\n": "            [(0, self._portion.selected.portion.total - 1)],\n"},
-        "resend",
-    ),
-    Mutant(
-        "a replay that ends without a portion that was forgotten",
-        "replay/deliver.py",
-        {"if not all(_whole(": "if False and not all(_whole("},
         "resend",
     ),
     Mutant(
