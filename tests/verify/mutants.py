@@ -411,14 +411,6 @@ MUTANTS = [
         "settle unfenced", "settle", "local no = guard_done(K.lease, A.token)\nif no then return no end\n", "", "resend"
     ),
     Mutant(
-        "letters settled before they are sent",
-        "redrive/redrive.py",
-        {
-            "            items = self._items(set(claimed), rows)\n": "            items = self._items(set(claimed), rows)\n            broker.settle(name, lease.token, 1, dict.fromkeys(claimed, 'redriven'), {})\n"
-        },
-        "resend",
-    ),
-    Mutant(
         "letters of destinations dispatched before they are stored",
         "redrive/before_fan_out.py",
         {"            DeadLetterStore(self._root, pipeline.id, id).store(each)\n": "            pass\n"},
