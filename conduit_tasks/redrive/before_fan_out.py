@@ -119,8 +119,9 @@ class BeforeFanOut:
         if not mine:
             return
         rows = [row for group in mine for row in group]
-        letters = list(DeadLetterStore(self._root, pipeline.id).load(rows))
-        careful = lease.attempts > ATTEMPTS or any(row["error_class"] == KILLED for row in rows)
+        newest = [row for group in mine for row in _newest(group)]
+        letters = list(DeadLetterStore(self._root, pipeline.id).load(newest))
+        careful = lease.attempts > ATTEMPTS or any(row["error_class"] == KILLED for row in newest)
         with halting_call(broker, lease_node("")):
             passed = reprocess(self._context, letters, careful=careful)
 
@@ -160,6 +161,13 @@ class BeforeFanOut:
         settled = self._context.broker.settled("")
         Marks(self._root, self._context.pipeline.id).write(BEFORE_FAN_OUT, settled)
         self._context.broker.mark("", lease.token, [s.key for s in settled], over=over)
+
+
+def _newest(group: Rows) -> Rows:
+    """Returns the letters of the attempt at which a record failed last. Those of earlier attempts are settled with
+    them: they are open, too, if a redrive died, and Redis has forgotten which of them it knew (X7)."""
+    last = max(group, key=lambda row: row["at"])
+    return [row for row in group if row["epoch"] == last["epoch"]]
 
 
 def _again(before: DeadLetter, record: Record, error: dict[str, str], epoch: int) -> DeadLetter:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import lease_node
@@ -93,10 +93,10 @@ def shares(
         if selection.destination not in (None, BEFORE_FAN_OUT, destination.id):
             continue
         # A record may have failed in several epochs: it is sent once, and settles all its letters.
-        positions = {row_position(e.row) for e in chosen if e.destination == destination.id}
+        records = {record_of(e.row) for e in chosen if e.destination == destination.id}
         rows = [e.row for e in book.entries if e.open and e.destination == destination.id]
-        rows = [row for row in rows if row_position(row) in positions or place_of(row) in (passed or ())]
-        rows.sort(key=row_position)
+        rows = [row for row in rows if record_of(row) in records or place_of(row) in (passed or ())]
+        rows.sort(key=record_of)
         waiting = 0 if before else len(Waiting(context, destination).released({row_key(row) for row in rows}))
         if rows or waiting:
             out.append(Share(destination.id, rows, waiting))
@@ -175,13 +175,13 @@ class _Run:
         # same numbers again.
         done = self._marks.read(self.destination.id) if rows else {}
         self._sent = {key for row in rows if (key := row_key(row)) in done and row["at"] < done[key].at}
-        left = [list(group) for _, group in groupby(rows, key=row_position)]
+        left = [list(group) for _, group in groupby(rows, key=record_of)]
         while True:
             with self._leased() as lease:
                 self.careful |= lease.attempts > self.destination.delivery.max_redeliveries
                 alone = self.careful or bool(left and _deadly(left[0]))
                 most = 1 if alone else first_groups(left, CHUNK)
-                chunk = left[:most] if alone else list(takewhile(lambda group: not _deadly(group), left[:most]))
+                chunk = left[:most] if alone else _together(left[:most])
                 left = left[len(chunk) :]
                 more = self._chunk(lease, [row for group in chunk for row in group], alone=alone)
             if not more and not left:
@@ -230,7 +230,7 @@ class _Run:
     def _items(self, claimed: set[Any], rows: Rows) -> list[Item]:
         """Returns one item per record, as it failed last, which settles all its letters."""
         mine = [row for row in rows if row_key(row) in claimed]
-        groups = [sorted(group, key=lambda row: row["at"]) for _, group in groupby(mine, key=row_position)]
+        groups = [sorted(group, key=lambda row: row["at"]) for _, group in groupby(mine, key=record_of)]
         letters = self._store.load([group[-1] for group in groups])
         return [Item(letter, tuple(map(row_key, group))) for letter, group in zip(letters, groups)]
 
@@ -268,6 +268,25 @@ class _Run:
         ttl = self.context.settings.lease_ttl + self.destination.delivery.timeout
         with self.context.broker.acquire(self.destination.node, self.context.owner, wait=self.wait, ttl=ttl) as lease:
             yield lease
+
+
+def record_of(row: dict[str, Any]) -> tuple[int, int, int, int]:
+    """Returns what a row's record is told from others by, in the order in which they are sent. A replay numbers the
+    records of each portion from 0, in no micro-batch: there the epoch tells them apart, which each portion has."""
+    m, seq, ordinal = row_position(row)
+    return m, 0 if m else row["epoch"], seq, ordinal
+
+
+def _together(groups: Sequence[Rows]) -> list[Rows]:
+    """Returns the first records that can be sent in one epoch: none may have killed its worker, and no two the same
+    position, as what fails again becomes a letter of that epoch."""
+    seen = set()
+    for n, group in enumerate(groups):
+        at = row_position(group[0])
+        if at in seen or _deadly(group):
+            return list(groups[:n])
+        seen.add(at)
+    return list(groups)
 
 
 def _deadly(group: Rows) -> bool:

@@ -71,13 +71,9 @@ def deliver_replay(
     replaying = _Replaying(context, ask, made, context.pipeline.destination(destination_id), run, generation, wait)
     try:
         with announced(context, ask, [destination_id], run, TURN):
-            for number, portion in enumerate(made.portions):
-                _await_turn(context, ask, destination_id, run, turn_wait)
-                if replaying.portion(number, portion):
-                    break
-            else:
-                _await_turn(context, ask, destination_id, run, turn_wait)
-                replaying.end()
+            while not replaying.all(turn_wait):
+                # Redis has forgotten a portion meanwhile, and what that had sent may have been cut away (X7).
+                remember(context)
     except (ConfigError, PipelineStopped):
         turns(destination_id, run, ask.start, 0)
         raise
@@ -132,6 +128,15 @@ class _Replaying:
         self.outcome = Outcome(self.destination.id)
         self._spool = spool_of(self.context, self.run)
 
+    def all(self, turn_wait: float) -> bool:
+        """Delivers every portion that is not delivered, and ends the run. Returns False if there is one left."""
+        for number, portion in enumerate(self.made.portions):
+            _await_turn(self.context, self.ask, self.destination.id, self.run, turn_wait)
+            if self.portion(number, portion):
+                return True
+        _await_turn(self.context, self.ask, self.destination.id, self.run, turn_wait)
+        return self.end()
+
     def portion(self, number: int, portion: Portion) -> bool:
         """Delivers a portion under one lease. Returns True if the whole run had ended before."""
         from conduit_tasks.dead_letters.marks import Marks
@@ -146,7 +151,7 @@ class _Replaying:
                 share = self._begin(lease)
                 if share.finished:
                     return True
-                if share.done.get(number, RangeSet(())).count == portion.total:
+                if _whole(share, number, portion):
                     return False
                 take = choosing(context, self.ask, id)(portion)
                 selected = Selected(context, self._spool, portion, id, take)
@@ -183,18 +188,23 @@ class _Replaying:
         )
         return False
 
-    def end(self) -> None:
-        """Ends the run at this destination, because everything is delivered, and a mark says so (X7)."""
+    def end(self) -> bool:
+        """Ends the run at this destination, if everything is delivered, and a mark says so (X7). Returns False if a
+        portion is not: whoever forgets it forgets this lease, too."""
         from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 
         with self._leased() as lease:
-            if not self._begin(lease).finished:
+            share = self._begin(lease)
+            if not share.finished:
+                if not all(_whole(share, number, portion) for number, portion in enumerate(self.made.portions)):
+                    return False
                 marker = Marker(self.context, self.destination.node, lease.token)
                 marker.mark()
                 covered = None if self.ask.what == "failed" else (self.ask.start, self.ask.end - 1)
                 self.context.broker.replay_end(self.destination.id, self.run, lease.token, covered)
                 # What is not missing any more is in it, too.
                 try_to_mark(marker)
+        return True
 
     def _begin(self, lease: Lease) -> Share:
         found = prepared(self.context, self.run)
@@ -213,3 +223,7 @@ class _Replaying:
         # As for a live delivery: nothing is sent in the last `timeout` seconds of a lease.
         ttl = self.context.settings.lease_ttl + self.destination.delivery.timeout
         return self.context.broker.acquire(self.destination.node, self.context.owner, wait=self.wait, ttl=ttl)
+
+
+def _whole(share: Share, number: int, portion: Portion) -> bool:
+    return share.done.get(number, RangeSet(())).count == portion.total

@@ -2,117 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, row_key
-from conduit_tasks.micro_batch.context import open_broker
-from conduit_tasks.settings import settings
-from conduit_tasks.verify.queues import Queues
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT
+from conduit_tasks.verify.outside import Event, Outside
 from conduit_tasks.verify.result import Found
-from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
+from conduit_tasks.verify.scenario import LOST, Scenario
 
-Event = tuple[str, int]
-"""An event: (source, n)."""
-
-
-class Outside:
-    """Reads destinations, dead letters and sources from outside, without knowledge of how they came about."""
-
-    def __init__(self, scenario: Scenario, home: Path, queues: Queues | None) -> None:
-        self.scenario, self.home, self.queues = scenario, home, queues
-
-    def lines(self, name: str) -> list[bytes]:
-        path = self.home / "out" / f"{name}.jsonl"
-        return path.read_bytes().splitlines(keepends=True) if path.exists() else []
-
-    def arrived(self, destination: str) -> list[Event]:
-        """Returns the events that a destination has, in its order. Raises ValueError on a torn line."""
-        if destination == "web":
-            return [(s, n) for _, s, n in self.scenario.memory.taken]
-        if destination == "table":
-            return self._table()
-        out = []
-        for line in self.lines(destination):
-            if not line.endswith(b"\n"):
-                raise ValueError(f"the file of {destination} ends with a torn line: {line!r}")
-            event = json.loads(line)
-            out.append((event["s"], event["n"]))
-        return out
-
-    def _table(self) -> list[Event]:
-        path = self.home / "out/table.db"
-        if not path.exists():
-            return []
-        connection = sqlite3.connect(path)
-        try:
-            return [(str(s), int(n)) for s, n in connection.execute("SELECT s, n FROM events ORDER BY rowid")]
-        except sqlite3.OperationalError:
-            return []
-        finally:
-            connection.close()
-
-    def dead(self) -> dict[str, list[tuple[Event, str]]]:
-        """Returns destination (`_pipeline`: before the fan-out) → its dead letters: (event, error class)."""
-        out: dict[str, list[tuple[Event, str]]] = {}
-        for row, event in self._letters():
-            out.setdefault(row["destination"], []).append((event, row["error_class"]))
-        return out
-
-    def open(self) -> dict[str, set[Event]]:
-        """Returns destination → events of dead letters that can be sent again: the broker has them in its index."""
-        out: dict[str, set[Event]] = {}
-        with closing(open_broker(PIPELINE)) as broker:
-            for row, event in self._letters():
-                where = row["destination"]
-                if broker.is_dead(row_key(row), ["" if where == BEFORE_FAN_OUT else where]):
-                    out.setdefault(where, set()).add(event)
-        return out
-
-    def _letters(self) -> Iterator[tuple[dict[str, Any], Event]]:
-        for row in DeadLetterStore(settings().path(settings().dead_letters), PIPELINE).list():
-            event = self.event(row["connector"], bytes(row["position"]))
-            assert event is not None, (
-                f"a dead letter of {row['connector']} at {row['position']!r}, where nothing begins"
-            )
-            yield row, event
-
-    def event(self, source: str, position: bytes) -> Event | None:
-        """Returns the event at a record's position; None if none begins there."""
-        if self.scenario.queued:
-            return source, int(position.rpartition(b"-")[2])
-        offset, starts = int(position.rpartition(b":")[2]), self.offsets(source)
-        return (source, starts.index(offset)) if offset in starts else None
-
-    def waiting(self, source: str) -> int:
-        """Returns the number of messages of a queue that are not deleted."""
-        return len(self.queues.messages.get(source, {})) if self.queues is not None else 0
-
-    def offsets(self, source: str) -> list[int]:
-        """Returns the offset of each event in its file; the last one is the end of the file."""
-        at, out = 0, [0]
-        path = self.home / "data" / f"{source}.jsonl"
-        if source == LOST and self.scenario.gone is not None:
-            path = self.home / "data/gone"
-        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-            at += len(line)
-            out.append(at)
-        return out
+if TYPE_CHECKING:
+    from conduit_tasks.verify.resends import Resent
 
 
-def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[str, Any]) -> None:
-    """Accounts for every event after everything was drained. `snapshot`: of `micro_batch.progress`."""
+def account(
+    scenario: Scenario, outside: Outside, found: Found, snapshot: dict[str, Any], resent: Resent | None = None
+) -> None:
+    """Accounts for every event after everything was drained. `snapshot`: of `micro_batch.progress`; `resent`: what
+    replays sent."""
     dead, still = outside.dead(), outside.open()
+    resent = resent if scenario.resends else None
     if scenario.gone is not None:
         _vanished(scenario, found, scenario.gone, snapshot["totals"].get("read", 0))
     for destination in scenario.destinations:
         state = next(d for d in snapshot["destinations"] if d["id"] == destination)
-        _destination(scenario, outside, found, destination, dead.get(destination, []), state)
+        _destination(scenario, outside, found, destination, dead, state, resent)
         certain = {
             (source, event["n"])
             for source in scenario.sources
@@ -120,9 +33,16 @@ def account(scenario: Scenario, outside: Outside, found: Found, snapshot: dict[s
             if scenario.at(destination, event) == "nacked"
         }
         _redrivable(found, destination, certain, still.get(destination, set()))
+        if resent is not None:
+            _all_sent(found, destination, still.get(destination, set()) - certain, state)
     _before_fan_out(scenario, found, dead.get(BEFORE_FAN_OUT, []), snapshot)
     early = {(e["s"], e["n"]) for of in scenario.events.values() for e in of if scenario.before_fan_out(e) == "nacked"}
     _redrivable(found, BEFORE_FAN_OUT, early, still.get(BEFORE_FAN_OUT, set()))
+    if resent is not None:
+        _all_sent(found, BEFORE_FAN_OUT, still.get(BEFORE_FAN_OUT, set()) - early, {})
+    for where in ("", *scenario.destinations):
+        if count := outside.unstored(where):
+            found.broken(f"{count} dead letters of {where or BEFORE_FAN_OUT} are in the index only")
     for source in snapshot["sources"]:
         if source["id"] == LOST and scenario.gone is not None:
             continue
@@ -149,6 +69,14 @@ def _redrivable(found: Found, where: str, nacked: set[Event], still: set[Event])
         found.broken(f"loss at {where}: its dead letters of {_some(closed)} are not in the broker's index")
 
 
+def _all_sent(found: Found, where: str, still: set[Event], state: dict[str, Any]) -> None:
+    """Reports dead letters and parked keys that are left after a redrive that sent everything."""
+    if still:
+        found.broken(f"{where} has dead letters of what was sent again: {_some(still)}")
+    if count := state.get("parked_keys"):
+        found.broken(f"{where} has {count} parked keys, and nothing holds them back")
+
+
 def _vanished(scenario: Scenario, found: Found, gone: tuple[int, int], read: int) -> None:
     """Checks a file that is gone: only the events that had been read are expected; none of them is lost or made up."""
     of = read - sum(len(events) for source, events in scenario.events.items() if source != LOST)
@@ -164,31 +92,28 @@ def _destination(  # noqa: PLR0917 - what is known of one destination
     outside: Outside,
     found: Found,
     destination: str,
-    dead: list[tuple[Event, str]],
+    letters: dict[str, list[tuple[Event, str]]],
     state: dict[str, Any],
+    resent: Resent | None,
 ) -> None:
     try:
         arrived = outside.arrived(destination)
     except ValueError as error:
         found.broken(str(error))
         return
-    expected: Counter[Event] = Counter()
-    nacked: set[Event] = set()
-    fates: Counter[str] = Counter()
+    dead = letters.get(destination, [])
     mayfly = {event for event, kind in dead if destination == "web" and kind in ("http 503", "unavailable", "timeout")}
-    for source in scenario.sources:
-        for event in scenario.events[source]:
-            fate = scenario.at(destination, event)
-            key = (source, event["n"])
-            if fate == "delivered" and key not in mayfly:
-                expected[key] = scenario.copies(event)
-            elif fate == "nacked" or key in mayfly:
-                fate = "nacked"
-                nacked.add(key)
-            if fate:
-                fates[fate] += 1
+    if resent is not None:
+        # What could be delivered has been redriven.
+        dead = [(event, kind) for event, kind in dead if event not in mayfly and not scenario.fixable(event)]
+        mayfly = set()
+    expected, nacked, fates = _expected(scenario, destination, mayfly)
     has = Counter(arrived)
     lost = expected - has
+    again = {event for event, _ in (*letters.get(destination, ()), *letters.get(BEFORE_FAN_OUT, ()))}
+    if resent is not None:
+        _resent(found, destination, resent, has + lost, expected, again)
+        expected += resent.most(destination)
     # Some of a record's copies may have arrived before another's failure made all of them a nack.
     more = Counter({e: n for e, n in (has - expected).items() if e not in mayfly})
     if lost:
@@ -204,22 +129,62 @@ def _destination(  # noqa: PLR0917 - what is known of one destination
         found.broken(f"duplicates at {destination}: {_some(more)}")
     if destination == "web" and more.total() > found.bound:
         found.broken(f"duplicates at web: {more.total()}, its interruptions explain {found.bound}")
-    back = _inversions(scenario, destination, arrived)
-    if back:
+    if resent is None or destination not in resent.apart:
+        # What is sent again comes late, unless the rest of its key waits.
+        late = {event for event, _ in letters.get(BEFORE_FAN_OUT, ())} if scenario.parks else again
+        back = _inversions(scenario, destination, arrived, late if scenario.resends else set())
         found.inversions += len(back)
-        found.broken(f"order at {destination}: {_some(back)}")
+        if back:
+            found.broken(f"order at {destination}: {_some(back)}")
     _counters(scenario, found, destination, fates, state)
+
+
+def _expected(
+    scenario: Scenario, destination: str, mayfly: set[Event]
+) -> tuple[Counter[Event], set[Event], Counter[str]]:
+    """Returns how often each event is to be there, the events that are dead letters, and the number of each outcome.
+    `mayfly`: events that a busy receiver made dead letters."""
+    expected, nacked, fates = Counter[Event](), set[Event](), Counter[str]()
+    for source in scenario.sources:
+        for event in scenario.events[source]:
+            fate = scenario.at(destination, event)
+            key = (source, event["n"])
+            if fate == "delivered" and key not in mayfly:
+                expected[key] = scenario.copies(event)
+            elif fate == "nacked" or key in mayfly:
+                fate = "nacked"
+                nacked.add(key)
+            if fate:
+                fates[fate] += 1
+    return expected, nacked, fates
+
+
+def _resent(  # noqa: PLR0917 - what is known of one destination
+    found: Found, destination: str, resent: Resent, has: Counter[Event], expected: Counter[Event], again: set[Event]
+) -> None:
+    """Checks that what replays called sent has come once more; a table has it once. `again`: events with dead letters,
+    which are sent once, by a redrive or a replay."""
+    due = expected + Counter({e: n for e, n in resent.least(destination).items() if e not in again})
+    if destination != "table" and (left := due - has):
+        found.broken(f"{destination} has not got all that replays called sent: {_some(left)}")
 
 
 def _counters(scenario: Scenario, found: Found, destination: str, fates: Counter[str], state: dict[str, Any]) -> None:
     """Checks invariant 10: the broker's counters match what happened."""
+    if scenario.resends:
+        settled = sum(state[name] for name in ("delivered", "nacked", "filtered", "parked"))
+        if state["matched"] != settled:
+            found.broken(
+                f"Invariant 10: {destination} counted {state['matched']} matched, of which {settled} have ended"
+            )
+        fates = Counter()
     for name, count in (
         ("matched", fates.total()),
         ("delivered", fates["delivered"]),
         ("nacked", fates["nacked"]),
         ("filtered", fates["filtered"]),
     ):
-        if state[name] != count:
+        if fates and state[name] != count:
             found.broken(f"Invariant 10: {destination} counted {state[name]} {name}, there are {count}")
     if state["behind"]:
         found.broken(f"{destination} is {state['behind']} micro-batches behind")
@@ -232,19 +197,21 @@ def _before_fan_out(scenario: Scenario, found: Found, dead: list[tuple[Event, st
     if gone := nacked - has:
         found.loss += len(gone)
         found.broken(f"loss: no dead letter of {_some(gone)}, which failed before the fan-out")
-    if odd := has - nacked:
+    if odd := {event for event in has - nacked if not scenario.fixable(event)}:
         found.broken(f"dead letters before the fan-out of events that nothing failed: {_some(odd)}")
     read = snapshot["totals"].get("read", 0)
     if read != len(events):
         found.broken(f"Invariant 10: {read} records were read, there are {len(events)}")
 
 
-def _inversions(scenario: Scenario, destination: str, arrived: list[Event]) -> list[str]:
-    """Returns first arrivals that come behind a later event of their source, or of their key with order `key`."""
-    order = scenario.order if destination == "web" else "partition"
+def _inversions(scenario: Scenario, destination: str, arrived: list[Event], late: set[Event]) -> list[str]:
+    """Returns first arrivals that come behind a later event of their source, or of their key with order `key`, but
+    those of `late`."""
+    parks = scenario.parks and destination == "file"
+    order = scenario.order if destination == "web" or parks else "partition"
     if order == "none":
         return []
-    seen: set[Event] = set()
+    seen = set(late)
     last: dict[Any, int] = {}
     out = []
     for source, n in arrived:

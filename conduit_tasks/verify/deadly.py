@@ -25,7 +25,8 @@ killer: Callable[[], None] = _kill
 
 
 stubborn = True
-"""Whether records of the class `STUBBORN` fail: until the operator has fixed the cause."""
+"""Whether records of the class `STUBBORN`, and those that `spoil` gets, fail: until the operator has fixed the
+cause."""
 
 
 def touch(record: Any) -> Any:
@@ -34,4 +35,11 @@ def touch(record: Any) -> Any:
         raise ValueError("not fixed yet")
     if isinstance(record.after, dict) and record.after.get("deadly"):
         killer()
+    return record
+
+
+def spoil(record: Any) -> Any:
+    """Returns the record. Raises ValueError until the cause is fixed."""
+    if stubborn:
+        raise ValueError("spoiled")
     return record

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -25,6 +26,8 @@ Hook = tuple[Any, str, Callable[..., None] | None, Callable[..., None] | None]
 """A hook: class, method, function called before it, function called after it."""
 
 
+RESENDS = {"claim": 1, "settle": 1, "unpark": 1, "dispatch": 0, "replay_begin": 2, "replay_confirm": 2}
+"""Calls of a redrive or a replay: name → place of the token among the arguments."""
 AGAIN = 0.06
 """Probability that a call is tried once more, each time that it could be."""
 
@@ -53,6 +56,7 @@ class Guards:
             (Broker, "acquire", None, self._acquired),
             (Broker, "collectable", self._collecting, None),
             (Lease, "release", self._releasing, None),
+            *((Broker, name, partial(self._resending, name, at), None) for name, at in RESENDS.items()),
         ]
 
     # -- what is tried ------------------------------------------------------------------------------------------
@@ -118,6 +122,11 @@ class Guards:
         whole = [(0, found.total - 1)]
         call = lambda: broker.confirm(destination, m, token, whole, *more[1:], **named)  # noqa: E731
         self._refused("confirm of what is confirmed in part", InvariantBroken, call)
+
+    def _resending(self, name: str, at: int, broker: Any, *args: Any, **named: Any) -> None:
+        if self._due(f"{name} fenced"):
+            call = lambda: getattr(broker, name)(*args[:at], 1, *args[at + 1 :], **named)  # noqa: E731
+            self._refused(f"{name} with an old token", Fenced, call)
 
     def _voted(self, tripped: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         """Checks C6: records that have voted never vote again."""

@@ -18,11 +18,13 @@ from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError, In
 from conduit_tasks.settings import Settings, forget
 from conduit_tasks.verify import receiver
 from conduit_tasks.verify.actor import Actor, Crash
-from conduit_tasks.verify.checks import Outside, account
+from conduit_tasks.verify.checks import account
 from conduit_tasks.verify.disk import Disk
 from conduit_tasks.verify.executors import Executors
 from conduit_tasks.verify.lasting import Lasting
+from conduit_tasks.verify.outside import Outside
 from conduit_tasks.verify.queues import Queues
+from conduit_tasks.verify.resends import Resends
 from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
 from conduit_tasks.verify.setting import set_up
@@ -110,6 +112,7 @@ class History:
         self.outside = Outside(scenario, home, self.queues)
         self.executors = Executors(self)
         self.lasting = Lasting(self) if scenario.lasts else None
+        self.resends = Resends(self)
         self.world.beats = self.lasting is not None
         self.pipeline: Pipeline
         self.operator: Operator
@@ -123,8 +126,10 @@ class History:
     def trouble(self) -> None:
         """Starts runs, two at a time, while faults happen."""
         random, began = self.random, self.world.now
-        most = ROUNDS if self.lasting is None else HAND_OVERS
-        while self.runs < most and (self.world.budget > 0 or self.left()) and not self.found.plenty:
+        most = HAND_OVERS if self.lasting is not None else ROUNDS
+        while (
+            self.runs < most and (self.world.budget > 0 or self.left() or self.resends.wanted) and not self.found.plenty
+        ):
             if self.too_long(began):
                 break
             if self.lasting is not None:
@@ -135,6 +140,7 @@ class History:
                 self.grow()
             if random.random() < 0.01 and not self.scenario.unattended:
                 self.operator.operate(random)
+            self.resends.goes_on()
             if not self.under_way or (len(self.under_way) < 2 and random.random() < 0.02):
                 self.begin()
             self.advance()
@@ -147,7 +153,7 @@ class History:
         if self.lasting is not None and not self.lasting.in_peace():
             return
         self.grow(everything=True)
-        if not self._ended_by(began):
+        if not self.ended_by(began):
             return
         if self.world.redis_full:
             self._drain_full(began)
@@ -155,11 +161,11 @@ class History:
             self.operator.fix()
             self.begin()
             run = self.under_way[-1]
-            if not self._ended_by(began) or self.found.plenty:
+            if not self.ended_by(began) or self.found.plenty:
                 return
             if run.idle:
                 if not self.queues.left():
-                    return
+                    return self.resends.in_peace()
                 # A message that a dead process had hidden: it comes again.
                 self.world.now = max(self.world.now, (self.queues.next_visible() or 0.0) + 0.1)
         self.found.broken(f"not drained after {CALM} runs without faults; last: {self.odd[-1:]}")
@@ -169,13 +175,13 @@ class History:
         for _ in range(FULL):
             self.operator.fix()
             self.begin()
-            if not self._ended_by(began) or not (left := self.operator.drained()):
+            if not self.ended_by(began) or not (left := self.operator.drained()):
                 break
         else:
             self.found.broken(f"C13: {left} after {FULL} runs, because Redis is full")
         self.operator.make_room()
 
-    def _ended_by(self, began: float) -> bool:
+    def ended_by(self, began: float) -> bool:
         """Lets all work in progress end; returns whether it did in time."""
         while self.under_way or self.tasks:
             if self.too_long(began):
@@ -205,7 +211,7 @@ class History:
             + self.operator.rolled_back
         )
         with patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}):
-            account(scenario, self.outside, self.found, snapshot(PIPELINE))
+            account(scenario, self.outside, self.found, snapshot(PIPELINE), self.resends.resent)
         # Invariant 6: sealed data that is kept has not changed.
         spool = open_spool(self.pipeline)
         for key in sorted(self.client.scan_iter(f"{{conduit:{PIPELINE}}}:micro-batch:*")):
@@ -277,7 +283,7 @@ class History:
 
     def _ended(self, task: str, actor: Actor) -> None:
         error = actor.error if actor.error is not None else self.executors.wrong(actor)
-        if error is not None and "destinations.web" in task:
+        if error is not None and ("destinations.web" in task or task in ("redrive", "replay")):
             stopped = isinstance(error, PipelineStopped)
             self.stopped, self.interrupted = self.stopped + stopped, self.interrupted + (not stopped)
         if error is None or isinstance(error, Crash):

@@ -23,8 +23,9 @@ from random import Random
 from typing import Any
 
 from conduit_tasks.settings import Settings, forget
-from conduit_tasks.verify.checks import Outside, account
+from conduit_tasks.verify.checks import account
 from conduit_tasks.verify.classes import DEADLY, STUBBORN
+from conduit_tasks.verify.outside import Outside
 from conduit_tasks.verify.result import Found, Result
 from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw, text_of
 from conduit_tasks.verify.server import own_redis, scratch_folder
@@ -52,8 +53,9 @@ def _live(seed: int, events: int, home: Path, url: str) -> Result:
             if row["c"] in (DEADLY, STUBBORN):
                 row["c"] = -1
                 row.pop("deadly", None)
-    if scenario.queued:
-        scenario.queued = False
+    if scenario.queued or scenario.resends:
+        # Nobody sends again here what is parked.
+        scenario.queued = scenario.resends = scenario.parks = False
         scenario.text = text_of(scenario)
     (home / "include/pipelines").mkdir(parents=True)
     (home / "data").mkdir()

@@ -26,6 +26,7 @@ from conduit_tasks.verify.classes import (
     REFUSED,
     SKIPPED,
     SPOILED,
+    STUBBORN,
 )
 from conduit_tasks.verify.receiver import PLUGIN, TIMEOUT, Memory
 from conduit_tasks.verify.themes import THEMES, theme_of
@@ -86,6 +87,12 @@ class Scenario:
     """Whether something of it was planned and not read, and nobody has acted since."""
     lasts: float = 0.0
     """Seconds that its runs last, until the next one takes over; 0: a run ends when nothing is left."""
+    resends: bool = False
+    """Whether an operator redrives and replays; what fails records can be fixed (`fixable`)."""
+    portion: int = 1000
+    """Limit of records that are sent again under one lease."""
+    parks: bool = False
+    """Whether keys are parked behind dead letters."""
     theme: str = ""
     """Theme of the seed (`themes`); empty: everything as it is drawn."""
     text: str = ""
@@ -125,15 +132,19 @@ class Scenario:
             return ""
         if destination == "file" and event["c"] == SKIPPED:
             return "filtered"
-        if destination == "file" and event["c"] == SPOILED:
+        if destination == "file" and event["c"] == SPOILED and not self.resends:
             return "nacked"
-        if destination == "web" and event["c"] == REFUSED and not self.strict:
+        if destination == "web" and event["c"] == REFUSED and not (self.strict or self.resends):
             return "nacked"
         return "delivered"
 
     def copies(self, event: dict[str, Any]) -> int:
         """Returns the number of rows that the event becomes."""
         return 2 if self.pipeline_processors and event["c"] == CLONED else 1
+
+    def fixable(self, event: tuple[str, int]) -> bool:
+        """Returns whether the event, (source, n), is one that fails only until its cause is fixed."""
+        return self.resends and self.events[event[0]][event[1]]["c"] in (REFUSED, SPOILED, STUBBORN)
 
     # -- the sources --------------------------------------------------------------------------------------------
 
@@ -267,6 +278,8 @@ def text_of(s: Scenario) -> str:
         f"    isolate: {str(s.isolate).lower()}",
         f"    spool: {{retention: {s.retention}}}",
     ]
+    if s.resends:
+        lines.append("    event-time: .Payload.After.n")
     if s.lasts:
         lines.append('    schedule: "@continuous"')
     if s.lag is not None:
@@ -291,19 +304,24 @@ def text_of(s: Scenario) -> str:
             f"          - {{id: drop, plugin: filter, {_when(FILTERED)}}}",
             f"          - {{id: fail, plugin: error, settings: {{message: failed}}, {_when(FAILED)}}}",
         ]
+    parks = ", order-by: key, park-keys: true" if s.parks else ""
+    spoils = "plugin: error, settings: {message: spoiled}"
+    if s.resends:
+        spoils = "plugin: python, settings: {call: 'conduit_tasks.verify.deadly:spoil'}"
     lines += [
         "      - id: file",
         "        type: destination",
         "        plugin: file",
         "        settings: {path: out/file.jsonl, format: payload}",
-        "        delivery: {timeout: 2s}",
+        f"        delivery: {{timeout: 2s{parks}}}",
         "        processors:",
         f"          - {{id: skip, plugin: filter, {_when(SKIPPED)}}}",
-        f"          - {{id: spoil, plugin: error, settings: {{message: spoiled}}, {_when(SPOILED)}}}",
+        f"          - {{id: spoil, {spoils}, {_when(SPOILED)}}}",
         "      - id: web",
         "        type: destination",
         f"        plugin: {PLUGIN}",
-        f"        delivery: {{timeout: {TIMEOUT:g}s, retry: 3, order-by: {s.order}, max-unconfirmed: {s.unconfirmed}}}",
+        f"        delivery: {{timeout: {TIMEOUT:g}s, retry: 3, order-by: {s.order}, max-unconfirmed: {s.unconfirmed}"
+        f"{', park-keys: true' if s.parks else ''}}}",
         "      - id: table",
         "        type: destination",
         "        plugin: sql",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -28,6 +30,8 @@ from conduit_tasks.micro_batch import (  # noqa: F401
     wake,
     work,
 )
+from conduit_tasks.redrive import before_fan_out, redrive
+from conduit_tasks.replay import prepare
 from conduit_tasks.settings import settings
 from conduit_tasks.verify import deadly, receiver, tasks
 from conduit_tasks.verify.faults import everywhere, faulty, load_scripts
@@ -61,9 +65,15 @@ def set_up(history: History) -> Iterator[None]:
         stack.enter_context(patch.dict(registry.BUILTIN, {receiver.PLUGIN: receiver.__name__}))
         stack.enter_context(patch.object(deadly, "killer", kill))
         stack.enter_context(patch.object(deadly, "stubborn", True))
+        # What is made on the side survives no process, and is no part of the world.
+        stack.enter_context(patch.object(tempfile, "tempdir", str(history.home.parent)))
         # Backoffs are jittered by the one generator of the process.
         stack.callback(random.setstate, random.getstate())
         random.seed(scenario.seed)
+        for module in (redrive, before_fan_out):
+            stack.enter_context(patch.object(module, "CHUNK", scenario.portion))
+        limit = replace(prepare.LIMIT, records=scenario.portion)
+        stack.enter_context(patch.object(prepare, "LIMIT", limit))
         stack.enter_context(patch.object(record_wise, "UNTOLD", scenario.untold))
         stack.enter_context(patch.object(record_wise, "FLUSH_RECORDS", max(1, scenario.untold - 1)))
         _connected(history, stack)

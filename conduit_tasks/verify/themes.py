@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.topology import Node
 from conduit_tasks.verify.actor import Aim, Rates
-from conduit_tasks.verify.classes import CLONED, DEADLY, FAILED, REFUSED, STUBBORN
+from conduit_tasks.verify.classes import (
+    BROKEN,
+    CLONED,
+    DEADLY,
+    FAILED,
+    FILTERED,
+    LATE_FAILED,
+    REFUSED,
+    SKIPPED,
+    SPOILED,
+    STUBBORN,
+)
 
 if TYPE_CHECKING:
     from conduit_tasks.verify.scenario import Scenario
@@ -207,6 +218,28 @@ def _handover(s: Scenario, random: Random) -> None:
     )
 
 
+def _resend(s: Scenario, random: Random) -> None:
+    """Has an operator redrive and replay, in processes that die and stand still; Redis forgets what they did."""
+    s.resends, s.strict, s.wide = True, False, False
+    drawn = [c for c in s.classes if c in (FILTERED, FAILED, LATE_FAILED, CLONED, SKIPPED, BROKEN)]
+    s.classes = [*random.sample([REFUSED, SPOILED, STUBBORN], random.randint(1, 3)), *drawn]
+    s.parks, s.queued = (kind := random.random()) < 0.6, kind > 0.85
+    s.order = "key" if s.parks else s.order
+    s.memory.busy = 0.0
+    s.own_disk = random.random() < 0.6
+    s.retention = "24h" if s.own_disk or s.queued else s.retention
+    s.batch, s.more = random.choice([3, 8, 1000]), random.choice([1, 2])
+    # Most of the trouble is for the resends: without letters there are none.
+    s.rates = replace(s.rates, crash=0.001, power=0.0005, forget=0.0005 if s.own_disk else 0.0)
+    s.portion = random.choice([2, 2, 4, 1000])
+    points = ["claim", "settle", "mark", "unpark", "dispatch", "replay_confirm", "replay_end", "write out/"]
+    fates = ["before", "after", "after", "long pause"]
+    s.aims = [Aim(what, "resend", random.randint(1, 3), random.choice(fates)) for what in random.sample(points, 3)]
+    if s.own_disk:
+        points = ["mark", "release", "unpark", "replay_confirm", "replay_end"]
+        s.aims += [Aim(what, "resend", random.randint(1, 3), "forget") for what in random.sample(points, 3)]
+
+
 THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "restage": _restage,
     "collect": _collect,
@@ -222,9 +255,10 @@ THEMES: dict[str, Callable[[Scenario, Random], None]] = {
     "silence": _silence,
     "vanish": _vanish,
     "handover": _handover,
+    "resend": _resend,
 }
 """Name → the function that changes the drawn scenario."""
-_EVEN = {6: "handover"}
+_EVEN = {6: "handover", 9: "resend", 11: "resend"}
 """Themes that were added later: they have some of the even seeds, by the turn of the odd seed behind it, so that every
 other seed stays as it was."""
 _ODD = [name for name in THEMES if name not in _EVEN.values()]

@@ -12,9 +12,11 @@ from typing import Any
 from unittest.mock import patch
 
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.dead_letters.parking import PARKED
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT
 from conduit_tasks.topology import Node
-from conduit_tasks.verify.checks import Event, Outside
 from conduit_tasks.verify.guards import Guards, Hook
+from conduit_tasks.verify.outside import Event, Outside
 from conduit_tasks.verify.result import Found
 from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
 from conduit_tasks.verify.tasks import gives_way
@@ -65,6 +67,9 @@ class Watch:
                 (Broker, "vote", self._voting, None),
                 (DeadLetterStore, "store", self._storing, None),
                 (Broker, "confirm", self._confirming, self._confirmed),
+                (Broker, "settle", self._settled_again, None),
+                (Broker, "replay_confirm", self._settled_again, None),
+                (Broker, "dispatch", self._dispatching, None),
                 (Drain, "until_caught_up", None, self._drained),
                 (Spool, "collect", self._collecting, None),
                 *self.guards.hooks(),
@@ -134,8 +139,14 @@ class Watch:
                     continue
                 # Dead letters are files: read only if something is missing.
                 dead = self.outside.dead() if dead is None else dead
-                if (source, event["n"]) not in {e for e, _ in dead.get(destination, ())}:
+                if (source, event["n"]) not in self._kept(destination, dead):
                     self.found.broken(f"Invariant 1: {source} is acked, but {destination} has not {event['n']}")
+
+    def _kept(self, destination: str, dead: dict[str, list[tuple[Event, str]]]) -> set[Event]:
+        """Returns the events that wait to be sent to a destination again."""
+        parked = self.outside.parked(destination) if self.scenario.parks else set()
+        early = dead.get(BEFORE_FAN_OUT, ()) if self.scenario.resends else ()
+        return parked | {event for event, _ in (*dead.get(destination, ()), *early)}
 
     def _committing(self, _: Any, source: str, ack: Any, *__: Any, **___: Any) -> None:
         """Checks C12: an ack is committed in the broker only after the source was told."""
@@ -210,7 +221,7 @@ class Watch:
             if not self.scenario.window:
                 return
         for letter in letters:
-            if letter.epoch == 0:
+            if letter.epoch == 0 and letter.error_class != PARKED and not letter.node.endswith(f"/{UNSENT}"):
                 self._stored[destination, letter.micro_batch].add(letter.seq)
                 if len(self._stored[destination, letter.micro_batch]) > len(
                     self._voted[destination, letter.micro_batch]
@@ -248,6 +259,15 @@ class Watch:
                     self.found.broken(
                         f"Invariant 8: {destination} confirms a nack of {event} before its dead letter is stored"
                     )
+
+    def _settled_again(self, _: Any, destination: str, *__: Any, dead: Sequence[Any] = (), **___: Any) -> None:
+        """Checks invariant 8 for what was sent again."""
+        if dead and not {letter.key for letter in dead} <= self.outside.stored(destination):
+            self.found.broken(f"Invariant 8: letters of {destination} are settled before they are stored")
+
+    def _dispatching(self, _: Any, __: int, ___: int, ____: Any, to: Any, again: Sequence[Any]) -> None:
+        for destination, letters in {**to, "": again}.items():
+            self._settled_again(_, destination, dead=letters)
 
     def _confirmed(self, _: Any, __: Any, destination: str, m: int, *___: Any, **____: Any) -> None:
         """Checks invariant 10: the cursor moves only over a micro-batch of which every record was confirmed."""

@@ -257,7 +257,7 @@ class World:
             if at < rate:
                 if fate == "switch":
                     return fate
-                late = "/destinations." in actor.name or "/acks." in actor.name
+                late = any(part in actor.name for part in ("/destinations.", "/acks.", "resend"))
                 if self.budget <= (0 if late else self._kept) or (fate == "double" and not repeatable):
                     return "go"
                 self.budget -= fate != "double"

@@ -7,14 +7,18 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from conduit_tasks.broker.redrive import Redrives
+from conduit_tasks.broker.replay import Replays
 from conduit_tasks.cli.main import app
+from conduit_tasks.connectors.base import Limit
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import DeadLetterStore
-from conduit_tasks.errors import SpoolError, StateLost
+from conduit_tasks.errors import BrokerUnavailable, SpoolError, StateLost
 from conduit_tasks.micro_batch import forgotten
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import Context, open_spool, opened
@@ -22,6 +26,7 @@ from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.redrive import redrive as redriving
+from conduit_tasks.replay import prepare
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.checkpoint import Checkpoint
 from tests.faults.forgetful import MINUTES, Forgetful, broker
@@ -73,6 +78,33 @@ def test_a_redrive_right_after_redis_forgot_another_one_cuts_nothing_away(quick:
     # Then nothing is cut away, and nothing sent twice
     assert delivered(quick, "A") == [1, 2, 3, 4, 5, 6, 7]
     assert letters("a") == []
+
+
+@pytest.mark.proves("X7", "X2")
+def test_a_record_whose_letters_of_two_attempts_are_brought_back_is_redriven_once(
+    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a letter from before the fan-out, and another one of a redrive that died before Redis knew of it
+    source = Source(quick, parks=False)
+    source.put(("z", ""))
+    drive()
+    early = broker.log()
+    source.put(("x", "early"), ("y", "early"), ("z", ""))
+    drive()
+    with monkeypatch.context() as patch:
+        patch.setattr(Redrives, "dispatch", dies)
+        assert redrive().exit_code != 0
+    # When Redis forgets the letter, so that what is stored is brought back
+    broker.put_back(early)
+    drive()
+    assert len(letters("")) == 4
+    fix(quick)
+    # Then a redrive sends the record once, and both letters are gone
+    done = redrive()
+    assert done.exit_code == 0, done.output
+    assert letters("") == letters("a") == []
+    assert delivered(quick, "x") == [1]
+    assert delivered(quick, "y") == [2]
 
 
 @pytest.mark.proves("X7", "I4")
@@ -164,6 +196,31 @@ def test_a_replay_that_redis_forgot_is_known_to_the_next_one(quick: Path, broker
     # When the same is replayed before any run, then nothing is missing, and nothing is cut away
     assert again(*IN)[0].chosen == 0
     assert place.got("late") == [*range(30, 40), *range(30)]
+
+
+@pytest.mark.proves("X7", "X3")
+def test_a_portion_that_redis_forgets_while_its_replay_goes_on_is_sent_again(
+    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a destination that joined late, and a replay to it in portions of ten
+    place = joined(quick)
+    monkeypatch.setattr(prepare, "LIMIT", Limit(records=10, bytes=1 << 20))
+    confirm, confirmed = Replays.replay_confirm, list[int]()
+
+    def forgets(self: Replays, destination: str, run: str, token: int, number: int, *args: Any, **more: Any) -> None:
+        early = broker.log()
+        confirm(self, destination, run, token, number, *args, **more)
+        if not confirmed:
+            broker.put_back(early)
+        confirmed.append(number)
+
+    # When Redis forgets the first one right after it was confirmed, and the replay goes on
+    monkeypatch.setattr(Replays, "replay_confirm", forgets)
+    again(*IN)
+    # Then it does not end before all is there
+    assert confirmed[0] == 0
+    assert len(set(confirmed)) > 2
+    assert sorted(place.got("late")) == list(range(40))
 
 
 @pytest.mark.proves("X7", "X2")
@@ -260,6 +317,27 @@ def test_a_mark_of_an_older_version_that_counts_no_words_is_read(
         assert Checkpoint(open_spool(context.pipeline), "p").read("destinations.a")["destinations.a"].words
 
 
+@pytest.mark.proves("X2", "X3", "C14")
+def test_records_that_fail_in_two_replays_are_told_apart_by_a_redrive(quick: Path) -> None:
+    # Given two records that fail, and replays of an interval each, in which both are the first
+    bad = "or (eq .Payload.After.n 0) (eq .Payload.After.n 5)"
+    place = Place(quick, "file", f"processors: [{{id: bad, plugin: error, condition: '{{{{ {bad} }}}}'}}]")
+    place.feed(10)
+    drive()
+    again("2013-03-01T00:00", "2013-03-01T05:00", "a", what="all", run="one")
+    again("2013-03-01T05:00", "2013-03-01T10:00", "a", what="failed", run="two")
+    assert len(letters("a")) == 2
+    # When they are redriven, and fail again, and are redriven after their cause is fixed
+    redrive()
+    assert len(letters("a")) == 2
+    place.more = ""
+    place.write(place.names)
+    assert redrive().exit_code == 0
+    # Then both have arrived
+    assert letters("a") == []
+    assert {0, 5} <= set(place.got("a"))
+
+
 def waiting(home: Path) -> Source:
     """A letter of key A with six records behind it, whose cause is fixed."""
     source = Source(home, parks=True)
@@ -304,6 +382,10 @@ def copies() -> int:
     """Records that are stored as parked."""
     store = DeadLetterStore(settings().path(settings().dead_letters), "p", parked=True)
     return len(list(store.rows("a", ["id"])))
+
+
+def dies(*_: Any) -> None:
+    raise BrokerUnavailable("gone")
 
 
 def failing(mark: Callable[[Marker], None], after: int) -> Callable[[Marker], None]:

@@ -409,6 +409,16 @@ MUTANTS = [
         "handover",
     ),
     lua("the run before is not kept", "begin_run", KEPT, "", "handover"),
+    # What is sent again
+    lua(
+        "settle unfenced", "settle", "local no = guard_done(K.lease, A.token)\nif no then return no end\n", "", "resend"
+    ),
+    Mutant(
+        "letters of destinations dispatched before they are stored",
+        "redrive/before_fan_out.py",
+        {"            DeadLetterStore(self._root, pipeline.id, id).store(each)\n": "            pass\n"},
+        "resend",
+    ),
 ]
 """Every one is found by `conduit verify`."""
 
