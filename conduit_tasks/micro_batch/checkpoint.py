@@ -155,6 +155,14 @@ def proven(context: Context, numbers: Sequence[int]) -> int:
     return sum(m <= limit for m in numbers)
 
 
+def away(context: Context) -> bool:
+    """Returns whether a node that is not in the pipeline file may come back to it, behind what is collected meanwhile.
+    The marks of those in the file say that they do not need it (`proven`)."""
+    if context.broker.left():
+        return True
+    return bool(Checkpoint(context.spool, context.pipeline.id).besides(marked(context.pipeline)))
+
+
 def marked(pipeline: Pipeline) -> list[str]:
     """Returns the nodes that have marks."""
     return [*(d.node for d in pipeline.destinations), *(Node.ack(s.id) for s in pipeline.sources)]

@@ -15,7 +15,7 @@ before them; the next one to have that id writes a newer one still.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 
 import orjson
@@ -86,8 +86,8 @@ class Checkpoint:
                 self._spool.remove(f"{self._folder}/{node}-{token}.json")
 
     def collecting(self, number: int) -> None:
-        """Writes that files up to this micro-batch may be gone, before the first is removed: a mark of a node that was
-        out of the pipeline file meanwhile says that it needs them."""
+        """Writes that files up to this micro-batch may be gone, before the first is removed, while a node is out of the
+        pipeline file: its mark says that it needs them."""
         self.write(Mark(COLLECTED, number, 0, number))
 
     def forget(self, node: str, token: int) -> None:
@@ -97,12 +97,20 @@ class Checkpoint:
 
     def read(self, *nodes: str) -> dict[str, Mark]:
         """Returns node → its newest mark, without nodes that are forgotten. `nodes`: only of these."""
-        newest: dict[str, int] = {}
         wanted = {folder_name(node) for node in nodes}
-        for node, token in self._names():
-            if not nodes or node in wanted:
-                newest[node] = max(token, newest.get(node, 0))
-        marks = (self._read(f"{self._folder}/{node}-{token}.json") for node, token in newest.items())
+        return self._newest(lambda name: not nodes or name in wanted)
+
+    def besides(self, nodes: Iterable[str]) -> dict[str, Mark]:
+        """Returns the same for all nodes but these."""
+        others = {folder_name(node) for node in (COLLECTED, *nodes)}
+        return self._newest(lambda name: name not in others)
+
+    def _newest(self, wanted: Callable[[str], bool]) -> dict[str, Mark]:
+        newest: dict[str, int] = {}
+        for name, token in self._names():
+            if wanted(name):
+                newest[name] = max(token, newest.get(name, 0))
+        marks = (self._read(f"{self._folder}/{name}-{token}.json") for name, token in newest.items())
         return {mark.node: mark for mark in marks if mark is not None and not mark.gone}
 
     def _read(self, path: str) -> Mark | None:

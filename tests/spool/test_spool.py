@@ -268,3 +268,15 @@ def test_a_forgotten_node_has_no_mark_until_a_newer_one_is_written(spool: Spool)
     marks.write(Mark(node, 9, 9, 1, {"destination": {"cursor": "1"}}))
     assert marks.read(node)[node].number == 1
     assert [name for name, _ in spool.store.names("p/checkpoint")] == [f"{node}-9.json"]
+
+
+def test_marks_of_others_are_those_that_somebody_may_come_back_with(spool: Spool) -> None:
+    # Given marks of a node in the file, of one out of it, of one that is forgotten, and of what was collected
+    marks = Checkpoint(spool, "p")
+    for node in ("destinations.a:1", "destinations.b:1", "destinations.c"):
+        marks.write(Mark(node, 7, 7, 3))
+    marks.forget("destinations.c", 8)
+    marks.collecting(3)
+    # Then only the one that is out of it is another
+    assert list(marks.besides(["destinations.a:1"])) == ["destinations.b:1"]
+    assert marks.besides(["destinations.a:1", "destinations.b:1"]) == {}
