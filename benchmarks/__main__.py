@@ -73,7 +73,7 @@ RUN: dict[str, tuple[Callable[[Place, Sizes], Result], dict[str, Sizes]]] = {
         lambda place, n: chain.run(place, *n),
         {"full": (1_000_000,), "moderate": (500_000,), "quick": (1_000,)},
     ),
-    "scripts": (lambda place, n: longest.run(place, *n), {"full": (5,), "moderate": (3,), "quick": (1,)}),
+    "scripts": (lambda place, n: longest.run(place, *n), {"full": (5,), "moderate": (3,), "quick": (1, 100)}),
     "gateway": (
         lambda place, n: gateway.run(place, *n),
         {"full": (50_000, 10_000), "moderate": (20_000, 3_000), "quick": (200, 8)},

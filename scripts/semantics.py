@@ -24,6 +24,7 @@ NUMBERS = (
     *(f"B{n}" for n in range(1, 9)),
     *(f"X{n}" for n in range(1, 9)),
     *(f"I{n}" for n in range(1, 11)),
+    *(f"F{n}" for n in range(1, 6)),
 )
 """Every promise there is, in the page's order."""
 

@@ -10,7 +10,12 @@ from benchmarks.calls.parts import Call
 from benchmarks.calls.stored import MUCH, stored
 
 
+def bare() -> dict[str, Call]:
+    """The same without those that bring much with them."""
+    return {**deliveries.cases(), **batches.cases(), **upkeep.cases(), **ingest.cases()}
+
+
 def cases() -> dict[str, Call]:
     """Name of a script, and of what it is to do after a blank → the call."""
     much = {f"{name} with {MUCH:,} stored": call for name, call in stored(MUCH, whole=True).items()}
-    return {**deliveries.cases(), **batches.cases(), **upkeep.cases(), **ingest.cases(), **much}
+    return {**bare(), **much}

@@ -68,9 +68,18 @@ class DeadIndex(BrokerBase):
     """Reads of the index; `confirm` and `seal` write it."""
 
     def say_letters(
-        self, destination: str, lease: str, token: int, said: Said, *, epoch: int, by: str, every: bool = False
+        self,
+        destination: str,
+        lease: str,
+        token: int,
+        said: Said,
+        *,
+        epoch: int,
+        by: str,
+        every: bool = False,
+        along: int = PORTION,
     ) -> Said:
-        """Writes, ahead of a step, the changes that exceed the limit of one script call (`every`: all of them); returns
+        """Writes, ahead of a step, the changes if they are more than go `along` with it (`every`: all of them); returns
         the rest, which the step writes itself. `destination` "": letters from before the fan-out."""
         keys = {
             "lease": self.keys.lease(lease),
@@ -78,7 +87,7 @@ class DeadIndex(BrokerBase):
             "redrive": self.keys.redrive(destination),
             "parked": self.keys.parked(destination),
         }
-        while (most := max(len(said.closed), len(said.park), len(said.letters) // 2)) > PORTION or (every and most):
+        while (most := max(len(said.closed), len(said.park), len(said.letters) // 2)) > along or (every and most):
             first = Said(_first(said.closed), _first(said.park), said.letters[: 2 * PORTION])
             self.run(scripts.LETTERS, keys, token=token, epoch=epoch, by=by, **asdict(first))
             said = Said(_rest(said.closed), _rest(said.park), said.letters[2 * PORTION :])

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 COUNTERS = ("matched", "delivered", "filtered", "nacked", "completed", "parked", "retried", "redelivered", "redriven")
 
+ALONG = 200
+"""Limit of letters, closed ones and parked keys in one confirm: its ranges alone may be megabytes."""
+
 log = logging.getLogger(__name__)
 
 
@@ -79,7 +82,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         (X4), with the position of the record that they wait behind; a key that is parked already keeps its position.
         `closed`: earlier letters of redelivered records, and their outcome: they are dead letters no more. `observed`:
         durations (`metrics.histogram`) of these ranges; `completing`: of the micro-batch, if this call completes it.
-        One command, unless there are thousands of letters or ranges.
+        One command, unless there are hundreds of letters or thousands of ranges.
         Returns the pipeline's status. Raises Fenced, PipelineStopped, InvariantBroken.
         """
         given = ranges if isinstance(ranges, RangeSet) else RangeSet.of(ranges)
@@ -93,7 +96,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         node, by = Node.destination(destination), f"run {run}"
         said = Said(closing, positions(park or {}), index_entries(dead))
         parts = [RangeSet(tuple(some)) for some in portions(given.ranges, MOST)]
-        said = self.say_letters(destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1)
+        said = self.say_letters(destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1, along=ALONG)
         if len(parts) > 1:
             # The counters go with the last part.
             for some in parts[:-1]:

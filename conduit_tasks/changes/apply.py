@@ -16,14 +16,21 @@ from conduit_tasks.broker.in_flight import in_flight
 from conduit_tasks.changes.plan import Change, Plan, plan_change
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.micro_batch import control
+from conduit_tasks.micro_batch.checkpoint import look
 from conduit_tasks.micro_batch.context import open_broker, open_spool, opened
+from conduit_tasks.micro_batch.forgotten import state_lost
 from conduit_tasks.pipeline.clashes import Declared
 from conduit_tasks.pipeline.load import load_file, load_folder
 from conduit_tasks.settings import settings
+from conduit_tasks.spool.checkpoint import Checkpoint
 from conduit_tasks.topology import INDEX_PIPES, Node, Pipeline
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
+    from conduit_tasks.spool.spool import Spool
+
+OWNER = "conduit apply"
+"""Holder of the leases under which marks are written here, and who puts a version in force."""
 
 POLL = 0.2
 """Seconds between two looks at leases that are still held."""
@@ -106,6 +113,9 @@ def apply(
         check(pipeline, plan, broker, decisions)
         target = _target(file, pipeline)
         if not plan.known:
+            if lost := state_lost(open_spool(pipeline), pipeline.id):
+                # Nobody could note what leaves, or has another name: its marks would stay for whoever gets the id next.
+                raise lost
             _install(file, target, step)
             return
         broker.interrupt()
@@ -154,6 +164,8 @@ def _check_standing(broker: Broker, pipeline: Pipeline, plan: Plan, decisions: D
             )
     for old, new in decisions.rename.items():
         broker.check_rename(old, new)
+        if broker.hash(broker.keys.destination(old)):
+            look(broker, open_spool(pipeline), Node.destination(old))
         destination = pipeline.destination(new)
         outside = destination.delivery.guarantee != "at-least-once" or destination.delivery.pipe in INDEX_PIPES
         if outside and in_flight(broker, old).micro_batches:
@@ -220,40 +232,51 @@ def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callab
     """Renames a destination, in the spool and the dead-letter store first: the broker's state says whether it is
     done."""
     from conduit_tasks.dead_letters.move import move
-    from conduit_tasks.spool.checkpoint import Checkpoint, Mark
-    from conduit_tasks.spool.names import renamed
+    from conduit_tasks.spool.checkpoint import Mark
+    from conduit_tasks.spool.names import names, renamed
 
     spool = open_spool(pipeline)
     state = broker.hash(broker.keys.destination(old))
     if not state:
+        if old in names(spool, pipeline.id).get(new, ()) and Checkpoint(spool, pipeline.id).read(Node.destination(old)):
+            # Redis was lost in the middle, and rebuilt by the mark of the new id: that of the old one must not stay.
+            _unmark(broker, spool, old)
+            step(f"{old} has no mark any more")
         return
     renamed(spool, pipeline.id, old, new)
     step(f"{old} is known as {new} in the spool")
     # X7: a rebuild after Redis was lost finds the new id where the old one was.
-    at = int(broker.now() * 1e6)
     hashes = {"destination": state, "window": broker.hash(broker.keys.window(old))}
-    Checkpoint(spool, pipeline.id).write(Mark(Node.destination(new), at, at, int(state.get("cursor", 0)), hashes))
+    with broker.acquire(Node.destination(new), OWNER) as lease:
+        number = int(state.get("cursor", 0))
+        Checkpoint(spool, pipeline.id).write(Mark(Node.destination(new), lease.token, lease.token, number, hashes))
     step(f"{new} is marked where {old} is")
     moved = move(settings().path(settings().dead_letters), pipeline.id, old, new)
     step(f"{moved} files of dead letters moved")
-    Checkpoint(spool, pipeline.id).remove(Node.destination(old))
+    _unmark(broker, spool, old)
+    step(f"{old} has no mark any more")
     broker.rename(old, new)
     step(f"{old} is {new}")
 
 
-def _adopt(broker: Broker, pipeline: Pipeline, decisions: Decisions, step: Callable[[str], None]) -> None:
-    from conduit_tasks.spool.checkpoint import Checkpoint
+def _unmark(broker: Broker, spool: Spool, id: str) -> None:
+    """Has the marks of a destination count no more, before Redis forgets its id: whoever has that later is another, and
+    by these marks a lost Redis would be rebuilt as if it had got what this one got (X7)."""
+    with broker.acquire(Node.destination(id), OWNER) as lease:
+        Checkpoint(spool, broker.pipeline).forget(Node.destination(id), lease.token)
 
+
+def _adopt(broker: Broker, pipeline: Pipeline, decisions: Decisions, step: Callable[[str], None]) -> None:
     with opened(pipeline, "apply"):
         # Opening registers what is new, from now on.
         step("registered")
-    broker.adopt(pipeline, "conduit apply")
+    broker.adopt(pipeline, OWNER)
     step(f"version {pipeline.digest()} is in force")
     # A destination with nothing left is forgotten without being asked for.
     for id in broker.left():
         nothing = not in_flight(broker, id).micro_batches and not broker.dead_count(id) and not broker.parked(id)
         if nothing or id in decisions.forget:
-            # One that has its name later is another: by these marks Redis would have forgotten it (X7).
-            Checkpoint(open_spool(pipeline), pipeline.id).remove(Node.destination(id))
+            _unmark(broker, open_spool(pipeline), id)
+            step(f"{id} has no mark any more")
             broker.forget(id)
             step(f"{id} is forgotten")

@@ -16,7 +16,7 @@ from conduit_tasks.connectors.registry import ack_on, source_class
 from conduit_tasks.errors import AckFailed, PipelineStopped, SpoolError, Unavailable
 from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.micro_batch.beside import keeping
-from conduit_tasks.micro_batch.checkpoint import Marker, proven, try_to_mark
+from conduit_tasks.micro_batch.checkpoint import Marker, away, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.halting import halting_call
@@ -202,7 +202,7 @@ def collect(context: Context) -> list[int]:
         told = context.broker.told()
         due = [number for number in due if number <= told]
     due = due[: proven(context, due)]
-    if due:
+    if due and away(context):
         Checkpoint(context.spool, context.pipeline.id).collecting(due[-1])
     for number in due:
         context.broker.begin_collect(number)

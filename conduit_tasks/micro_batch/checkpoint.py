@@ -21,6 +21,7 @@ from conduit_tasks.topology import Node
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import Broker
     from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.spool.spool import Spool
     from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
@@ -62,12 +63,7 @@ class Marker:
 
     def _believe(self, now: Mark) -> None:
         before = self._last or self._checkpoint.read(self._node).get(self._node)
-        if before is not None and exceeds(before, now.claims, now.words, self._spool, self._pipeline):
-            raise StateLost(
-                f"Redis has forgotten how far {self._node} of pipeline {self._pipeline} was (it says {now.claims}, the "
-                f"mark in the spool {before.claims}; {now.words} words of it, the mark {before.words}); the next run "
-                "brings its state back"
-            )
+        _compare(before, now, self._spool, self._pipeline)
 
     @contextmanager
     def marking(self) -> Iterator[None]:
@@ -82,6 +78,22 @@ class Marker:
 
         with beside(f"checkpoint {self._node}", EVERY, mark):
             yield
+
+
+def look(broker: Broker, spool: Spool, node: str) -> None:
+    """Raises StateLost if the mark of a destination says more than Redis does."""
+    number, hashes = _destination(broker, Node(node).id)
+    before = Checkpoint(spool, broker.pipeline).read(node).get(node)
+    _compare(before, Mark(node, 0, 0, number, hashes), spool, broker.pipeline)
+
+
+def _compare(before: Mark | None, now: Mark, spool: Spool, pipeline: str) -> None:
+    if before is not None and exceeds(before, now.claims, now.words, spool, pipeline):
+        raise StateLost(
+            f"Redis has forgotten how far {now.node} of pipeline {pipeline} was (it says {now.claims}, the mark in the "
+            f"spool {before.claims}; {now.words} words of it, the mark {before.words}); the next run brings its state "
+            "back"
+        )
 
 
 def _destination(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -141,6 +153,14 @@ def proven(context: Context, numbers: Sequence[int]) -> int:
     marks = checkpoint.read()
     limit = min(covers(marks.get(node), there) for node in nodes)
     return sum(m <= limit for m in numbers)
+
+
+def away(context: Context) -> bool:
+    """Returns whether a node that is not in the pipeline file may come back to it, behind what is collected meanwhile.
+    The marks of those in the file say that they do not need it (`proven`)."""
+    if context.broker.left():
+        return True
+    return bool(Checkpoint(context.spool, context.pipeline.id).besides(marked(context.pipeline)))
 
 
 def marked(pipeline: Pipeline) -> list[str]:

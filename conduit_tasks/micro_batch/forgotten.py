@@ -18,6 +18,7 @@ from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.spool.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +38,9 @@ def remember(context: Context) -> bool:
     marks = Checkpoint(spool, pipeline.id).read()
     said = forgotten(context, marks)
     if not rebuild.holds_state(broker):
-        newest = max([mark.at for mark in marks.values() if mark.claims] + [*tokens(spool, pipeline.id).values()] + [0])
-        here_before = 0 < broker.numbers("created")[0] < newest
-        if newest and not (said and here_before):
-            folder = spool.uri(spool.folder(pipeline.id, 1).rpartition("/")[0])
-            raise StateLost(
-                f"Redis knows nothing of pipeline {pipeline.id}, but its spool does: the state is lost, or this is "
-                f"another Redis. Bring it back with `conduit broker rebuild {pipeline.id}` (--dry-run says what it "
-                f"would do). To begin again and read everything again, remove {folder}"
-            )
+        here_before = 0 < broker.numbers("created")[0] < _newest(spool, pipeline.id, marks)
+        if not (said and here_before) and (lost := state_lost(spool, pipeline.id)):
+            raise lost
     if not said:
         return False
     with broker.acquire(rebuild.NODE, context.owner, wait=WAIT) as lease, keeping(lease):
@@ -54,6 +49,23 @@ def remember(context: Context) -> bool:
             log.warning("%s: Redis has forgotten that %s; its state is rebuilt from the spool", pipeline.id, said)
             rebuild.apply(broker, rebuild.from_spool(pipeline, spool, broker), replace=True)
     return True
+
+
+def state_lost(spool: Spool, pipeline: str) -> StateLost | None:
+    """Returns the error of a pipeline that only the spool knows; None if the spool does not know it either."""
+    if not _newest(spool, pipeline, Checkpoint(spool, pipeline).read()):
+        return None
+    folder = spool.uri(spool.folder(pipeline, 1).rpartition("/")[0])
+    return StateLost(
+        f"Redis knows nothing of pipeline {pipeline}, but its spool does: the state is lost, or this is another Redis. "
+        f"Bring it back with `conduit broker rebuild {pipeline}` (--dry-run says what it would do). To begin again and "
+        f"read everything again, remove {folder}"
+    )
+
+
+def _newest(spool: Spool, pipeline: str, marks: dict[str, Mark]) -> int:
+    """Returns the time of the newest mark or manifest (µs); 0 if there is none."""
+    return max([mark.at for mark in marks.values() if mark.claims] + [*tokens(spool, pipeline).values()] + [0])
 
 
 def forgotten(context: Context, marks: dict[str, Mark]) -> str:

@@ -282,17 +282,20 @@ def _report_detail(detail: ErrorDetails, report: Report, base: Path) -> None:
     else:
         given = f", not '{detail['input']}'" if isinstance(detail["input"], str) and kind != "conduit" else ""
         message = detail["msg"] if kind == "conduit" else detail["msg"].removeprefix("Input ")
-        report.add("E103", path, f"{key}: {message}{given}", _HINTS.get(kind, ""))
+        report.add("E103", path, f"{key}: {message}{given}", _HINTS.get(kind, "").format(**detail.get("ctx", {})))
 
 
 _HINTS = {
     "model_type": "write a map: its keys below it, indented",
     "list_type": "write a list: each item begins with '- '",
     "int_parsing": "write a whole number",
+    "float_parsing": "write a number",
     "bool_parsing": "write true or false",
-    "greater_than_equal": "write 0 or more",
-    "greater_than": "write more than 0",
+    "greater_than_equal": "write {ge:g} or more",
+    "greater_than": "write more than {gt:g}",
+    "less_than_equal": "write {le:g} or less",
 }
+"""What to write instead, by the kind of the error; its bound is filled in."""
 
 
 def _hint_for_key(key: str, section: str) -> str:

@@ -7,11 +7,15 @@ A mark is written aside and renamed by the holder of the node's lease, whose fen
 newest token counts; one that a fenced holder still writes is never read. A source's mark is also written before the
 source is told anything: records that cannot be read again are acked only when the spool says so
 (docs/adr/0012-the-spool-is-told-first.md).
+
+The marks of an id that is forgotten, or has another name now, are not just removed: a power cut may bring a removed
+file back, and a fenced holder may write one again. A mark that says `gone`, durable and with a newer token, stands
+before them; the next one to have that id writes a newer one still.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 
 import orjson
@@ -20,6 +24,9 @@ from conduit_tasks.errors import SpoolError
 from conduit_tasks.spool.spool import Spool, folder_name
 
 VERSION = 1
+
+GONE = "gone"
+"""Name in the `hashes` of a mark that says that its node is forgotten: whoever has its name later is another."""
 
 COLLECTED = "collected"
 """Node of the mark that is written before files are removed. It has no lease: its token is the micro-batch itself."""
@@ -44,6 +51,11 @@ class Mark:
     def claims(self) -> int:
         """Last micro-batch that the destination has confirmed, or that the source was told or was about to be told."""
         return max(self.number, int(self.hashes.get("ack", {}).get("to", 0)))
+
+    @property
+    def gone(self) -> bool:
+        """Whether the node was forgotten: none of its marks counts."""
+        return GONE in self.hashes
 
     @property
     def words(self) -> int:
@@ -74,25 +86,32 @@ class Checkpoint:
                 self._spool.remove(f"{self._folder}/{node}-{token}.json")
 
     def collecting(self, number: int) -> None:
-        """Writes that files up to this micro-batch may be gone, before the first is removed: a mark of a node that was
-        out of the pipeline file meanwhile says that it needs them."""
+        """Writes that files up to this micro-batch may be gone, before the first is removed, while a node is out of the
+        pipeline file: its mark says that it needs them."""
         self.write(Mark(COLLECTED, number, 0, number))
 
-    def remove(self, node: str) -> None:
-        """Removes a node's marks: whoever has its name later is another."""
-        for name, token in self._names():
-            if name == folder_name(node):
-                self._spool.remove(f"{self._folder}/{name}-{token}.json")
+    def forget(self, node: str, token: int) -> None:
+        """Has none of a node's marks count any more, those that its fenced holders may still write among them; durable
+        on return. `token`: of the node's lease, which the caller holds."""
+        self.write(Mark(node, token, token, 0, {GONE: {}}))
 
     def read(self, *nodes: str) -> dict[str, Mark]:
-        """Returns node → its newest mark. `nodes`: only of these."""
-        newest: dict[str, int] = {}
+        """Returns node → its newest mark, without nodes that are forgotten. `nodes`: only of these."""
         wanted = {folder_name(node) for node in nodes}
-        for node, token in self._names():
-            if not nodes or node in wanted:
-                newest[node] = max(token, newest.get(node, 0))
-        marks = (self._read(f"{self._folder}/{node}-{token}.json") for node, token in newest.items())
-        return {mark.node: mark for mark in marks if mark is not None}
+        return self._newest(lambda name: not nodes or name in wanted)
+
+    def besides(self, nodes: Iterable[str]) -> dict[str, Mark]:
+        """Returns the same for all nodes but these."""
+        others = {folder_name(node) for node in (COLLECTED, *nodes)}
+        return self._newest(lambda name: name not in others)
+
+    def _newest(self, wanted: Callable[[str], bool]) -> dict[str, Mark]:
+        newest: dict[str, int] = {}
+        for name, token in self._names():
+            if wanted(name):
+                newest[name] = max(token, newest.get(name, 0))
+        marks = (self._read(f"{self._folder}/{name}-{token}.json") for name, token in newest.items())
+        return {mark.node: mark for mark in marks if mark is not None and not mark.gone}
 
     def _read(self, path: str) -> Mark | None:
         try:

@@ -189,7 +189,8 @@ def test_a_confirm_of_many_letters_and_ranges_costs_by_what_it_brings(feed: Feed
     dead = [letter(m, n) for n in range(16_000, 16_000 + PORTION)]
     broker.confirm("x", m, token, [(16_000, 16_000 + PORTION - 1)], {"matched": PORTION}, dead=dead)
     assert one < 30
-    assert calls(broker) - before <= one + PORTION + 2
+    # Beside them, a call of `letters`: they do not go along with ranges, which may be megabytes.
+    assert calls(broker) - before <= one + PORTION + 12
 
 
 def test_what_is_more_than_one_command_takes_goes_in_several(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:

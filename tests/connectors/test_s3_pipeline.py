@@ -12,6 +12,8 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
+from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer
 from tests.micro_batch.endings import end_at, home_of, lapse
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
@@ -32,6 +34,33 @@ pipelines:
         plugin: s3
         settings: {bucket: killed, format: payload, records-per-object: "5", %s}
         delivery: {timeout: 50ms, max-redeliveries: 100, guarantee: effectively-once}
+"""
+CONDUITS = """
+version: "2.2"
+pipelines:
+  - id: p
+    status: running
+    connectors:
+      - id: in
+        type: source
+        plugin: "builtin:s3"
+        settings:
+          aws.accessKeyId: testing
+          aws.secretAccessKey: a-secret-of-tests
+          aws.region: eu-central-1
+          aws.bucket: killed
+          prefix: from/
+          pollingPeriod: 1s
+      - id: out
+        type: destination
+        plugin: "builtin:s3"
+        settings:
+          aws.accessKeyId: testing
+          aws.secretAccessKey: a-secret-of-tests
+          aws.region: eu-central-1
+          aws.bucket: killed
+          prefix: to/
+          format: json
 """
 OPERATIONS: list[tuple[type, str]] = [
     (S3Destination, "_remove_unconfirmed"),
@@ -121,3 +150,23 @@ def test_after_kills_in_the_first_write_pieces_of_other_sizes_take_the_place_of_
     run_until_quiet("p")
     # Then only what was confirmed before has its size
     assert bucket.objects() == [[0, 1, 2, 3, 4, 5, 6], [7, 8], [9, 10], [11], [12, 13]]
+
+
+@pytest.mark.proves("F1")
+def test_a_conduit_file_from_bucket_to_bucket_runs_as_it_is(
+    quick: Path, bucket: Bucket, moto: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a file with Conduit's names of the plugin and of its settings, and objects that its source is to read
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto.settings["endpoint-url"])
+    bucket.prefix = "to/"
+    for number in range(2):
+        lines = "".join(json.dumps({"n": 5 * number + n}) + "\n" for n in range(5))
+        bucket.client.put_object(Bucket="killed", Key=f"from/{number}.jsonl", Body=lines.encode())
+    write_pipeline(quick, "p", CONDUITS)
+    assert load_folder(quick / "include/pipelines", plugins=True).findings == []
+    # When it runs, then the other bucket has each record
+    run_until_quiet("p")
+    found = bucket.client.list_objects_v2(Bucket="killed", Prefix="to/").get("Contents", ())
+    data = [bucket.client.get_object(Bucket="killed", Key=each["Key"])["Body"].read() for each in found]
+    records = [json.loads(line) for each in data for line in each.splitlines()]
+    assert [record["payload"]["after"]["n"] for record in records] == list(range(10))

@@ -139,6 +139,26 @@ def test_a_redis_that_forgot_what_was_collected_does_not_have_it_delivered_to_on
     assert "was collected while destinations.b was out of the file" in caplog.text
 
 
+def test_what_is_collected_is_noted_only_while_somebody_may_come_back(quick: Path, redis_server: RedisServer) -> None:
+    """Given all nodes in the file, whose marks say that they need nothing, then a collection writes nothing more."""
+    place, noted = Place(quick), quick / ".conduit/spool/p/checkpoint"
+    place.file()
+    place.deliver("data")
+    place.deliver()
+    assert not list((quick / ".conduit/spool/p").glob("0*")), "everything is collected"
+    assert not list(noted.glob("collected-*"))
+    # When one is out of it, then it is noted how far files are gone
+    place.file("b")
+    place.deliver(to_b=False)
+    assert [path.name for path in noted.glob("collected-*")] == ["collected-3.json"]
+    # And a lost Redis is rebuilt for all of them
+    place.file()
+    redis_server.flush()
+    assert CliRunner().invoke(app, ["broker", "rebuild", "p"]).exit_code == 0
+    place.deliver()
+    place.check()
+
+
 @pytest.mark.proves("I6")
 def test_a_destination_comes_back_behind_what_somebody_began_to_collect(
     quick: Path, monkeypatch: pytest.MonkeyPatch

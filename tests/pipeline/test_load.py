@@ -32,6 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
     settings.cache_clear()
 
 
+@pytest.mark.proves("F1")
 def test_conduits_own_file_is_read_unmodified() -> None:
     result = load_file(FILES / "conduit.yaml", env={"ARCHIVE_FOLDER": "/srv", "STAGE": "test"})
 
@@ -49,6 +50,7 @@ def test_conduits_own_file_is_read_unmodified() -> None:
     assert heartbeat.processors[0].plugin == "filter"
 
 
+@pytest.mark.proves("F1")
 def test_deprecated_names_are_read_with_a_warning_at_their_place() -> None:
     result = load_file(FILES / "conduit.yaml", env={"ARCHIVE_FOLDER": "/srv", "STAGE": "test"})
     deprecated = [f for f in result.findings if f.code == "W101"]
@@ -151,6 +153,7 @@ def test_settings_are_flattened_to_dotted_text(files: Files) -> None:
     }
 
 
+@pytest.mark.proves("F1")
 def test_conduits_template_from_postgres_to_s3_is_valid() -> None:
     result = load_file(FILES / "postgres-s3.yaml", env={}, plugins=True)
     assert result.findings == []
@@ -166,6 +169,7 @@ def test_conduits_template_from_postgres_to_s3_is_valid() -> None:
     assert registry.source_class("s3")(source).settings["bucket"] == "b"
 
 
+@pytest.mark.proves("F1")
 def test_a_setting_under_its_name_and_conduits_is_refused(files: Files) -> None:
     text = (FILES / "postgres-s3.yaml").read_text() + "          bucket: another\n"
     [finding] = files.load(text, plugins=True).findings
@@ -238,6 +242,7 @@ def test_the_value_of_a_variable_never_gets_into_a_message(files: Files) -> None
     assert "${TOKEN}" in finding.message
 
 
+@pytest.mark.proves("F3")
 def test_pipelines_of_the_same_id_in_two_files_are_both_refused(project: Files) -> None:
     project.write(project.with_pipeline(), "a.yaml")
     project.write(project.with_pipeline(), "b.yml")
@@ -254,6 +259,7 @@ def test_pipelines_of_the_same_id_in_two_files_are_both_refused(project: Files) 
     assert "b.yml:3" in result.errors[0].message
 
 
+@pytest.mark.proves("F3")
 @pytest.mark.parametrize(("old", "new"), [("type: source", "type: sauce"), ("path: in.txt", 'path: "${NOWHERE}"')])
 def test_an_id_used_twice_is_refused_in_both_copies_also_where_one_is_broken(
     project: Files, old: str, new: str
@@ -285,6 +291,7 @@ BREAKS = {
 }
 
 
+@pytest.mark.proves("F3")
 @pytest.mark.parametrize("case", BREAKS)
 def test_an_id_that_a_file_names_before_it_breaks_is_used(project: Files, case: str) -> None:
     # Given a sound pipeline, and a file with another one of that id which is no YAML to its end
@@ -353,6 +360,7 @@ def test_a_sound_file_is_parsed_once(project: Files, monkeypatch: pytest.MonkeyP
     assert len(load_folder(project.folder, env={}).declared) == 2
 
 
+@pytest.mark.proves("F4")
 def test_the_end_of_a_files_name_is_read_in_any_case(project: Files) -> None:
     project.write(project.with_pipeline(), "A.YML")
     project.write(project.with_pipeline().replace("id: p", "id: q"), "b.Yaml")
@@ -362,6 +370,7 @@ def test_the_end_of_a_files_name_is_read_in_any_case(project: Files) -> None:
     assert result.findings == []
 
 
+@pytest.mark.proves("F2")
 def test_all_that_is_wrong_with_a_file_is_told_at_once(files: Files) -> None:
     text = files.with_pipeline(
         "micro-batch: {max-records: many}\nlag-budget: {records: -5}\nschedule: now and then\nwake: [nobody]",
@@ -393,6 +402,7 @@ def test_all_that_is_wrong_with_a_file_is_told_at_once(files: Files) -> None:
     ]
 
 
+@pytest.mark.proves("F2")
 def test_of_several_settings_whose_values_are_wrong_each_is_told(files: Files) -> None:
     text = files.with_pipeline().replace("plugin: file", "plugin: http", 1)
     wrong = "{url: 'http://x', cursor.next: link, timeout: soon, attempts: 0}"

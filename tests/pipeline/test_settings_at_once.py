@@ -65,6 +65,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.proves("F2")
 @pytest.mark.parametrize(("plugin", "side", "settings"), WRONG, ids=[f"{p} {s}" for p, s, _ in WRONG])
 def test_a_wrong_value_of_a_required_setting_hides_no_other(
     files: Files, plugin: str, side: str, settings: dict[str, str]

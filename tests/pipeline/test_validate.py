@@ -32,6 +32,7 @@ def test_one_end_alone_is_not_enough(only: Only, files: Files) -> None:
     assert hint == "add a connector with type: destination"
 
 
+@pytest.mark.proves("F2", "F5")
 @pytest.mark.parametrize(
     ("keys", "code", "place", "says"),
     [
@@ -70,6 +71,12 @@ def test_one_end_alone_is_not_enough(only: Only, files: Files) -> None:
         ("dead-letter-queue: {window-size: 0, window-nack-threshold: 5}", "W202", (13, 41), "no effect"),
         ("dead-letter-queue: {window-size: -1}", "E103", (13, 25), "write 0 or more"),
         ("micro-batch: {max-records: -1}", "E103", (13, 19), "write more than 0"),
+        ("lag-budget: {records: -1}", "E103", (13, 18), "write more than 0"),
+        ("error-recovery: {max-retries: -2}", "E103", (13, 22), "write -1 or more"),
+        ("error-recovery: {backoff-factor: -1}", "E103", (13, 22), "write 1 or more"),
+        ("error-recovery: {backoff-factor: twice}", "E103", (13, 22), "write a number"),
+        ("error-recovery: {min-delay: -1s}", "E103", (13, 22), "write for example 200ms"),
+        ("dead-letter-queue: {window-size: 10001}", "E103", (13, 25), "write 10000 or less"),
         ("dead-letter-queue: {plugin: builtin:log, window-size: 0}", "W203", (13, 25), "at most once"),
         ("lag-budget: {records: 1000}", "W201", (13, 18), "below one micro-batch of 500000"),
     ],

@@ -13,6 +13,7 @@ import pytest
 
 from conduit_tasks.errors import InvariantBroken, SpoolError
 from conduit_tasks.record.schema import SPOOL_SCHEMA
+from conduit_tasks.spool.checkpoint import Checkpoint, Mark
 from conduit_tasks.spool.manifest import PartFile, SealedManifest, SliceEntry, StageManifest
 from conduit_tasks.spool.spool import Spool
 from tests.spool.rows import rows
@@ -252,3 +253,30 @@ def test_spark_and_the_spool_agree_on_what_lies_in_a_folder(spool: Spool) -> Non
 def test_an_unknown_kind_of_spool_is_named() -> None:
     with pytest.raises(SpoolError, match="nosuch://somewhere"):
         Spool("nosuch://somewhere").micro_batches("p")
+
+
+@pytest.mark.proves("X7", "I4")
+def test_a_forgotten_node_has_no_mark_until_a_newer_one_is_written(spool: Spool) -> None:
+    # Given a node with a mark
+    marks, node = Checkpoint(spool, "p"), "destinations.b"
+    marks.write(Mark(node, 7, 7, 3, {"destination": {"cursor": "3"}}))
+    # When it is forgotten, and a holder that was fenced before writes a mark after all
+    marks.forget(node, 8)
+    marks.write(Mark(node, 5, 5, 3, {"destination": {"cursor": "3"}}))
+    # Then it has none, whoever asks; the next one of that name has its own, and nothing else is left
+    assert marks.read() == marks.read(node) == {}
+    marks.write(Mark(node, 9, 9, 1, {"destination": {"cursor": "1"}}))
+    assert marks.read(node)[node].number == 1
+    assert [name for name, _ in spool.store.names("p/checkpoint")] == [f"{node}-9.json"]
+
+
+def test_marks_of_others_are_those_that_somebody_may_come_back_with(spool: Spool) -> None:
+    # Given marks of a node in the file, of one out of it, of one that is forgotten, and of what was collected
+    marks = Checkpoint(spool, "p")
+    for node in ("destinations.a:1", "destinations.b:1", "destinations.c"):
+        marks.write(Mark(node, 7, 7, 3))
+    marks.forget("destinations.c", 8)
+    marks.collecting(3)
+    # Then only the one that is out of it is another
+    assert list(marks.besides(["destinations.a:1"])) == ["destinations.b:1"]
+    assert marks.besides(["destinations.a:1", "destinations.b:1"]) == {}

@@ -23,10 +23,10 @@
 -- @arg counts       json   counter -> how much to add
 -- @arg observed     json   field of `figures` -> how much to add, for these ranges
 -- @arg completing   json   the same, added where the micro-batch is complete by them
--- @arg park         json<1000  hash of a key -> position of the record it is parked behind (X4)
--- @arg closed       json<1000  earlier letter -> what became of it, now that its record was redelivered (X2)
+-- @arg park         json<200  hash of a key -> position of the record it is parked behind (X4)
+-- @arg closed       json<200  earlier letter -> what became of it, now that its record was redelivered (X2)
 -- @arg by           text   the run that redelivers
--- @arg letters      text*2000  field and value of each dead letter; before them went those that are more (`letters`)
+-- @arg letters      text*400  field and value of each dead letter; before them went those that are more (`letters`)
 -- @returns ok STATUS | stopped (taken as well)
 
 local no = guard_done(K.lease, A.token)
