@@ -60,6 +60,7 @@ KNOWN = {
     ("connectors/http/guard.py", "_ends.get()"): "a context variable",
     ("logs.py", "_about.get()"): "a context variable",
     ("micro_batch/halting.py", "_end.get()"): "a context variable",
+    ("cli/output.py", "printed.get()"): "no wait",
     ("delivery/isolated.py", "child.wait()"): "it has said its last word",
     ("processors/http_calls.py", "room.acquire()"): "requests within their own timeout",
     ("processors/http_calls.py", "asyncio.run_coroutine_threadsafe(…).result()"): "requests within their own timeout",

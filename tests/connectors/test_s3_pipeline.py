@@ -13,7 +13,6 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.pipeline.load import load_folder
-from conduit_tasks.settings import forget
 from tests.connectors.moto_server import MotoServer
 from tests.micro_batch.endings import end_at, home_of, lapse
 from tests.micro_batch.harness import run_once, run_until_quiet, write_pipeline
