@@ -15,7 +15,7 @@ from conduit_tasks.broker.dead_index import DeadIndex, Said, index_entries
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.ranges import MOST, RangeSet
-from conduit_tasks.broker.redrive import Letter, Position, letter_field, positions
+from conduit_tasks.broker.redrive import Letter, Place, letter_field, positions
 from conduit_tasks.broker.state import DeliveryState
 from conduit_tasks.errors import ConduitError, PipelineStopped
 from conduit_tasks.topology import Node
@@ -67,7 +67,7 @@ class Deliveries(MicroBatches, Leases, DeadIndex):
         *,
         state: Mapping[str, Any] | None = None,
         dead: Sequence[DeadLetter] = (),
-        park: Mapping[str, Position] | None = None,
+        park: Mapping[str, Place] | None = None,
         run: str = "",
         retention: float = 0.0,
         epoch: int = 0,

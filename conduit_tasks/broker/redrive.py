@@ -27,7 +27,7 @@ REDRIVEN, AGAIN = "redriven", "dead again"
 """Outcomes of a letter whose record was sent again."""
 Letter = tuple[int, int, int, int]
 """(epoch, micro-batch, seq, ord), as `DeadLetter.key`."""
-Position = tuple[int, int, int]
+Place = tuple[int, int, int]
 """(micro-batch, seq, ord): the place of a record in the order in which a destination gets records."""
 
 
@@ -89,8 +89,8 @@ class Redrives(DeadIndex):
         counts: Mapping[str, int],
         *,
         state: Mapping[str, Any] | None = None,
-        through: Mapping[str, Position] | None = None,
-        park: Mapping[str, Position] | None = None,
+        through: Mapping[str, Place] | None = None,
+        park: Mapping[str, Place] | None = None,
         dead: Sequence[DeadLetter] = (),
     ) -> str:
         """Settles claimed letters, with their outcomes, and parked records (`through`: hash of a key → the newest
@@ -206,12 +206,12 @@ class Redrives(DeadIndex):
         keys = self._keys(destination, "lease", "redrive")
         self.run(scripts.MARK, keys, token=token, back=back, letters=letters)
 
-    def parked(self, destination: str) -> dict[str, Position]:
+    def parked(self, destination: str) -> dict[str, Place]:
         """Returns the parked keys: hash → position up to which the key is settled; records after it wait."""
         found = self.scanned(self.keys.parked(destination))
         return {key: position(text) for key, text in found.items()}
 
-    def unpark(self, destination: str, token: int, key: str, at: Position) -> bool:
+    def unpark(self, destination: str, token: int, key: str, at: Place) -> bool:
         """Unparks a key, so that its records flow again. Returns False, and leaves it parked, if its position is not
         `at` any more."""
         keys = self._keys(destination, "lease", "parked")
@@ -243,17 +243,17 @@ def _place(key: Letter) -> tuple[int, int]:
     return key[1:3]
 
 
-def position_text(at: Position) -> str:
+def position_text(at: Place) -> str:
     """Returns a position as the broker stores it."""
     return "-".join(map(str, at))
 
 
-def position(text: str) -> Position:
+def position(text: str) -> Place:
     """Reads `position_text`."""
     m, seq, ordinal = map(int, text.split("-"))
     return m, seq, ordinal
 
 
-def positions(given: Mapping[str, Position]) -> dict[str, str]:
+def positions(given: Mapping[str, Place]) -> dict[str, str]:
     """Returns positions by key, as scripts take them."""
     return {key: position_text(at) for key, at in given.items()}

@@ -33,7 +33,7 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Share:
+class ReplayProgress:
     """A destination's progress in a replay. `done`: ranges per portion; `prepared`: name of the preparation that it is
     a share of; `epoch`: of everything it sends, the same at every attempt."""
 
@@ -75,13 +75,13 @@ class Replays(Redrives):
         given = {"from": start, "ttl": int(ttl * MICRO), "take": take}
         return str(self.run(scripts.TURN, keys, run=run, **given)[0])
 
-    def replay_share(self, destination: str, run: str) -> Share | None:
+    def replay_share(self, destination: str, run: str) -> ReplayProgress | None:
         """Returns a destination's progress; None if it has none (any more)."""
         return _share(self.scanned(self.keys.replay(destination, run)))
 
     def replay_begin(
         self, destination: str, run: str, token: int, prepared: str, *, generation: str, retention: float
-    ) -> Share:
+    ) -> ReplayProgress:
         """Begins a share, or continues it. A share that finished in another `generation` begins again. `retention`: of
         the spool, in seconds."""
         self.run(
@@ -153,8 +153,8 @@ class Replays(Redrives):
         return {name: every[name] for name in names}
 
 
-def _share(data: Mapping[str, str]) -> Share | None:
+def _share(data: Mapping[str, str]) -> ReplayProgress | None:
     if "prepared" not in data:
         return None
     done = {int(name): RangeSet.parse(ranges) for name, ranges in data.items() if name.isdigit()}
-    return Share(data["prepared"], int(data["epoch"]), "finished" in data, done)
+    return ReplayProgress(data["prepared"], int(data["epoch"]), "finished" in data, done)

@@ -26,7 +26,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
-    from conduit_tasks.dead_letters.book import Book, Entry
+    from conduit_tasks.dead_letters.book import Book, LetterEntry
     from conduit_tasks.dead_letters.marks import Marks
     from conduit_tasks.dead_letters.store import DeadLetterStore
 
@@ -261,7 +261,7 @@ def _opened(pipeline: str, selection: Selection) -> Iterator[tuple[tuple[DeadLet
         broker.close()
 
 
-def _whole(entry: Entry) -> dict[str, Any]:
+def _whole(entry: LetterEntry) -> dict[str, Any]:
     import orjson
 
     record = orjson.loads(entry.row["record"])
@@ -271,7 +271,7 @@ def _whole(entry: Entry) -> dict[str, Any]:
     return {**row, "record": record, "position": record["position"], "state": entry.state, "redrive": redriven}
 
 
-def _line(entry: Entry) -> tuple[Any, ...]:
+def _line(entry: LetterEntry) -> tuple[Any, ...]:
     row = entry.row
     error = row["error"] if len(row["error"]) <= 80 else row["error"][:79] + "…"
     at = row["at"].isoformat(timespec="seconds")
@@ -285,7 +285,7 @@ def _place(row: dict[str, Any]) -> str:
     return f"{row['seq']}.{row['ord']}" if row["ord"] else str(row["seq"])
 
 
-def _counted(found: list[Entry], every: bool, pipeline: str) -> str:
+def _counted(found: list[LetterEntry], every: bool, pipeline: str) -> str:
     return f"{len(found):,} {'letter' if every else 'dead letter'}(s) in {pipeline}"
 
 

@@ -23,7 +23,7 @@ OPEN, CLAIMED, UNKNOWN = "open", "being redriven", "not in the index"
 
 
 @dataclass(frozen=True)
-class Entry:
+class LetterEntry:
     """One letter of the store. `state`: one of the constants above, or the outcome of its redrive; `mark`: the mark of
     that redrive."""
 
@@ -49,10 +49,10 @@ class Entry:
 class Book:
     """Letters of some destinations, `_pipeline` included. `lost`: entries of the index that are not in the store."""
 
-    entries: list[Entry]
+    entries: list[LetterEntry]
     lost: dict[str, list[DeadEntry]]
 
-    def select(self, selection: Selection, *, every: bool = False) -> list[Entry]:
+    def select(self, selection: Selection, *, every: bool = False) -> list[LetterEntry]:
         """Returns the selected letters that are open, or with `every` all selected ones, in order of (destination,
         epoch, micro-batch, seq, ord)."""
         return [e for e in self.entries if (every or e.open) and selection.takes(e.row)]
@@ -82,7 +82,7 @@ def read_book(
     """Reads store and index of one destination, or of all that either of them knows. `columns`: columns of the store to
     read; empty: the columns that people look at."""
     wanted = [destination] if destination else sorted({*store.destinations(), *indexed(broker)})
-    entries: list[Entry] = []
+    entries: list[LetterEntry] = []
     lost: dict[str, list[DeadEntry]] = {}
     for each in wanted:
         name = index_name(each)
@@ -100,7 +100,7 @@ def read_book(
             state = mark.outcome if mark else UNKNOWN
             if key in index:
                 state = CLAIMED if key in claimed else OPEN
-            entries.append(Entry(row, state, mark))
+            entries.append(LetterEntry(row, state, mark))
         # Missing letters are looked up again: they may have been redriven, purged or stored since.
         missing = index.keys() - keys
         if missing:

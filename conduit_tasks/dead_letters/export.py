@@ -9,19 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from conduit_tasks.dead_letters.book import Entry
+from conduit_tasks.dead_letters.book import LetterEntry
 from conduit_tasks.dead_letters.store import SCHEMA, DeadLetterStore, letters_table
 from conduit_tasks.record import jsons
 from conduit_tasks.spool.durable import replace_file
 
 
-def write_jsonl(path: Path, entries: Sequence[Entry]) -> None:
+def write_jsonl(path: Path, entries: Sequence[LetterEntry]) -> None:
     """Writes a record per line, with the details of its failure in its metadata (`conduit.dlq.*`). Raises OSError."""
     lines = b"".join(jsons.dumps(opencdc(entry)) + b"\n" for entry in entries)
     replace_file(path, lines)
 
 
-def write_parquet(path: Path, store: DeadLetterStore, entries: Sequence[Entry]) -> None:
+def write_parquet(path: Path, store: DeadLetterStore, entries: Sequence[LetterEntry]) -> None:
     """Writes the store's columns, with `destination`. Raises OSError."""
     rows = [entry.row for entry in entries]
     table = letters_table(list(store.load(rows))) if rows else SCHEMA.empty_table()
@@ -31,7 +31,7 @@ def write_parquet(path: Path, store: DeadLetterStore, entries: Sequence[Entry]) 
     replace_file(path, sink.getvalue().to_pybytes())
 
 
-def opencdc(entry: Entry) -> dict[str, Any]:
+def opencdc(entry: LetterEntry) -> dict[str, Any]:
     """Returns the record as OpenCDC JSON, with Conduit's names for the error and the node, and ours for the rest."""
     row = entry.row
     record: dict[str, Any] = jsons.exact(row["record"])

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from conduit_tasks.broker.redrive import Position
+from conduit_tasks.broker.redrive import Place
 from conduit_tasks.record import jsons
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.record import Data, data_bytes
@@ -40,7 +40,7 @@ def stored_key_hash(key: bytes | None, shape: int) -> str | None:
     return key_hash(jsons.exact(key) if key is not None and shape & KEY_STRUCTURED else key)
 
 
-def position_of(letter: DeadLetter) -> Position:
+def position_of(letter: DeadLetter) -> Place:
     """Returns the position of a letter's record, whichever epoch it failed in."""
     return (letter.micro_batch, letter.seq, letter.record.ordinal)
 
@@ -54,7 +54,7 @@ class Parking:
     """
 
     def __init__(
-        self, parked: Mapping[str, Position], store: Callable[[Sequence[DeadLetter]], None], *, opens: bool = True
+        self, parked: Mapping[str, Place], store: Callable[[Sequence[DeadLetter]], None], *, opens: bool = True
     ) -> None:
         self._through = dict(parked)
         self._store, self._opens = store, opens
@@ -100,7 +100,7 @@ class Parking:
                 self._unsaved = unsaved + self._unsaved
             raise
 
-    def to_park(self, dead: Iterable[DeadLetter]) -> dict[str, Position]:
+    def to_park(self, dead: Iterable[DeadLetter]) -> dict[str, Place]:
         """Returns what a confirm of these letters, and of all copies held so far, tells the broker: hash of a key →
         position.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.dead_index import index_entry
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.broker.redrive import Position, positions
+from conduit_tasks.broker.redrive import Place, positions
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.parking import stored_key_hash
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, row_key
@@ -60,9 +60,9 @@ def lost_exceptions(
     return out
 
 
-def _parked(letters: list[dict[str, Any]], waiting: list[dict[str, Any]]) -> dict[str, Position]:
+def _parked(letters: list[dict[str, Any]], waiting: list[dict[str, Any]]) -> dict[str, Place]:
     """Returns hash of a key → position up to which it is settled: its first letter, or just before its first copy."""
-    found: dict[str, Position] = {}
+    found: dict[str, Place] = {}
     for rows, before in ((letters, 0), (waiting, 1)):
         for row in rows:
             if (hashed := stored_key_hash(row["exact"]["key"], row["exact"]["shape"])) is not None:

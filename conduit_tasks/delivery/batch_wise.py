@@ -29,7 +29,7 @@ from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.segments import cut_at_nacks
 from conduit_tasks.delivery.watchdog import Watchdog
-from conduit_tasks.delivery.work import Reading, Report
+from conduit_tasks.delivery.work import DeliveryReport, Reading
 from conduit_tasks.errors import PipelineStopped, Refused, Unavailable
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.counts import Counts
@@ -76,7 +76,7 @@ class BatchWise:
         self._port.renew()
         self._work.look()
 
-    def run(self) -> Report:
+    def run(self) -> DeliveryReport:
         """Delivers the records that are left. Raises Unavailable (the target is down, with `on-unavailable: wait`: the
         cursor does not move), PipelineStopped (the window tripped, or a dead letter cannot be stored), Fenced."""
         began = time.monotonic()
@@ -289,7 +289,9 @@ def _counts(filtered: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Count
     return Counts(matched=matched, delivered=delivered, filtered=len(filtered), parked=len(parked))
 
 
-def deliver(destination: BatchDestination, options: Delivery, committer: Committer, renew_every: float) -> Report:
+def deliver(
+    destination: BatchDestination, options: Delivery, committer: Committer, renew_every: float
+) -> DeliveryReport:
     """Runs the engine, with a renewer of the lease beside it."""
     with (
         Watchdog(committer.port, committer.work.node, options) as watchdog,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.delivery.handlers import ERROR_CLASS, Changes, HandlerFailed
 from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.delivery.progress import Flush, Progress, Settled
-from conduit_tasks.delivery.work import Report, Work, add
+from conduit_tasks.delivery.work import DeliveryReport, Work, add
 from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
 from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
@@ -131,9 +131,9 @@ class Committer:
             f"Fix the cause or set `dead-letter-queue`, then `conduit start {self.work.pipeline}`"
         )
 
-    def report(self, seconds: float) -> Report:
+    def report(self, seconds: float) -> DeliveryReport:
         """Returns the counts of everything told so far."""
-        return Report(self.counts, self.flushes, seconds)
+        return DeliveryReport(self.counts, self.flushes, seconds)
 
     def _vote(self, flush: Flush) -> tuple[int | None, PipelineStopped | None]:
         """Returns the number of votes accepted before the one that tripped the window (None: all), and the error that

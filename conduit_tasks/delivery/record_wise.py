@@ -28,7 +28,7 @@ from conduit_tasks.delivery.lease_renewer import LeaseRenewer
 from conduit_tasks.delivery.numbering import LaneNumbers
 from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.watchdog import Watchdog
-from conduit_tasks.delivery.work import Entry, Reading, Report
+from conduit_tasks.delivery.work import DeliveryReport, Entry, Reading
 from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, PipelineStopped
 from conduit_tasks.logs import carried
 from conduit_tasks.record.accounts import accounted
@@ -80,7 +80,7 @@ class RecordWise:
         self._reading = True
         self._stopping = False
 
-    async def run(self) -> Report:
+    async def run(self) -> DeliveryReport:
         """Delivers the records that are left. Raises Unavailable (the target is down, with `on-unavailable: wait`),
         PipelineStopped (the window tripped), Fenced, or an exception of a destination that stands for no outcome.
 
@@ -329,7 +329,9 @@ class RecordWise:
             self._end.exception()
 
 
-def deliver(destination: RecordDestination, options: Delivery, committer: Committer, renew_every: float) -> Report:
+def deliver(
+    destination: RecordDestination, options: Delivery, committer: Committer, renew_every: float
+) -> DeliveryReport:
     """Runs the engine in an event loop of its own."""
     with (
         Watchdog(committer.port, committer.work.node, options) as watchdog,

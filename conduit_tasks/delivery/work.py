@@ -294,7 +294,7 @@ def inside(seqs: Seqs, ranges: RangeSet) -> npt.NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Report:
+class DeliveryReport:
     """Result of one delivery: the counts of everything that it confirmed itself, and its duration in seconds."""
 
     counts: Counts = field(default_factory=Counts)

@@ -15,17 +15,17 @@ from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.registry import ack_on, source_class
 from conduit_tasks.errors import AckFailed, PipelineStopped, SpoolError, Unavailable
 from conduit_tasks.metrics.histogram import observed
-from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import Marker, away, proven, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.halting import halting_call
-from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.messages import listened_to, tell
 from conduit_tasks.micro_batch.plan import in_flight
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recorded import collect_ledger
 from conduit_tasks.micro_batch.recovery import counting, left_alone
+from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.spool.checkpoint import Checkpoint
 from conduit_tasks.topology import Node
 
@@ -97,7 +97,7 @@ def _ack(context: Context, source_id: str, ledger: _Ledger) -> dict[str, Any]:
     if failing := left_alone(context, Node.ack(source_id)):
         log.info("recovering: %s", failing)
     else:
-        with counting(context, Node.ack(source_id)), holding(context, again=False):
+        with counting(context, Node.ack(source_id)), extend_visibility(context, again=False):
             told = tell(context)
             acked = ack(context, source_id, told)
     collected = collect(context)

@@ -22,9 +22,9 @@ from conduit_tasks.errors import (
 )
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.halting import halting_call
-from conduit_tasks.micro_batch.holding import unsettled
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.recovery import NO_FAILURE, count, too_early
+from conduit_tasks.micro_batch.visibility import unsettled
 from conduit_tasks.topology import Limits, Source
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.under_way import Heard
 from conduit_tasks.errors import BrokerUnavailable
-from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.every import every
 from conduit_tasks.micro_batch.plan import records_read
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
 
         say(begins=True)
         try:
-            with beside(f"{node} at work", AT_WORK / 3, goes_on):
+            with every(f"{node} at work", AT_WORK / 3, goes_on):
                 yield ends
         finally:
             over = 0.0 if ends.well else -1.0

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import ConduitError, LeaseHeld, SpoolError, StateLost
-from conduit_tasks.micro_batch.beside import beside
+from conduit_tasks.micro_batch.every import every
 from conduit_tasks.spool.checkpoint import SEALED, Checkpoint, Mark, covers, exceeds, token_of
 from conduit_tasks.topology import Node
 
@@ -76,7 +76,7 @@ class Marker:
                 log.warning("%s: no checkpoint was written, trying again: %s", self._node, error)
             return True
 
-        with beside(f"checkpoint {self._node}", EVERY, mark):
+        with every(f"checkpoint {self._node}", EVERY, mark):
             yield
 
 

@@ -17,25 +17,25 @@ import pyarrow as pa
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.broker_port import BrokerPort
-from conduit_tasks.delivery.careful import deliver_carefully
 from conduit_tasks.delivery.chunks import Seqs
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.handlers import Changes, Handlers
+from conduit_tasks.delivery.isolate_poison import deliver_carefully
 from conduit_tasks.delivery.isolated import survives_forks
 from conduit_tasks.delivery.latency import Latencies
 from conduit_tasks.delivery.numbering import watched
-from conduit_tasks.delivery.work import Report, Work
+from conduit_tasks.delivery.work import DeliveryReport, Work
 from conduit_tasks.errors import ConduitError, Fenced, LeaseHeld, Unavailable
 from conduit_tasks.logs import about
 from conduit_tasks.micro_batch import runs
-from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.draining import Draining, Ended
-from conduit_tasks.micro_batch.holding import holding
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
 from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
 from conduit_tasks.micro_batch.seal import origins_of
+from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.topology import Destination, Node, Pipeline
@@ -71,7 +71,7 @@ def deliver_destination(
     ttl = context.settings.lease_ttl + destination.delivery.timeout
     lease = _lease(context, destination.node, draining, wait, ttl)
     marker = Marker(context, destination.node, lease.token)
-    with lease, keeping(lease), marker.marking(), holding(context):
+    with lease, keeping(lease), marker.marking(), extend_visibility(context):
         drain = Drain(context, destination, lease, run_all, run, progress, marker, draining)
         note_unrecorded(context, destination.id)
         if cleared and runs.finished(context, destination.id, run):
@@ -160,7 +160,7 @@ class Drain:
             run=self.run,
             epoch=epoch,
             # A driver cannot be forked: its session is in another process.
-            careful=not in_driver and self.lease.attempts > self.destination.delivery.max_redeliveries,
+            isolate_poison=not in_driver and self.lease.attempts > self.destination.delivery.max_redeliveries,
         )
         try:
             (report,) = [task(0)] if in_driver else self.run_all(task, [0])
@@ -208,17 +208,17 @@ class DeliverTask:
     token: int
     run: str
     epoch: int = 0
-    careful: bool = False
+    isolate_poison: bool = False
 
-    def __call__(self, _: Any) -> Report | ConduitError:
+    def __call__(self, _: Any) -> DeliveryReport | ConduitError:
         with about(destination=self.destination, micro_batch=self.number):
             return self._here()
 
-    def _here(self) -> Report | ConduitError:
+    def _here(self) -> DeliveryReport | ConduitError:
         try:
             with opened(self.pipeline, self.run) as context, self._attempt(context) as attempt:
                 # The progress of the delivery is read only now: an earlier attempt is fenced by now (invariant 4).
-                if not self.careful:
+                if not self.isolate_poison:
                     return self._deliver(context, attempt, None, ())
                 total = context.broker.micro_batch(self.number).total
                 connect(context.pipeline.id, context.pipeline.destination(self.destination))
@@ -238,7 +238,7 @@ class DeliverTask:
     def _attempt(self, context: Context) -> Attempt:
         return context.broker.attempt(Node.destination(self.destination), self.destination, self.token)
 
-    def _in_child(self, token: int, span: Span, culprits: Sequence[int]) -> Report:
+    def _in_child(self, token: int, span: Span, culprits: Sequence[int]) -> DeliveryReport:
         with opened(self.pipeline, self.run) as context:
             lease = context.broker.attach(Node.destination(self.destination), token)
             return self._deliver(context, lease, span, culprits)
@@ -257,7 +257,7 @@ class DeliverTask:
         state = context.broker.delivery(self.destination)
         return whole if state.cursor >= self.number else state.confirmed
 
-    def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> Report:
+    def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> DeliveryReport:
         broker, pipeline = context.broker, context.pipeline
         destination = pipeline.destination(self.destination)
         manifest = context.spool.read_sealed(broker.micro_batch(self.number).manifest)

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from conduit_tasks.errors import Fenced, LeaseHeld, Outdated, PipelineStopped
 from conduit_tasks.micro_batch.asking import failed_to_read
 from conduit_tasks.micro_batch.at_work import may_read
-from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.forgotten import remember
-from conduit_tasks.micro_batch.holding import holding
 from conduit_tasks.micro_batch.pipeline_file import PipelineFile
 from conduit_tasks.micro_batch.plan import NODE as PLAN
 from conduit_tasks.micro_batch.plan import Next, halted_destinations, moved, open_next
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.seal import seal_if_complete
+from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.micro_batch.wake import Watch
 from conduit_tasks.topology import Node
 
@@ -258,7 +258,7 @@ class Draining:
         left = may_read(context, course)
         limits = None if left is None else {"max-records": left}
         try:
-            with broker.acquire(PLAN, context.owner) as lease, keeping(lease), holding(context, again=False):
+            with broker.acquire(PLAN, context.owner) as lease, keeping(lease), extend_visibility(context, again=False):
                 if broker.unsealed() is not None or remember(context):
                     return None
                 found = open_next(context, limits)

@@ -11,8 +11,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from conduit_tasks.errors import StateLost
-from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.checkpoint import marked
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.spool.checkpoint import COLLECTED, Checkpoint, Mark, exceeds, tokens
 from conduit_tasks.topology import Node
 

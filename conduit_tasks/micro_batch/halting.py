@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import BrokerUnavailable, ConduitError
-from conduit_tasks.micro_batch.beside import beside
+from conduit_tasks.micro_batch.every import every
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def halting(broker: Broker, node: str, end: End, *, by_error: bool = True) -> It
             return False
         return True
 
-    with beside(f"stops of {node}", LOOK, look):
+    with every(f"stops of {node}", LOOK, look):
         yield
 
 

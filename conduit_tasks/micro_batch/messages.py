@@ -16,7 +16,7 @@ from conduit_tasks.broker.acks import MESSAGES
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.handlers import BLOCK, ERROR_CLASS, HandlerFailed, Handlers, StateChange
 from conduit_tasks.errors import LeaseHeld, PipelineStopped
-from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.record.schema import to_records

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors.registry import destination_class, source_class
 from conduit_tasks.errors import BrokerUnavailable, Outdated, Unavailable
-from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.draining import Draining, Ended
+from conduit_tasks.micro_batch.every import every
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.topology import Node
@@ -166,5 +166,5 @@ def _telling(context: Context, node: Node, progress: Callable[..., None]) -> Ite
         last, at = records, now
         return True
 
-    with beside(f"progress of {node}", TELLS, tell):
+    with every(f"progress of {node}", TELLS, tell):
         yield

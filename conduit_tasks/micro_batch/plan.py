@@ -14,7 +14,7 @@ from conduit_tasks.micro_batch.asking import Asked, ask, failed_to_read
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.gone import forget_gone
-from conduit_tasks.micro_batch.holding import holding
+from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.pipeline.schedule import is_continuous
 from conduit_tasks.topology import Limits
 
@@ -60,7 +60,7 @@ def plan_run(
             return PlanResult(None, False, f"run {other} is under way and lasts: it reads and delivers what comes")
         while True:
             try:
-                with holding(context, again=False):
+                with extend_visibility(context, again=False):
                     found = plan(context, limits, lasts=lasts)
             except Fenced:
                 # Another run opened and sealed the next micro-batch meanwhile: what there is to do has changed.

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.context import Context
-from conduit_tasks.micro_batch.holding import holding
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
 from conduit_tasks.micro_batch.seal import origins_of, seal_if_complete, staged
 from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
+from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import StageManifest
@@ -37,7 +37,7 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
         return seal_if_complete(context, number) or f"micro-batch {number} is already processed"
     if unread := _unread(context, micro_batch):
         return unread
-    with broker.acquire(NODE, context.owner, wait=wait) as lease, holding(context):
+    with broker.acquire(NODE, context.owner, wait=wait) as lease, extend_visibility(context):
         found = broker.find_micro_batch(number)
         # As in `read_source`: what was sealed meanwhile stands.
         if found is not None and found.state == "open" and NODE not in found.stages:

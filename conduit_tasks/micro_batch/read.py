@@ -10,14 +10,14 @@ from conduit_tasks.connectors.base import Position, Slice
 from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.connectors.sources import source_connector, source_origins
-from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.context import Context
-from conduit_tasks.micro_batch.holding import holding, unsettled
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.row_batches import numbered
 from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
 from conduit_tasks.micro_batch.seal import seal_if_complete
 from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
+from conduit_tasks.micro_batch.visibility import extend_visibility, unsettled
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.record import Origin
 from conduit_tasks.spool.manifest import SliceEntry, StageManifest
@@ -52,7 +52,7 @@ def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) 
         return "nothing is unsealed"
     if not micro_batch.slices.get(source_id) or source.node in micro_batch.stages:
         return seal_if_complete(context, micro_batch.number) or f"nothing to read in micro-batch {micro_batch.number}"
-    with broker.acquire(source.node, context.owner, wait=wait) as lease, holding(context):
+    with broker.acquire(source.node, context.owner, wait=wait) as lease, extend_visibility(context):
         number = micro_batch.number
         found = broker.find_micro_batch(number)
         # A micro-batch that another run has sealed, and that was collected or rebuilt from the spool since, has no

@@ -74,18 +74,19 @@ def start_of(pipeline: Pipeline, node: str, error_class: str) -> Start | str:
     return Start(section, at)
 
 
-def reprocess(context: Context, letters: Sequence[DeadLetter], *, careful: bool) -> Passed:
-    """Reprocesses letters that `start_of` gives a Start, in order of places. `careful`: processors run in children.
+def reprocess(context: Context, letters: Sequence[DeadLetter], *, isolate_poison: bool) -> Passed:
+    """Reprocesses letters that `start_of` gives a Start, in order of places. `isolate_poison`: run processors in
+    children.
 
     Frame processors start a Spark of this process, which is stopped afterwards. Raises ConfigError, SpoolError.
     """
     with tempfile.TemporaryDirectory(prefix="conduit-redrive-") as folder, own_spark(context.pipeline):
-        return _Passes(replace(context, spool=Spool(folder)), letters, careful).run()
+        return _Passes(replace(context, spool=Spool(folder)), letters, isolate_poison).run()
 
 
 class _Passes:
-    def __init__(self, context: Context, letters: Sequence[DeadLetter], careful: bool) -> None:
-        self._context, self._careful = context, careful
+    def __init__(self, context: Context, letters: Sequence[DeadLetter], isolate_poison: bool) -> None:
+        self._context, self._isolate_poison = context, isolate_poison
         self._places = sorted({(x.micro_batch, x.seq) for x in letters})
         self._origins: list[Origin] = []
         self._tokens = count(1)
@@ -141,7 +142,7 @@ class _Passes:
             processors=(_section(pipeline, start.section) or ())[start.first :],
             destinations=pipeline.destinations,
             final=final,
-            careful=self._careful,
+            isolate_poison=self._isolate_poison,
         )
         results: list[PassResult] = run_pass(
             self._context, plan, FileReader(tuple(self._origins)), list(enumerate(files)), _here

@@ -50,7 +50,7 @@ NACKED_SCHEMA = pa.schema(NUMBER_FIELDS + RECORD_FIELDS + [pa.field("error", pa.
 class Pass:
     """Work of one node on its rows; picklable. `final` nodes evaluate the triggers of `destinations`.
 
-    `careful`: run processors in children, because attempts before this one died without progress (C10).
+    `isolate_poison`: run processors in children, because attempts before this one died without progress (C10).
     """
 
     pipeline: str
@@ -60,7 +60,7 @@ class Pass:
     processors: tuple[Processor, ...]
     destinations: tuple[Destination, ...]
     final: bool
-    careful: bool = False
+    isolate_poison: bool = False
     folder: str = ""
     """Spool folder of the files; default the node. Passes between frame processors write to folders of their own."""
 
@@ -203,7 +203,7 @@ class RowPass:
     def _process(self, chain: Chain, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Runs the chain over one batch; nacks what failed as it came in."""
         for part in unparted(cut(batch, max(1, self._limit // 2))):
-            if chain.columnar and not self.plan.careful:
+            if chain.columnar and not self.plan.isolate_poison:
                 for start, end, passed in columns.parts(chain, part, self.origins, row_keys(part), self._limit):
                     yield self._process_columns(part.slice(start, end - start), passed)
                     self._took("process")
@@ -223,7 +223,7 @@ class RowPass:
     def _block_rows(self, rows: int) -> int:
         """Returns how many of these rows become records at a time; how large processors make them shows afterwards."""
         assert self.chain is not None
-        if self.plan.careful:
+        if self.plan.isolate_poison:
             return rows
         return BLOCK if self.chain.many else self._portion.size
 
@@ -324,7 +324,7 @@ class RowPass:
     def _results(self, batch: pa.RecordBatch) -> Iterator[list[Result]]:
         """Yields the results of rows in order, whole records: of all at once, unless they become too many."""
         assert self.chain is not None
-        if not self.plan.careful:
+        if not self.plan.isolate_poison:
             yield from in_parts(self.chain, to_records(batch, self.origins), row_keys(batch), self._limit)
             return
         yield bisected(
@@ -394,4 +394,4 @@ def _error(node: str, result: Result) -> dict[str, str]:
 
 def with_careful(plan: Pass, attempts: int, limit: int = 3) -> Pass:
     """Returns the pass, careful if more than `limit` consecutive `attempts` ended without progress (C10, B7)."""
-    return replace(plan, careful=attempts > limit)
+    return replace(plan, isolate_poison=attempts > limit)

@@ -79,7 +79,7 @@ class Finding:
 
 
 @dataclass
-class Report:
+class Findings:
     """Findings of one document, and the place of each path in it.
 
     `secrets` maps the values of environment variables back to `${NAME}`: no value of the environment ever gets into a

@@ -15,7 +15,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline import model, validate
 from conduit_tasks.pipeline.build import to_pipeline
 from conduit_tasks.pipeline.clashes import Declared, without_clashes, without_shared
-from conduit_tasks.pipeline.findings import Finding, Path, Report, nearest
+from conduit_tasks.pipeline.findings import Finding, Findings, Path, nearest
 from conduit_tasks.pipeline.lookup import Wanted, can_hold
 from conduit_tasks.pipeline.without_faults import drop_doubtful, without_faults
 from conduit_tasks.pipeline.yaml import Document, Named, named, read
@@ -179,7 +179,7 @@ def _declare(ids: Iterable[Named], file: str, result: LoadResult) -> None:
     result.declared += [Declared(id, file, line) for id, line in ids]
 
 
-def _version(root: dict[str, Any], report: Report) -> str | None:
+def _version(root: dict[str, Any], report: Findings) -> str | None:
     """Returns the version to read the file by; None if it cannot be read."""
     version = root.get("version")
     if version is None:
@@ -203,7 +203,7 @@ def _version(root: dict[str, Any], report: Report) -> str | None:
     return None
 
 
-def _pipelines(root: dict[str, Any], report: Report) -> list[Any]:
+def _pipelines(root: dict[str, Any], report: Findings) -> list[Any]:
     for key in root.keys() - {"version", "pipelines"}:
         report.add("E101", (key,), f"unknown key '{key}'", nearest(key, ("version", "pipelines")))
     pipelines = root.get("pipelines")
@@ -216,7 +216,7 @@ def _pipelines(root: dict[str, Any], report: Report) -> list[Any]:
     return []
 
 
-def _load_pipeline(keys: Any, base: Path, report: Report, version: str, plugins: bool) -> Pipeline | None:
+def _load_pipeline(keys: Any, base: Path, report: Findings, version: str, plugins: bool) -> Pipeline | None:
     if not isinstance(keys, dict):
         report.add("E103", base, "a pipeline must be a map", "write '- id: …' and its connectors")
         return None
@@ -237,7 +237,7 @@ def _load_pipeline(keys: Any, base: Path, report: Report, version: str, plugins:
     return None if report.broken(base) else to_pipeline(parsed, report.file, report.locate(base)[0])
 
 
-def _check(parsed: model.PipelineKeys, report: Report, base: Path, plugins: bool) -> None:
+def _check(parsed: model.PipelineKeys, report: Findings, base: Path, plugins: bool) -> None:
     validate.check(parsed, report, base)
     if plugins:
         from conduit_tasks.pipeline.validate_plugins import check_plugins
@@ -252,7 +252,7 @@ def _pruned(value: Any) -> Any:
     return [_pruned(v) for v in value] if isinstance(value, list) else value
 
 
-def _report_detail(detail: ErrorDetails, report: Report, base: Path) -> None:
+def _report_detail(detail: ErrorDetails, report: Findings, base: Path) -> None:
     """Reports one pydantic error as a finding."""
     loc: Path = tuple(detail["loc"])
     path, kind = (*base, *loc), detail["type"]

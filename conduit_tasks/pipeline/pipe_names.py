@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.findings import Findings, Path
 from conduit_tasks.pipeline.model import DeliveryKeys
 
 ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
@@ -85,7 +85,7 @@ RULES = (
 unconfirmed record, and with the others a record that is given up leaves a gap (O3, O5, O5r)."""
 
 
-def check_name(delivery: DeliveryKeys, report: Report, path: Path) -> None:
+def check_name(delivery: DeliveryKeys, report: Findings, path: Path) -> None:
     """Reports options that make the pipe's name untrue. `delivery`: the effective options, with the pipe's defaults;
     `path`: their place in the file."""
     for rule in RULES:
@@ -95,7 +95,7 @@ def check_name(delivery: DeliveryKeys, report: Report, path: Path) -> None:
             report.add("W205", place if there else (*path, "pipe"), f"the pipe {delivery.pipe} {rule.says}", rule.hint)
 
 
-def check_batch_wise(delivery: DeliveryKeys, plugin: str, report: Report, path: Path) -> None:
+def check_batch_wise(delivery: DeliveryKeys, plugin: str, report: Findings, path: Path) -> None:
     """Reports a pipe with one unconfirmed record if the destination writes many records at a time."""
     if delivery.pipe in ONE_UNCONFIRMED:
         report.add(

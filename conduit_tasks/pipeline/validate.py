@@ -10,7 +10,7 @@ from typing import Any
 
 from conduit_tasks.connectors.plugins import KINDS, parse_plugin
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.findings import Path, Report, nearest
+from conduit_tasks.pipeline.findings import Findings, Path, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.validate_delivery import check_delivery, check_letters
@@ -34,7 +34,7 @@ _UPDATE = 'set version: "2.2"'
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def check_version(keys: dict[str, Any], report: Report, base: Path, version: str) -> None:
+def check_version(keys: dict[str, Any], report: Findings, base: Path, version: str) -> None:
     """Applies Conduit's changelog: deprecated names are renamed in place with a warning, names newer than the file's
     version get a warning."""
     for path, processor in _raw_processors(keys, base):
@@ -49,7 +49,7 @@ def check_version(keys: dict[str, Any], report: Report, base: Path, version: str
             report.add("W103", (*path, "condition"), "'condition' is newer than the file's version", _UPDATE)
 
 
-def check(keys: PipelineKeys, report: Report, base: Path) -> None:
+def check(keys: PipelineKeys, report: Findings, base: Path) -> None:
     """Makes all checks that need no plugin (`validate_plugins` makes the others): light enough for parsing DAGs."""
     _check_ends(keys, report, base)
     _check_unique([c.id for c in keys.connectors], "connector", report, (*base, "connectors"))
@@ -75,7 +75,7 @@ def check(keys: PipelineKeys, report: Report, base: Path) -> None:
             _check_dead_letters(connector.dead_letter_queue, report, (*path, "dead-letter-queue"))
 
 
-def _check_ends(keys: PipelineKeys, report: Report, base: Path) -> None:
+def _check_ends(keys: PipelineKeys, report: Findings, base: Path) -> None:
     """Reports a missing source or destination (SEMANTICS C1)."""
     types = Counter(str(c.type) for c in keys.connectors)
     for code, end, consequence in (
@@ -91,7 +91,7 @@ def _check_ends(keys: PipelineKeys, report: Report, base: Path) -> None:
             )
 
 
-def _check_unique(ids: list[str], what: str, report: Report, path: Path) -> None:
+def _check_unique(ids: list[str], what: str, report: Findings, path: Path) -> None:
     seen: set[str] = set()
     for n, id in enumerate(ids):
         if id in seen:
@@ -99,7 +99,7 @@ def _check_unique(ids: list[str], what: str, report: Report, path: Path) -> None
         seen.add(id)
 
 
-def _check_plugin_reference(text: str, report: Report, path: Path) -> None:
+def _check_plugin_reference(text: str, report: Findings, path: Path) -> None:
     reference = parse_plugin(text)
     if reference.kind == "standalone":
         report.add(
@@ -117,7 +117,7 @@ def _check_plugin_reference(text: str, report: Report, path: Path) -> None:
         report.add("W105", path, f"the version '{reference.version}' is ignored", f"write {reference.name}")
 
 
-def _check_spool(path: str | None, report: Report, place: Path) -> None:
+def _check_spool(path: str | None, report: Findings, place: Path) -> None:
     scheme, separator, _ = (path or "").partition("://")
     if separator and scheme not in STORES and not scheme.startswith("fsspec+"):
         known = ", ".join(f"{each}://" for each in STORES)
@@ -125,7 +125,7 @@ def _check_spool(path: str | None, report: Report, place: Path) -> None:
         report.add("E103", place, f"path: nothing is stored at {scheme[:40]}://", hint)
 
 
-def _check_durability(connector: ConnectorKeys, spool: str | None, report: Report, path: Path) -> None:
+def _check_durability(connector: ConnectorKeys, spool: str | None, report: Findings, path: Path) -> None:
     """Reports a `durability` that cannot hold (SEMANTICS T2): only the gateway answers a producer."""
     if connector.type != "source" or connector.durability is None:
         return
@@ -154,7 +154,7 @@ def _check_durability(connector: ConnectorKeys, spool: str | None, report: Repor
         )
 
 
-def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
+def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:
     check_with(parse_schedule, keys.schedule, "E208", report, (*base, "schedule"))
     if keys.replay_interval.strip() == "@continuous":
         report.add("E208", (*base, "replay-interval"), "a replay needs an interval", "write @daily, @hourly or cron")
@@ -194,7 +194,7 @@ def _check_run(keys: PipelineKeys, report: Report, base: Path) -> None:
             )
 
 
-def _check_wake(keys: PipelineKeys, report: Report, base: Path) -> None:
+def _check_wake(keys: PipelineKeys, report: Findings, base: Path) -> None:
     wake, path = keys.wake, (*base, "wake")
     if wake is None:
         return
@@ -211,7 +211,7 @@ def _check_wake(keys: PipelineKeys, report: Report, base: Path) -> None:
             report.add("E103", (*path, key), f"{key} must be a second at least", f"write for example {key}: 5s")
 
 
-def _check_dead_letters(queue: DeadLetterKeys, report: Report, path: Path) -> None:
+def _check_dead_letters(queue: DeadLetterKeys, report: Findings, path: Path) -> None:
     size, threshold = queue.window_size, queue.window_nack_threshold
     if queue.plugin:
         _check_plugin_reference(queue.plugin, report, (*path, "plugin"))
@@ -239,7 +239,7 @@ def _check_dead_letters(queue: DeadLetterKeys, report: Report, path: Path) -> No
         )
 
 
-def check_with(check: Any, value: Any, code: str, report: Report, path: Path) -> None:
+def check_with(check: Any, value: Any, code: str, report: Findings, path: Path) -> None:
     """Reports the ConfigError of `check(value)`, if there is one."""
     try:
         check(value)

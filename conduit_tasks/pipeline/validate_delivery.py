@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.findings import Findings, Path
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys
 from conduit_tasks.pipeline.pipe_names import ONE_UNCONFIRMED, check_name
 from conduit_tasks.record.units import parse_duration
@@ -21,7 +21,7 @@ _DERIVING = frozenset({"split", "clone"})
 _RETRYING = ("backoff-policy", "backoff-delay", "retry-after-max")
 
 
-def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Report, base: Path) -> None:
+def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Findings, base: Path) -> None:
     """Reports wrong delivery options. `base`: the connector's place; `queue`: the pipeline's dead-letter queue, used if
     the connector has none."""
     _check_reports(connector, report, base)
@@ -56,7 +56,7 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Repo
             )
 
 
-def _check_reports(connector: ConnectorKeys, report: Report, base: Path) -> None:
+def _check_reports(connector: ConnectorKeys, report: Findings, base: Path) -> None:
     keys, limit = connector.delivery, Delivery.bulk_timeout
     if keys is not None and "timeout" in keys.model_fields_set:
         limit = max(keys.effective().timeout, LEAST_BULK_TIMEOUT)
@@ -64,7 +64,7 @@ def _check_reports(connector: ConnectorKeys, report: Report, base: Path) -> None
     _check_kafka(connector.plugin, connector.settings, limit, hint, report, base)
 
 
-def check_letters(queue: DeadLetterKeys, report: Report, path: Path) -> None:
+def check_letters(queue: DeadLetterKeys, report: Findings, path: Path) -> None:
     """Reports settings of a dead-letter queue that its writes cannot wait for."""
     if queue.plugin is not None:
         hint = f"write less than {LETTERS_TIMEOUT:g}s"
@@ -72,7 +72,7 @@ def check_letters(queue: DeadLetterKeys, report: Report, path: Path) -> None:
 
 
 def _check_kafka(  # noqa: PLR0917 - what is compared, and where it is said
-    plugin: str, settings: Mapping[str, str], limit: float, hint: str, report: Report, base: Path
+    plugin: str, settings: Mapping[str, str], limit: float, hint: str, report: Findings, base: Path
 ) -> None:
     """Reports a `deliveryTimeout` that is not below the timeout of a write: a write waits for the delivery reports of
     its messages, so these must fail before the write is given up."""
@@ -95,7 +95,7 @@ def _drops(queue: DeadLetterKeys) -> bool:
     return queue.plugin is not None and parse_plugin(queue.plugin).name == "log"
 
 
-def _check_pipe(delivery: DeliveryKeys, report: Report, path: Path) -> None:
+def _check_pipe(delivery: DeliveryKeys, report: Findings, path: Path) -> None:
     if delivery.pipe in STRICT_PIPES and delivery.order_by == "none":
         report.add(
             "E209",
@@ -105,7 +105,7 @@ def _check_pipe(delivery: DeliveryKeys, report: Report, path: Path) -> None:
         )
 
 
-def _check_unconfirmed(delivery: DeliveryKeys, report: Report, path: Path) -> None:
+def _check_unconfirmed(delivery: DeliveryKeys, report: Findings, path: Path) -> None:
     key = (*path, "max-unconfirmed")
     if delivery.max_unconfirmed == 1 or key not in report.keys:
         return
@@ -132,7 +132,7 @@ def _check_unconfirmed(delivery: DeliveryKeys, report: Report, path: Path) -> No
         )
 
 
-def _check_at_most_once(delivery: DeliveryKeys, written: set[str], report: Report, path: Path) -> None:
+def _check_at_most_once(delivery: DeliveryKeys, written: set[str], report: Findings, path: Path) -> None:
     if delivery.retry > 0:
         report.add(
             "E209",
@@ -149,7 +149,7 @@ def _check_at_most_once(delivery: DeliveryKeys, written: set[str], report: Repor
         )
 
 
-def _check_deriving(connector: ConnectorKeys, report: Report, base: Path) -> None:
+def _check_deriving(connector: ConnectorKeys, report: Findings, base: Path) -> None:
     assert connector.delivery is not None
     for n, processor in enumerate(connector.processors):
         name = parse_plugin(processor.plugin).name

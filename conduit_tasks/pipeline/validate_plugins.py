@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from conduit_tasks.connectors.capabilities import Watchable
 from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
-from conduit_tasks.pipeline.findings import Path, Report, nearest
+from conduit_tasks.pipeline.findings import Findings, Path, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.pipe_names import check_batch_wise
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
@@ -25,7 +25,7 @@ class _Kind(NamedTuple):
     known: Callable[[], Mapping[str, Any]]
 
 
-def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
+def check_plugins(keys: PipelineKeys, report: Findings, base: Path) -> None:
     """Checks plugins, their settings, filters and conditions; imports the modules that know them."""
     from conduit_tasks.connectors import registry
     from conduit_tasks.dead_letters.plugin import unfit
@@ -60,7 +60,7 @@ def check_plugins(keys: PipelineKeys, report: Report, base: Path) -> None:
     _check_called(keys, report, base)
 
 
-def _check_called(keys: PipelineKeys, report: Report, base: Path) -> None:
+def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
     """Reports handlers and notifiers that the file names and that cannot be loaded."""
     from conduit_tasks.include import load_function
 
@@ -72,7 +72,7 @@ def _check_called(keys: PipelineKeys, report: Report, base: Path) -> None:
             check_with(lambda call, what=str(path[-3]): load_function(call, what), call, "E212", report, path)
 
 
-def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Report, path: Path) -> None:
+def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Findings, path: Path) -> None:
     """Reports sources of `wake` that cannot be looked at; `sources`: the classes that were found, by id."""
     if keys.wake is None or not sources:
         return
@@ -85,7 +85,7 @@ def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Report, 
             report.add("E215", path, f"'{id}' ({name}) cannot be looked at between two runs", hint)
 
 
-def _check_processor(processor: ProcessorKeys, report: Report, path: Path, *, record_wise: bool) -> None:
+def _check_processor(processor: ProcessorKeys, report: Findings, path: Path, *, record_wise: bool) -> None:
     from conduit_tasks.processors import registry, template
 
     cls = _find(_Kind(registry.processor_class, registry.known), processor.plugin, report, path)
@@ -115,7 +115,7 @@ def _check_processor(processor: ProcessorKeys, report: Report, path: Path, *, re
             )
 
 
-def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], report: Report, path: Path) -> Any:
+def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], report: Findings, path: Path) -> Any:
     """Returns the connector's class, or None if there is none. Checks its settings with its constructor, which opens
     nothing."""
     cls = _find(kind, plugin, report, path)
@@ -124,7 +124,7 @@ def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], repo
     return cls
 
 
-def _find(kind: _Kind, plugin: str, report: Report, path: Path) -> Any:
+def _find(kind: _Kind, plugin: str, report: Findings, path: Path) -> Any:
     name = parse_plugin(plugin).name
     if report.wrong((*path, "plugin")):
         return None
@@ -141,7 +141,7 @@ def _find(kind: _Kind, plugin: str, report: Report, path: Path) -> Any:
     return None
 
 
-def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Report, path: Path) -> None:
+def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Findings, path: Path) -> None:
     """Reports a guarantee that the destination cannot give (SEMANTICS B8), and a pipe with numbers that it does not use
     (O5–O6r)."""
     from conduit_tasks.connectors.base import BatchDestination

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any
 
 from conduit_tasks.errors import ConduitError, ConfigError
-from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.findings import Findings, Path
 from conduit_tasks.record.record import Record
 from conduit_tasks.topology import Destination, Pipeline, Processor, Source
 
@@ -38,7 +38,7 @@ _FIELD = re.compile(r"(?<![\w)\]])\.(Key|Metadata|Payload\.(?:Before|After))\.(\
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"?|`[^`]*+`?', re.DOTALL)
 
 
-def try_records(pipeline: Pipeline, ids: Sequence[str], report: Report, base: Path) -> None:
+def try_records(pipeline: Pipeline, ids: Sequence[str], report: Findings, base: Path) -> None:
     """Reports conditions, templates, processors and filters that do not fit the records. `ids`: ids of the connectors
     in file order. Raises no ConduitError: the check of this pipeline then ends, and the error is logged."""
     try:
@@ -51,7 +51,7 @@ def try_records(pipeline: Pipeline, ids: Sequence[str], report: Report, base: Pa
 class _Trial:
     pipeline: Pipeline
     places: Mapping[str, Path]
-    report: Report
+    report: Findings
     base: Path
 
     def all(self) -> None:

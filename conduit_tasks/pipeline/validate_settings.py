@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import ConfigError
-from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.findings import Findings, Path
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Spec
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def check_settings(
     make: Callable[[Mapping[str, str]], Any],
     settings: Mapping[str, str],
-    report: Report,
+    report: Findings,
     path: Path,
     *,
     spec: Spec | None,
@@ -63,7 +63,7 @@ def _named(message: str, settings: Iterable[str]) -> list[str]:
     return quoted or [n for n in settings if re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", message)]
 
 
-def _place(names: Iterable[str], report: Report, path: Path) -> Path:
+def _place(names: Iterable[str], report: Findings, path: Path) -> Path:
     """Returns the path at which one of these settings is written: nested, dotted, or both."""
     base = (*path, "settings")
     below = {".".join(map(str, p[len(base) :])): p for p in report.keys if p[: len(base)] == base}

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from conduit_tasks.pipeline.findings import Path, Report
+from conduit_tasks.pipeline.findings import Findings, Path
 from conduit_tasks.pipeline.model import PipelineKeys
 
 _STAND_INS = {"type": "source", "plugin": "file", "on": "acked", "call": "a:b", "notifier": "a.B"}
@@ -46,7 +46,7 @@ def without_faults(keys: dict[str, Any], errors: Sequence[ErrorDetails]) -> tupl
         return None
 
 
-def drop_doubtful(report: Report, since: int, base: Path, doubtful: Sequence[Path]) -> None:
+def drop_doubtful(report: Findings, since: int, base: Path, doubtful: Sequence[Path]) -> None:
     """Drops findings from index `since` on that may be consequences of the errors at the `doubtful` paths."""
     places = [(*base, *path) for path in doubtful]
     connectors = any(path[:1] == ("connectors",) and len(path) == 2 for path in doubtful)

@@ -24,7 +24,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 
 from conduit_tasks.pipeline.broken import DEPTH, LONGEST, Named, ids_before_break
-from conduit_tasks.pipeline.findings import Mark, Path, Report
+from conduit_tasks.pipeline.findings import Findings, Mark, Path
 
 Node = Any
 """A node of either library: `id`, `tag`, `value`, `style`, `start_mark`."""
@@ -42,13 +42,13 @@ class Document:
     of pipelines before the error, and after it if the YAML itself is valid (nested too deep)."""
 
     value: Any
-    report: Report
+    report: Findings
     named: list[Named] = field(default_factory=list)
 
 
 @dataclass
 class _Reader:
-    report: Report
+    report: Findings
     env: Mapping[str, str]
     nodes: int = 0
     open: set[int] = field(default_factory=set)
@@ -174,12 +174,12 @@ def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
     documents: list[Document] = []
     try:
         for node in _nodes(text):
-            report = Report(file)
+            report = Findings(file)
             documents.append(Document(None, report))
             documents[-1].value = _Reader(report, env).value(node, ())
     except (YAMLError, _TooLarge) as error:
         if not (isinstance(error, _TooLarge) and documents):
-            documents.append(Document(None, Report(file)))
+            documents.append(Document(None, Findings(file)))
         mark, message = _problem(error)
         hint = "fix the YAML: indent with spaces, quote templates, and ${NAME} inside braces"
         documents[-1].report.add("E002", (), message, hint, mark=mark)
@@ -189,7 +189,7 @@ def read(text: str, file: str, env: Mapping[str, str]) -> list[Document]:
 
 def named(text: str, env: Mapping[str, str], whole: int = 0) -> list[Named]:
     """Returns the ids of pipelines that a broken file names, after its first `whole` documents, which could be read."""
-    reader, out = _Reader(Report(""), env), []
+    reader, out = _Reader(Findings(""), env), []
     for id, line in ids_before_break(text, whole):
         mark = yaml.Mark("", 0, line - 1, 0, None, None)
         out.append(Named(str(reader.scalar(yaml.ScalarNode("", id, mark), ())), line))

@@ -28,11 +28,11 @@ from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterS
 from conduit_tasks.delivery.handlers import HandlerFailed, StateChange
 from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
-from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.reprocess import Place, Start, reprocess, start_of
 from conduit_tasks.record.dead_letter import DeadLetter
-from conduit_tasks.redrive.port import Outcome, announce
+from conduit_tasks.redrive.redrive_port import Redriven, announce
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ class BeforeFanOut:
     def __init__(self, context: Context, by: str, wait: float) -> None:
         self._context, self._by, self._wait = context, by, wait
         self._root = context.settings.path(context.settings.dead_letters)
-        self.outcome = Outcome(BEFORE_FAN_OUT)
+        self.outcome = Redriven(BEFORE_FAN_OUT)
         self.places: set[Place] = set()
 
-    def send(self, rows: Rows) -> Iterator[Outcome]:
+    def send(self, rows: Rows) -> Iterator[Redriven]:
         """Redrives rows that `startable` returned, chunk by chunk. Raises LeaseHeld, PipelineStopped, Fenced,
         SpoolError, ConfigError."""
         groups: dict[Place, Rows] = {}
@@ -121,9 +121,9 @@ class BeforeFanOut:
         rows = [row for group in mine for row in group]
         newest = [row for group in mine for row in _newest(group)]
         letters = list(DeadLetterStore(self._root, pipeline.id).load(newest))
-        careful = lease.attempts > ATTEMPTS or any(row["error_class"] == KILLED for row in newest)
+        isolate_poison = lease.attempts > ATTEMPTS or any(row["error_class"] == KILLED for row in newest)
         with halting_call(broker, lease_node("")):
-            passed = reprocess(self._context, letters, careful=careful)
+            passed = reprocess(self._context, letters, isolate_poison=isolate_poison)
 
         before = {(letter.micro_batch, letter.seq): letter for letter in letters}
         again = [_again(before[place], record, error, epoch) for place, record, error in passed.nacked]

@@ -38,7 +38,7 @@ from conduit_tasks.delivery.work import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced
 from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.redrive.before_fan_out import BeforeFanOut, place_of, startable
-from conduit_tasks.redrive.port import Item, Outcome, deliver_items
+from conduit_tasks.redrive.redrive_port import Item, Redriven, deliver_items
 from conduit_tasks.redrive.waiting import Waiting, row_position
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Share:
+class Selected:
     """Letters that one destination would get, and the number of parked records behind them that follow if nothing fails
     again."""
 
@@ -68,7 +68,7 @@ class Share:
 
 def shares(
     context: Context, selection: Selection, passed: Collection[Place] | None = None
-) -> tuple[list[Share], list[str]]:
+) -> tuple[list[Selected], list[str]]:
     """Returns what would be sent, and in sentences what is selected but cannot be sent. Changes nothing.
 
     Letters from before the fan-out come first, as a share of `_pipeline`. `passed`: in place of that share, the records
@@ -88,7 +88,7 @@ def shares(
         rows, why = startable(pipeline, [row for row in rows if place_of(row) in places])
         said += why
         if rows:
-            out.append(Share(BEFORE_FAN_OUT, rows))
+            out.append(Selected(BEFORE_FAN_OUT, rows))
     for destination in pipeline.destinations:
         if selection.destination not in (None, BEFORE_FAN_OUT, destination.id):
             continue
@@ -99,7 +99,7 @@ def shares(
         rows.sort(key=record_of)
         waiting = 0 if before else len(Waiting(context, destination).released({row_key(row) for row in rows}))
         if rows or waiting:
-            out.append(Share(destination.id, rows, waiting))
+            out.append(Selected(destination.id, rows, waiting))
     return out, said
 
 
@@ -109,8 +109,8 @@ def redrive(
     by: str,
     *,
     wait: float,
-    progress: Callable[[Outcome], None] = lambda _: None,
-) -> list[Outcome]:
+    progress: Callable[[Redriven], None] = lambda _: None,
+) -> list[Redriven]:
     """Sends the selected letters again. `by`: the operator, stored with each letter. `wait`: seconds for the lease.
 
     `progress` is called after every chunk. Raises Unavailable (the destination is down), LeaseHeld, PipelineStopped,
@@ -152,22 +152,23 @@ def _unfinished(context: Context, destination: Destination) -> bool:
 
 @dataclass
 class _Run:
-    """Redrive of one destination. `careful`: attempts died without progress, so each record is sent alone (C10)."""
+    """Redrive of one destination. `isolate_poison`: attempts died without progress, so each record is
+    sent alone (C10)."""
 
     context: Context
     destination: Destination
     by: str
     wait: float
-    careful: bool = False
-    outcome: Outcome = field(init=False)
+    isolate_poison: bool = False
+    outcome: Redriven = field(init=False)
 
     def __post_init__(self) -> None:
-        self.outcome = Outcome(self.destination.id)
+        self.outcome = Redriven(self.destination.id)
         self._store, self._marks = _stores(self.context)
         self._waiting = Waiting(self.context, self.destination)
         self._sent: set[Key] = set()
 
-    def send(self, rows: Rows) -> Iterator[Outcome]:
+    def send(self, rows: Rows) -> Iterator[Redriven]:
         """Sends these letters in order of their positions, chunk by chunk, and then the records that wait behind them.
         Yields the outcome after each chunk."""
         # A letter that was sent according to the store is open only because Redis has forgotten it (X7): it leaves the
@@ -178,8 +179,8 @@ class _Run:
         left = [list(group) for _, group in groupby(rows, key=record_of)]
         while True:
             with self._leased() as lease:
-                self.careful |= lease.attempts > self.destination.delivery.max_redeliveries
-                alone = self.careful or bool(left and _deadly(left[0]))
+                self.isolate_poison |= lease.attempts > self.destination.delivery.max_redeliveries
+                alone = self.isolate_poison or bool(left and _deadly(left[0]))
                 most = 1 if alone else first_groups(left, CHUNK)
                 chunk = left[:most] if alone else _together(left[:most])
                 left = left[len(chunk) :]
@@ -190,7 +191,7 @@ class _Run:
 
     def _chunk(self, lease: Lease, rows: Rows, *, alone: bool) -> bool:
         """Claims, delivers, marks, unparks. Returns False if there was nothing to send."""
-        from conduit_tasks.micro_batch.beside import keeping
+        from conduit_tasks.micro_batch.every import keeping
 
         broker, name = self.context.broker, self.destination.id
         with keeping(lease):

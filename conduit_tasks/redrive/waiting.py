@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.broker.redrive import Position
+from conduit_tasks.broker.redrive import Place
 from conduit_tasks.broker.state import DeadEntry
 from conduit_tasks.dead_letters.parking import stored_key_hash
 from conduit_tasks.dead_letters.store import DeadLetterStore, Key, row_key
@@ -61,7 +61,7 @@ class Waiting:
         """Returns whether a key could be unparked: a redrive that died, or that Redis has forgotten, left it."""
         return bool(self._done(self._broker.parked(self._destination))[0])
 
-    def _done(self, through: dict[str, Position]) -> tuple[set[str], int]:
+    def _done(self, through: dict[str, Place]) -> tuple[set[str], int]:
         """Returns the keys without an open letter or a waiting record, and the number of waiting records."""
         if not through:
             return set(), 0
@@ -75,12 +75,12 @@ class Waiting:
             self._hashes = {row_key(row): _row_hash(row) for row in self._letters.rows(self._destination, KEYED)}
         return {self._hashes.get(key) for key in index if key not in settled}
 
-    def _rows(self, through: dict[str, Position]) -> list[dict[str, Any]]:
+    def _rows(self, through: dict[str, Place]) -> list[dict[str, Any]]:
         """Returns the waiting records of these keys: confirmed, behind the key's position, each position once."""
         if not through:
             return []
         state = self._broker.delivery(self._destination)
-        found: dict[Position, dict[str, Any]] = {}
+        found: dict[Place, dict[str, Any]] = {}
         for row in self._parked.rows(self._destination, KEYED):
             at, hashed = row_position(row), _row_hash(row)
             confirmed = at[0] <= state.cursor or (at[0] == state.cursor + 1 and at[1] in state.confirmed)
@@ -89,7 +89,7 @@ class Waiting:
         return [found[at] for at in sorted(found)]
 
 
-def row_position(row: dict[str, Any]) -> Position:
+def row_position(row: dict[str, Any]) -> Place:
     """Returns the position of a row's record, whichever epoch it is of."""
     return (row["micro_batch"], row["seq"], row["ord"])
 

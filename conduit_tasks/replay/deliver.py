@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.errors import ConduitError, ConfigError, Fenced, LeaseHeld, PipelineStopped
-from conduit_tasks.micro_batch.beside import beside
+from conduit_tasks.micro_batch.every import every
 from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.replay.interval import Ask
-from conduit_tasks.replay.port import PortionTask
 from conduit_tasks.replay.prepare import Portion, Prepared, prepared, spool_of
+from conduit_tasks.replay.replay_port import PortionTask
 from conduit_tasks.replay.select import Selected, choosing, letters_of
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
-    from conduit_tasks.broker.replay import Share
+    from conduit_tasks.broker.replay import ReplayProgress
     from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.topology import Destination
 
@@ -36,7 +36,7 @@ POLL = 0.25
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Replayed:
     """Result of a replay at one destination, in records: `chosen` of the interval are for it. `dead`: dead letters
     now."""
 
@@ -57,7 +57,7 @@ def deliver_replay(
     generation: str,
     wait: float,
     turn_wait: float,
-) -> Outcome:
+) -> Replayed:
     """Sends the rest of the run to one destination; all of it in a new epoch, if it has finished in another
     `generation`.
 
@@ -96,7 +96,7 @@ def announced(context: Context, ask: Ask, destinations: Sequence[str], run: str,
 
     for id in destinations:
         context.broker.turn(id, run, ask.start, ttl)
-    with beside(f"turn of {run}", ttl / 4, announce):
+    with every(f"turn of {run}", ttl / 4, announce):
         yield
 
 
@@ -122,10 +122,10 @@ class _Replaying:
     run: str
     generation: str
     wait: float
-    outcome: Outcome = field(init=False)
+    outcome: Replayed = field(init=False)
 
     def __post_init__(self) -> None:
-        self.outcome = Outcome(self.destination.id)
+        self.outcome = Replayed(self.destination.id)
         self._spool = spool_of(self.context, self.run)
 
     def all(self, turn_wait: float) -> bool:
@@ -140,9 +140,9 @@ class _Replaying:
     def portion(self, number: int, portion: Portion) -> bool:
         """Delivers a portion under one lease. Returns True if the whole run had ended before."""
         from conduit_tasks.dead_letters.marks import Marks
-        from conduit_tasks.delivery.careful import deliver_carefully
-        from conduit_tasks.micro_batch.beside import keeping
+        from conduit_tasks.delivery.isolate_poison import deliver_carefully
         from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
+        from conduit_tasks.micro_batch.every import keeping
 
         context, broker, id = self.context, self.context.broker, self.destination.id
         with self._leased() as lease, keeping(lease):
@@ -183,7 +183,7 @@ class _Replaying:
                     Marks(root, context.pipeline.id).write(id, settled)
                     broker.mark(id, lease.token, [s.key for s in settled], over=True)
         was, n = self.outcome, report.counts
-        self.outcome = Outcome(
+        self.outcome = Replayed(
             id, was.chosen + len(seqs), was.delivered + n.delivered, was.filtered + n.filtered, was.dead + n.nacked
         )
         return False
@@ -206,7 +206,7 @@ class _Replaying:
                 try_to_mark(marker)
         return True
 
-    def _begin(self, lease: Lease) -> Share:
+    def _begin(self, lease: Lease) -> ReplayProgress:
         found = prepared(self.context, self.run)
         if found is None or found.token != self.made.token:
             raise Fenced(f"run {self.run} was prepared again meanwhile; call it again")
@@ -225,5 +225,5 @@ class _Replaying:
         return self.context.broker.acquire(self.destination.node, self.context.owner, wait=self.wait, ttl=ttl)
 
 
-def _whole(share: Share, number: int, portion: Portion) -> bool:
+def _whole(share: ReplayProgress, number: int, portion: Portion) -> bool:
     return share.done.get(number, RangeSet(())).count == portion.total

@@ -26,7 +26,7 @@ from conduit_tasks.connectors.sources import source_connector, source_origins
 from conduit_tasks.errors import ConfigError, PipelineStopped
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
-from conduit_tasks.micro_batch.beside import keeping
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.process import NODE, FileReader
 from conduit_tasks.micro_batch.read import SourceReader, group_slices

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 from conduit_tasks.micro_batch.context import Context, opened
-from conduit_tasks.replay.deliver import Outcome, deliver_replay
+from conduit_tasks.replay.deliver import Replayed, deliver_replay
 from conduit_tasks.replay.interval import Ask, ask
 from conduit_tasks.replay.prepare import Prepared, prepare, prepared, read
 from conduit_tasks.replay.select import count
@@ -23,7 +23,7 @@ def replay(
     run: str,
     wait: float,
     progress: Callable[[Prepared], None] = lambda _: None,
-) -> list[Outcome]:
+) -> list[Replayed]:
     """Prepares a replay, and delivers it to one destination after the other. A second call with the same `run` goes on;
     a call after everything it asks for has ended begins again. Raises what the two steps raise."""
     with opened(pipeline, run) as context:

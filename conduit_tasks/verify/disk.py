@@ -12,7 +12,7 @@ DATABASES = (".db", ".db-journal", ".db-wal", ".db-shm")
 
 
 @dataclass(frozen=True)
-class Entry:
+class Inode:
     """A change of a folder's entries that no fsync has made durable yet; `content`: of the file that it removed."""
 
     kind: str
@@ -27,7 +27,7 @@ class Disk:
     def __init__(self, root: Path) -> None:
         self.root = str(root.resolve())
         self._contents: dict[str, bytes] = {}
-        self._entries: list[Entry] = []
+        self._entries: list[Inode] = []
 
     def holds(self, path: str) -> bool:
         """Returns whether a path is below `root`, and no database."""
@@ -40,20 +40,20 @@ class Disk:
 
     def made(self, path: str) -> None:
         """Notes that the file, or the folder (`folder/`), was created."""
-        self._entries.append(Entry("made", path))
+        self._entries.append(Inode("made", path))
         if not path.endswith("/"):
             self._contents[path] = b""
 
     def moving(self, source: str, path: str) -> None:
         """Notes that `source` is about to replace `path`."""
-        self._entries.append(Entry("moved", path, source, self._contents.pop(path, _read(path))))
+        self._entries.append(Inode("moved", path, source, self._contents.pop(path, _read(path))))
         if source in self._contents:
             self._contents[path] = self._contents.pop(source)
 
     def removing(self, path: str) -> None:
         """Notes that the file, or the folder (`folder/`), is about to be removed."""
         held = None if path.endswith("/") else self._contents.pop(path, _read(path))
-        self._entries.append(Entry("removed", path, content=held))
+        self._entries.append(Inode("removed", path, content=held))
 
     def synced(self, path: str) -> None:
         """Notes an fsync of a file or folder."""
@@ -71,7 +71,7 @@ class Disk:
             self._undo(entry)
         self._contents, self._entries = {}, []
 
-    def _undo(self, entry: Entry) -> None:
+    def _undo(self, entry: Inode) -> None:
         path = Path(entry.path)
         if entry.kind == "made":
             if path.is_dir():

@@ -267,7 +267,7 @@ def _processes(world: World) -> list[Patch]:
     from conduit_tasks.delivery.lease_renewer import LeaseRenewer
     from conduit_tasks.delivery.watchdog import Watchdog
     from conduit_tasks.errors import ConduitError
-    from conduit_tasks.micro_batch import beside
+    from conduit_tasks.micro_batch import every
     from conduit_tasks.verify.deadly import Killed
 
     @contextmanager
@@ -309,10 +309,10 @@ def _processes(world: World) -> list[Patch]:
         kept.pop(self).__exit__(None, None, None)
 
     kept: dict[LeaseRenewer, Any] = {}
-    goes_on: list[Patch] = [(module, name, world.beside_it) for module, name in everywhere(beside.beside)]
+    goes_on: list[Patch] = [(module, name, world.beside_it) for module, name in everywhere(every.every)]
     stops: list[Patch] = [
-        *((module, name, keeping) for module, name in everywhere(beside.keeping)),
-        *((module, name, nothing) for module, name in everywhere(beside.beside)),
+        *((module, name, keeping) for module, name in everywhere(every.keeping)),
+        *((module, name, nothing) for module, name in everywhere(every.every)),
     ]
     return [
         *(goes_on if world.beats else stops),

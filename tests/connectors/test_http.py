@@ -16,7 +16,7 @@ from aiohttp import web
 from conduit_tasks.connectors.base import Outcome
 from conduit_tasks.connectors.http.connector import HttpDestination
 from conduit_tasks.connectors.http.link_local import forbidden
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Unavailable
 from conduit_tasks.record.record import Record
 from conduit_tasks.topology import Delivery

@@ -16,8 +16,8 @@ import pytest
 
 from conduit_tasks.connectors.base import RowNumbers, Rows
 from conduit_tasks.connectors.kafka.destination import KafkaDestination
-from conduit_tasks.delivery.deliver import deliver
-from conduit_tasks.delivery.work import Report
+from conduit_tasks.delivery.engine import deliver
+from conduit_tasks.delivery.work import DeliveryReport
 from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable
 from conduit_tasks.record.record import Data, Origin, Record
 from conduit_tasks.record.schema import spool_batch
@@ -131,7 +131,7 @@ def test_settings_that_cannot_be_are_named(settings: dict[str, str], said: str) 
 # --- outcomes
 
 
-def delivered(kafka: Kafka, topic: str, records: Sequence[Record], **settings: str) -> tuple[FakePort, Report]:
+def delivered(kafka: Kafka, topic: str, records: Sequence[Record], **settings: str) -> tuple[FakePort, DeliveryReport]:
     """What the engine makes of these records, as one micro-batch."""
     port = FakePort(total=len(records), matched=range(len(records)))
     batches = [(np.arange(len(records)), spool_batch([0] * len(records), range(len(records)), records))]

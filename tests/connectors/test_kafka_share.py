@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.connectors.kafka.group import Part
-from conduit_tasks.connectors.kafka.share import WHOLE, Share
+from conduit_tasks.connectors.kafka.share import WHOLE, GroupShare
 
 
-def member(name: str) -> Share:
-    return Share("cluster", "group", name, 300.0)
+def member(name: str) -> GroupShare:
+    return GroupShare("cluster", "group", name, 300.0)
 
 
 @pytest.mark.proves("B6")

@@ -11,7 +11,7 @@ import pytest
 
 from conduit_tasks.connectors.base import RowNumbers, Rows
 from conduit_tasks.connectors.postgres.connector import PostgresDestination
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from conduit_tasks.connectors.base import Rows
 from conduit_tasks.connectors.sql.connector import SqlDestination
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Refused, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery import batch_wise
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConduitError, Fenced, PipelineStopped, Refused, Unavailable
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.topology import Delivery, Processor

@@ -19,7 +19,7 @@ from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.delivery import chunks as chunking
 from conduit_tasks.delivery import work as work_module
 from conduit_tasks.delivery.chunks import Piece, chunks
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.lanes import Lanes
 from conduit_tasks.delivery.progress import Progress
 from conduit_tasks.delivery.work import Work

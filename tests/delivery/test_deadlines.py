@@ -12,7 +12,7 @@ from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.connectors.http import client as http_client
 from conduit_tasks.delivery.attempts import CLOSING
 from conduit_tasks.delivery.deadlines import Deadlines
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.record import Record
 from conduit_tasks.topology import Delivery

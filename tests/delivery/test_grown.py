@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from conduit_tasks.connectors.base import Rows
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.record.record import Origin, Record

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
-from conduit_tasks.delivery.deliver import deliver
 from conduit_tasks.delivery.down import Suspects
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of

@@ -12,7 +12,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery.broker_port import BrokerPort
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.port import DeliveryPort
 from conduit_tasks.errors import PipelineStopped, Refused
 from conduit_tasks.record.counts import Counts

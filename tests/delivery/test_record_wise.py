@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery import attempts
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConduitError, PipelineStopped, Unavailable
 from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of

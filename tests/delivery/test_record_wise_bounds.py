@@ -9,7 +9,7 @@ import pytest
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.delivery import record_wise
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, Unavailable
 from conduit_tasks.topology import UNTOLD, Delivery

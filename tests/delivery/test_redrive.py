@@ -20,10 +20,10 @@ from conduit_tasks.errors import ConduitError, Unavailable
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record
-from conduit_tasks.redrive import port
 from conduit_tasks.redrive import redrive as module
-from conduit_tasks.redrive.port import Outcome
+from conduit_tasks.redrive import redrive_port
 from conduit_tasks.redrive.redrive import redrive, shares
+from conduit_tasks.redrive.redrive_port import Redriven
 from conduit_tasks.settings import forget, settings
 from tests.delivery.shelf import Place, Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.limits import batch_bytes
@@ -41,10 +41,10 @@ def states() -> list[tuple[int, int, int, str]]:
     return sorted((r["payload"]["after"]["n"], e.row["epoch"], e.row["attempts"], e.state) for e, r in rows)
 
 
-def send(by: str = "ada", **selected: Any) -> Outcome:
+def send(by: str = "ada", **selected: Any) -> Redriven:
     with opened("p", "test") as context:
         outcomes = redrive(context, Selection(**selected), by, wait=60.0)
-    return outcomes[0] if outcomes else Outcome("d")
+    return outcomes[0] if outcomes else Redriven("d")
 
 
 @pytest.fixture
@@ -354,7 +354,7 @@ def test_a_chunk_is_what_a_live_delivery_waits_for(place: Place, monkeypatch: py
     place.feed([(10, "k")])
     heard: list[tuple[int, int]] = []
 
-    def between(outcome: Outcome) -> None:
+    def between(outcome: Redriven) -> None:
         heard.append((outcome.redriven, len(place.got())))
         if len(heard) == 1:
             run_once("p", "live")
@@ -376,7 +376,7 @@ def test_a_chunk_is_bounded_by_bytes_too(place: Place, monkeypatch: pytest.Monke
     forget()
     heard: list[int] = []
     sizes: list[int] = []
-    whole = port.deliver_items
+    whole = redrive_port.deliver_items
     monkeypatch.setattr(
         module, "deliver_items", lambda *args, **more: (sizes.append(len(args[4])), whole(*args, **more))[1]
     )
@@ -394,9 +394,9 @@ def test_records_that_go_again_together_are_read_by_bytes(place: Place, monkeypa
     failed(place, 1, 3, 4, 8)
     with opened("p", "test") as context:
         store = DeadLetterStore(settings().path(settings().dead_letters), context.pipeline.id)
-        items = [port.Item(letter) for letter in store.letters()]
+        items = [redrive_port.Item(letter) for letter in store.letters()]
     with batch_bytes(30):
-        batches = list(port._batches(items, port._origins(items)[1]))
+        batches = list(redrive_port._batches(items, redrive_port._origins(items)[1]))
     assert [seqs.tolist() for seqs, _ in batches] == [[0], [1], [2], [3]]
     assert [batch.column("n").to_pylist() for _, batch in batches] == [[0], [1], [2], [3]]
 

@@ -17,8 +17,8 @@ from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.micro_batch import reprocess
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.redrive.port import Outcome
 from conduit_tasks.redrive.redrive import redrive, shares
+from conduit_tasks.redrive.redrive_port import Redriven
 from conduit_tasks.settings import settings
 from tests.delivery.shelf import Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet, write_pipeline
@@ -72,7 +72,7 @@ def got(home: Path, name: str) -> list[int]:
     return [row["n"] for row in rows(home, name)]
 
 
-def send(**selected: Any) -> dict[str, Outcome]:
+def send(**selected: Any) -> dict[str, Redriven]:
     with opened("p", "test") as context:
         return {o.destination: o for o in redrive(context, Selection(**selected), "ada", wait=60.0)}
 

@@ -14,7 +14,7 @@ from conduit_tasks import topology
 from conduit_tasks.connectors.base import DELIVERED, Outcome, Rows
 from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.delivery import watchdog
-from conduit_tasks.delivery.deliver import deliver
+from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.delivery.watchdog import GAVE_UP
 from conduit_tasks.errors import Unavailable

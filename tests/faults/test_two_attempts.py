@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from conduit_tasks.errors import Fenced
-from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.deliver import DeliverTask
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline

@@ -14,9 +14,9 @@ import pytest
 
 from conduit_tasks.delivery.isolated import ChildDied, ChildFailed, in_child
 from conduit_tasks.errors import LeaseHeld, Unavailable
-from conduit_tasks.micro_batch.beside import keeping
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.deliver import DeliverTask
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from conduit_tasks.pipeline.load import get_pipeline
@@ -149,7 +149,7 @@ def test_a_library_that_does_not_survive_a_fork_costs_no_record_in_the_careful_w
     with opened("p", "run") as context:
         read_source(context, "in", here, 5.0)
         with context.broker.acquire("destinations.out", "driver", ttl=60.0) as lease, keeping(lease):
-            report = DeliverTask(get_pipeline("p"), "out", 2, lease.token, "run", careful=True)(0)
+            report = DeliverTask(get_pipeline("p"), "out", 2, lease.token, "run", isolate_poison=True)(0)
     # Then none of its records is blamed
     assert getattr(report, "counts", report).delivered == 10
     assert sorted(deltalake.DeltaTable(home / "t").to_pyarrow_table()["n"].to_pylist()) == list(range(20))

@@ -14,7 +14,7 @@ from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.errors import ConfigError, PipelineStopped
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.replay.deliver import Outcome
+from conduit_tasks.replay.deliver import Replayed
 from conduit_tasks.replay.prepare import prepared
 from conduit_tasks.replay.run import replay
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
@@ -74,7 +74,7 @@ class Place:
             )
 
 
-def again(start: str, end: str, *names: str, what: str = "missing", run: str = "r") -> list[Outcome]:
+def again(start: str, end: str, *names: str, what: str = "missing", run: str = "r") -> list[Replayed]:
     return replay("p", start, end, names, what, run=run, wait=120.0)
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from conduit_tasks.connectors import registry
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.replay.deliver import Outcome
+from conduit_tasks.replay.deliver import Replayed
 from conduit_tasks.replay.run import replay
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import lines, payloads, run_until_quiet, write_pipeline
@@ -41,7 +41,7 @@ def shelf(name: str, more: str = "") -> str:
     return f"{{id: {name}, type: destination, plugin: shelf, settings: {{path: out/{name}.jsonl}}{more}}}"
 
 
-def again(*names: str, what: str = "missing", start: str = "2020-01-01", end: str = "2100-01-01") -> list[Outcome]:
+def again(*names: str, what: str = "missing", start: str = "2020-01-01", end: str = "2100-01-01") -> list[Replayed]:
     return replay("p", start, end, names, what, run="r", wait=120.0)
 
 

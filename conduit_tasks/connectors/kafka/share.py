@@ -28,7 +28,7 @@ WHOLE = 2_000
 their numbers, so that all members see the same pieces."""
 
 
-class Share:
+class GroupShare:
     """One consumer's view of a group. `cluster`: id of the cluster, as groups of two clusters may have one name;
     `member`: this consumer; `lease`: seconds; `url`: of a Redis that others share, too, None = this installation's.
     Methods raise BrokerUnavailable, or Unavailable for another Redis."""

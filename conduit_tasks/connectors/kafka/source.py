@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from conduit_tasks.connectors.kafka.group import Group, Part
     from conduit_tasks.connectors.kafka.read import RangeReader
-    from conduit_tasks.connectors.kafka.share import Share
+    from conduit_tasks.connectors.kafka.share import GroupShare
 
 log = logging.getLogger(__name__)
 
@@ -218,16 +218,16 @@ class KafkaSource(Watchable, Replayable):
             self._connected = Group(self.settings, self.group, self._timeout)
         return self._connected
 
-    def _shared(self) -> Share | None:
+    def _shared(self) -> GroupShare | None:
         """Returns this consumer's share of the group's partitions; None if the group is this connector's alone."""
         if not self.settings.get("groupID"):
             return None
-        from conduit_tasks.connectors.kafka.share import Share
+        from conduit_tasks.connectors.kafka.share import GroupShare
 
         url, member = self.settings.get("share.redis"), f"{self.pipeline}/{self.connector}"
         if url is not None:
             member = f"{self.settings['share.as']}/{member}"
-        return Share(self._group().cluster(), self.group, member, self._lease, url)
+        return GroupShare(self._group().cluster(), self.group, member, self._lease, url)
 
     def _share_of(self, parts: Sequence[Part], position: Position, committed: Mapping[Part, int]) -> list[Part]:
         """Returns the partitions to read (B6). One with messages in flight is not given away by us."""

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def beside(name: str, seconds: float, call: Callable[[], bool]) -> Iterator[None]:
+def every(name: str, seconds: float, call: Callable[[], bool]) -> Iterator[None]:
     """Calls `call` in a thread named `name` every `seconds` while the block runs, as long as it returns True.
 
     Leaves once the thread has ended, or after the longest time that a call takes. An exception ends the calls.
@@ -53,5 +53,5 @@ def keeping(lease: Lease) -> Iterator[None]:
             return False
         return True
 
-    with beside(f"lease {lease.node}", lease.ttl / 3, renew):
+    with every(f"lease {lease.node}", lease.ttl / 3, renew):
         yield

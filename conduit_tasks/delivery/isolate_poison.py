@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.isolated import ChildDied, in_child
-from conduit_tasks.delivery.work import Report, add
+from conduit_tasks.delivery.work import DeliveryReport, add
 
 log = logging.getLogger(__name__)
 
@@ -23,19 +23,19 @@ Span = tuple[int, int]
 
 
 def deliver_carefully(
-    deliver: Callable[[Span, Sequence[int]], Report],
+    deliver: Callable[[Span, Sequence[int]], DeliveryReport],
     confirmed: Callable[[], Sequence[Span]],
     span: Span,
     *,
     forks: bool = True,
-) -> Report:
+) -> DeliveryReport:
     """Delivers `span` (both ends included), the lower half always before the upper one (C9).
 
     `deliver(span, culprits)` runs in a child: it delivers the seqs of the span that are not confirmed, and dead-letters
     `culprits` without reading them; its exceptions are raised here. `forks`: see `in_child`. `confirmed()` asks the
     broker for the confirmed ranges. The report counts only what children confirmed that did not die.
     """
-    report = Report()
+    report = DeliveryReport()
     todo: list[Span] = [span]
     suspect: int | None = None
     while todo:
@@ -68,5 +68,5 @@ def _halves(left: RangeSet) -> list[Span]:
     return [(middle + 1, last), (first, middle)]
 
 
-def _sum(a: Report, b: Report) -> Report:
-    return Report(add(a.counts, b.counts), a.flushes + b.flushes, a.seconds + b.seconds)
+def _sum(a: DeliveryReport, b: DeliveryReport) -> DeliveryReport:
+    return DeliveryReport(add(a.counts, b.counts), a.flushes + b.flushes, a.seconds + b.seconds)

@@ -1,6 +1,6 @@
 """Delivers one micro-batch to one destination: chooses the engine, record-wise or batch-wise.
 
-The careful way, for a micro-batch whose attempts died (SEMANTICS C10), is in `delivery.careful`.
+The careful way, for a micro-batch whose attempts died (SEMANTICS C10), is in `delivery.isolate_poison`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from conduit_tasks.connectors.base import BatchDestination, RecordDestination
 from conduit_tasks.delivery import batch_wise, record_wise
 from conduit_tasks.delivery.committer import Committer
 from conduit_tasks.delivery.port import DeliveryPort
-from conduit_tasks.delivery.work import Report, Work
+from conduit_tasks.delivery.work import DeliveryReport, Work
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Unavailable
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Delivery
@@ -35,7 +35,7 @@ def deliver(
     *,
     changes: Changes | None = None,
     tally: Tally | None = None,
-) -> Report:
+) -> DeliveryReport:
     """Delivers the records of `work` that are not confirmed. When it returns, all of them are confirmed in the broker.
 
     `dlq` takes the nacks that the window accepted; None leaves them to `port.store_dead`. `changes` is told what is

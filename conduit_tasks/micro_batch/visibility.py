@@ -16,8 +16,8 @@ from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.connectors.sources import source_connector
 from conduit_tasks.errors import ConduitError, LeaseHeld
-from conduit_tasks.micro_batch.beside import beside
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.every import every
 from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.pipeline.schedule import parse_schedule
@@ -37,11 +37,11 @@ def unsettled(context: Context, source: Source) -> tuple[Position, ...]:
 
 
 @contextmanager
-def holding(context: Context, *, again: bool = True) -> Iterator[None]:
+def extend_visibility(context: Context, *, again: bool = True) -> Iterator[None]:
     """Holds what is not acked, of every queue of the pipeline; `again`: also repeatedly, until the work is done."""
     queues = [source.id for source in context.pipeline.sources if issubclass(source_class(source.plugin), Queue)]
-    every = {name: _hold(context, name) for name in queues}
-    least = min((seconds for seconds in every.values() if seconds), default=0.0)
+    waits = {name: _hold(context, name) for name in queues}
+    least = min((seconds for seconds in waits.values() if seconds), default=0.0)
     if not again or not least:
         yield
         return
@@ -51,7 +51,7 @@ def holding(context: Context, *, again: bool = True) -> Iterator[None]:
             _hold(context, name)
         return True
 
-    with beside("queues' messages", least / 2, hold):
+    with every("queues' messages", least / 2, hold):
         yield
 
 

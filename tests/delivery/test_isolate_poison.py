@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.base import DELIVERED
-from conduit_tasks.delivery.careful import deliver_carefully
-from conduit_tasks.delivery.deliver import deliver
-from conduit_tasks.delivery.work import KILLED, Report
+from conduit_tasks.delivery.engine import deliver
+from conduit_tasks.delivery.isolate_poison import deliver_carefully
+from conduit_tasks.delivery.work import KILLED, DeliveryReport
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of
@@ -42,7 +42,7 @@ class Shelf:
     def deliver(self, killers: set[int]) -> Any:
         """A delivery in a child, in which sending one of `killers` ends the process."""
 
-        def run(span: tuple[int, int], culprits: Sequence[int]) -> Report:
+        def run(span: tuple[int, int], culprits: Sequence[int]) -> DeliveryReport:
             port = self.port()
             confirm = port.confirm
 
@@ -97,7 +97,7 @@ def test_without_a_death_it_is_one_delivery_in_one_child(tmp_path: Path) -> None
 
 @pytest.mark.proves("C10")
 def test_an_error_of_the_delivery_is_no_death(tmp_path: Path) -> None:
-    def run(span: tuple[int, int], culprits: Sequence[int]) -> Report:
+    def run(span: tuple[int, int], culprits: Sequence[int]) -> DeliveryReport:
         raise Unavailable("down", status=503, retry_after=7.0)
 
     with pytest.raises(Unavailable, match="down") as raised:
@@ -111,7 +111,7 @@ def test_a_process_that_died_of_something_else_costs_no_record(tmp_path: Path) -
     shelf = Shelf(tmp_path, 1)
     once = tmp_path / "killed"
 
-    def run(span: tuple[int, int], culprits: Sequence[int]) -> Report:
+    def run(span: tuple[int, int], culprits: Sequence[int]) -> DeliveryReport:
         if not once.exists():
             once.touch()
             os.kill(os.getpid(), signal.SIGTERM)

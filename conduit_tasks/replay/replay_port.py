@@ -15,7 +15,7 @@ from conduit_tasks.replay.prepare import MARK
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
-    from conduit_tasks.delivery.work import Report
+    from conduit_tasks.delivery.work import DeliveryReport
     from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.record.counts import Counts
     from conduit_tasks.record.dead_letter import DeadLetter
@@ -50,10 +50,10 @@ class PortionTask:
         share = context.broker.replay_share(self.destination.id, self.run)
         return share.done.get(self.number, RangeSet(())).ranges if share else ()
 
-    def send(self, span: tuple[int, int] | None, culprits: Collection[int]) -> Report:
+    def send(self, span: tuple[int, int] | None, culprits: Collection[int]) -> DeliveryReport:
         """Sends the records that are not confirmed. `span`: only of these seqs; `culprits`: not sent, because they kill
         their worker."""
-        from conduit_tasks.delivery.deliver import deliver
+        from conduit_tasks.delivery.engine import deliver
         from conduit_tasks.delivery.handlers import Changes, Handlers
         from conduit_tasks.delivery.numbering import watched
         from conduit_tasks.delivery.work import Work

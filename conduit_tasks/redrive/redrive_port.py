@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Position
+from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Place
 from conduit_tasks.dead_letters.parking import Parking, key_hash, position_of
 from conduit_tasks.dead_letters.store import Key, portions
 from conduit_tasks.delivery.broker_port import BrokerPort
@@ -36,7 +36,7 @@ NONE = range(0)
 
 
 @dataclass
-class Outcome:
+class Redriven:
     """Result of a redrive, in letters: `redriven`; dead `again`; `held` back by an earlier letter of their key that is
     dead again; `gone`: redriven or purged by somebody else meanwhile. Parked records: `released`, and still
     `waiting`."""
@@ -49,7 +49,7 @@ class Outcome:
     gone: int = 0
     waiting: int = 0
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: Redriven) -> None:
         """Adds the outcome of another part of the same redrive."""
         self.redriven += other.redriven
         self.again += other.again
@@ -65,7 +65,7 @@ class Item:
     settles: tuple[Key, ...] = ()
 
     @property
-    def position(self) -> Position:
+    def position(self) -> Place:
         return position_of(self.letter)
 
 
@@ -78,14 +78,14 @@ def deliver_items(
     *,
     by: str,
     culprits: range = NONE,
-) -> Outcome:
+) -> Redriven:
     """Delivers items in order, in alternating groups: items that need the destination's processors, and items that have
     passed them.
 
     `by`: the operator, for the ledger. `culprits`: places of items that are not sent, because they killed their worker.
-    Opens a connection of its own, so that it may run in another process. Raises what `delivery.deliver` raises.
+    Opens a connection of its own, so that it may run in another process. Raises what `delivery.engine` raises.
     """
-    from conduit_tasks.delivery.deliver import deliver
+    from conduit_tasks.delivery.engine import deliver
     from conduit_tasks.delivery.numbering import watched
     from conduit_tasks.micro_batch.checkpoint import Marker
     from conduit_tasks.micro_batch.context import opened
@@ -152,7 +152,7 @@ class RedrivePort(BrokerPort):
         self._context, self._items, self._book = context, items, book
         self._kept: dict[int, list[DeadLetter]] = {}
         self._step = 0
-        self.done = Outcome(destination.id)
+        self.done = Redriven(destination.id)
         parks = destination.delivery.park_keys or bool(context.broker.parked(destination.id))
         self.parking = Parking({}, self._keep) if parks else None
 
@@ -171,7 +171,7 @@ class RedrivePort(BrokerPort):
             self.parking.save()
         failed = {letter.seq for letter in dead}
         settled: dict[Key, str] = {}
-        through: dict[str, Position] = {}
+        through: dict[str, Place] = {}
         handled: list[Item] = []
         copies: list[DeadLetter] = []
         held = 0
@@ -304,9 +304,9 @@ def _processed(destination: Destination, letter: DeadLetter) -> bool:
     return not letter.node.startswith(f"{destination.node}/")
 
 
-def _positions(letters: Sequence[DeadLetter]) -> dict[str, Position]:
+def _positions(letters: Sequence[DeadLetter]) -> dict[str, Place]:
     """Returns hash of a key → position of its first letter."""
-    found: dict[str, Position] = {}
+    found: dict[str, Place] = {}
     for letter in letters:
         if (hashed := key_hash(letter.record.key)) is not None:
             found[hashed] = min(position_of(letter), found.get(hashed, position_of(letter)))
