@@ -56,6 +56,7 @@ KNOWN = {
     ("metrics/otlp.py", "self._sender.shutdown()"): "the exporter's own timeout",
     ("gateway/accept.py", "protocol.ended.wait()"): "the protocol ends who is silent",
     ("gateway/accept.py", "super(…).shutdown(…)"): "uvicorn's own, which has `timeout_graceful_shutdown`",
+    ("gateway/protocol.py", "super(…).shutdown()"): "it asks the connection to end and does not wait",
     ("gateway/serve.py", "health.changed.wait()"): "until there is something to do",
     ("connectors/http/guard.py", "_ends.get()"): "a context variable",
     ("logs.py", "_about.get()"): "a context variable",
