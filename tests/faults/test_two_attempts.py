@@ -108,7 +108,7 @@ def test_an_executor_that_stood_still_while_another_got_its_task_is_fenced(
     first, second = two_attempts(executors, lambda: receiver.accepted() >= 60)
     # Then the first is fenced, and the second has done the rest
     assert first.startswith(Fenced.__name__), first
-    assert second.startswith("Report"), second
+    assert second.startswith("DeliveryReport"), second
     broker = state("p")
     assert broker.delivery("to").cursor == 1
     broker.close()
