@@ -153,7 +153,7 @@ def test_after_kills_in_the_first_write_pieces_of_other_sizes_take_the_place_of_
 
 @pytest.mark.proves("F1")
 def test_a_conduit_file_from_bucket_to_bucket_runs_as_it_is(
-    quick: Path, bucket: Bucket, moto: MotoServer, monkeypatch: pytest.MonkeyPatch
+    home: Path, bucket: Bucket, moto: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a file with Conduit's names of the plugin and of its settings, and objects that its source is to read
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto.settings["endpoint-url"])
@@ -161,8 +161,8 @@ def test_a_conduit_file_from_bucket_to_bucket_runs_as_it_is(
     for number in range(2):
         lines = "".join(json.dumps({"n": 5 * number + n}) + "\n" for n in range(5))
         bucket.client.put_object(Bucket="killed", Key=f"from/{number}.jsonl", Body=lines.encode())
-    write_pipeline(quick, "p", CONDUITS)
-    assert load_folder(quick / "include/pipelines", plugins=True).findings == []
+    write_pipeline(home, "p", CONDUITS)
+    assert load_folder(home / "include/pipelines", plugins=True).findings == []
     # When it runs, then the other bucket has each record
     run_until_quiet("p")
     found = bucket.client.list_objects_v2(Bucket="killed", Prefix="to/").get("Contents", ())
