@@ -15,7 +15,7 @@ from tests.stack.conftest import Stack
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SharedPlace(Place):
     """A place whose home others use, too."""
 
@@ -32,7 +32,7 @@ class SharedPlace(Place):
 def test_events_through_everything_are_counted_and_a_run_with_nothing_to_do_starts_no_node(
     stack: Stack, tmp_path: Path
 ) -> None:
-    place = SharedPlace(tmp_path, stack.home)
+    place = SharedPlace(tmp_path, shared=stack.home)
     with stack.lent(PIPELINE), stack.api() as api:
         whole.write_pipeline(place)
         runs = whole.measure(place, [1_000], api, stack.state)

@@ -20,7 +20,7 @@ from typing import Any
 from conduit_tasks.connectors.acceptance.destination import ReadBack, Writer, destination_checks
 from conduit_tasks.connectors.acceptance.queue import queue_checks
 from conduit_tasks.connectors.acceptance.records import Marked
-from conduit_tasks.connectors.acceptance.report import Acceptance, Check, Checks
+from conduit_tasks.connectors.acceptance.report import Check, Checks, Report
 from conduit_tasks.connectors.acceptance.settings import settings_checks
 from conduit_tasks.connectors.acceptance.source import maker, source_checks
 from conduit_tasks.connectors.base import BatchDestination, RecordDestination, Source, Spec
@@ -46,7 +46,7 @@ def accept(
     read_back: Callable[[], Iterable[Any]] | None = None,
     records: int = RECORDS,
     wait: float = WAIT,
-) -> Acceptance:
+) -> Report:
     """Tests one connector, and reports on every promise.
 
     `connector`: its name, or a module (any object) with `SOURCE`, `DESTINATION` or both. `settings`: for both sides,
@@ -65,7 +65,7 @@ def accept(
         raise ConfigError(f"connector '{name}': it has no such side; `conduit connectors describe` shows what it has")
     _all_known(name, settings or {}, [cls.spec for cls in sides.values()])
     said = {side: {**_known(settings or {}, cls.spec), **(given[side] or {})} for side, cls in sides.items()}
-    return Acceptance(name, _checks(sides, said, feed=feed, read_back=read_back, records=records, wait=wait))
+    return Report(name, _checks(sides, said, feed=feed, read_back=read_back, records=records, wait=wait))
 
 
 def _checks(

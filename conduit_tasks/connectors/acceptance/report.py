@@ -21,7 +21,7 @@ class Check:
 
 
 @dataclass
-class Acceptance:
+class Report:
     """All checks of one connector, in the order in which they were run."""
 
     connector: str
@@ -35,7 +35,7 @@ class Acceptance:
     def failures(self) -> list[Check]:
         return [check for check in self.checks if check.passed is False]
 
-    def require(self) -> Acceptance:
+    def require(self) -> Report:
         """Returns the report. Raises AcceptanceFailed, with the reasons, if a check failed."""
         if not self.passed:
             lines = [f"{check.side}: {check.name}: {check.why}" for check in self.failures()]
