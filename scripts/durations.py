@@ -18,9 +18,10 @@ def read(report: Path) -> dict[str, list[float]]:
     files: defaultdict[str, list[float]] = defaultdict(list)
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314  our own report
         parts = case.attrib["classname"].split(".")
-        while not parts[-1].startswith("test_"):  # a class in the file
+        while parts and not parts[-1].startswith("test_"):  # a class in the file
             parts.pop()
-        files["/".join(parts)].append(float(case.attrib["time"]))
+        if parts:  # else a file that could not be imported
+            files["/".join(parts)].append(float(case.attrib["time"]))
     return files
 
 
