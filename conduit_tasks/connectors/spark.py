@@ -25,6 +25,10 @@ _FORMAT = (
 )
 
 
+PAGE = 64 << 20
+"""Bytes of rows, about, that a source takes through the driver at a time."""
+
+
 class SparkSource(Replayable):
     """Token: {"after": the highest value of `column` that was read, as text}. A record's position: `<value>:<n>`, n
     counting the rows of that value.
@@ -71,12 +75,15 @@ class SparkSource(Replayable):
                 return
             # Rows of one value stay together: the next slice begins behind it.
             kind = rows.schema["_at"].dataType
-            table = rows.where(F.col("_at") <= F.lit(found).cast(kind)).orderBy("_at").toArrow()
+            rows = rows.where(F.col("_at") <= F.lit(found).cast(kind))
+            for until in _pages(rows):
+                bound = F.lit(until).cast(kind)
+                yield from self._batches(rows.where(F.col("_at") <= bound).orderBy("_at").toArrow())
+                rows = rows.where(F.col("_at") > bound)
         except (PySparkException, Py4JJavaError) as error:
             _raise_if_lost(error)
             raise SourceError(f"spark: {self._named()} cannot be read: {_said(error, self.settings)}") from None
         self._ended = {"after": found}
-        yield from self._batches(table)
 
     def reached(self, slice: Slice) -> Token:
         return self._ended
@@ -186,6 +193,35 @@ class SparkDestination(BatchDestination):
                 f"spark: {self.settings['format']} cannot be written: {_said(error, self.settings)}"
             ) from None
         return None
+
+
+def _pages(rows: DataFrame) -> list[str]:
+    """Returns the last value of `_at` of each page, ascending, as text. A page is what passes through the driver at a
+    time: about PAGE bytes, and all rows of one value."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    # Without a frame of its own, a window's sum counts all rows of one value at each of them.
+    until = F.sum("_size").over(Window.partitionBy(F.lit(0)).orderBy("_at"))
+    pages = rows.select("_at", _size(rows).alias("_size")).select("_at", F.floor((until - 1) / PAGE).alias("_page"))
+    found = pages.groupBy("_page").agg(F.max("_at").cast("string").alias("_until")).orderBy("_page").collect()
+    return [row["_until"] for row in found]
+
+
+def _size(rows: DataFrame) -> Column:
+    """Returns about how many bytes a row takes in Arrow. A number or a null counts as 8."""
+    from pyspark.sql import functions as F
+
+    size = F.lit(0)
+    for field in rows.schema.fields:
+        column = F.col(f"`{field.name.replace('`', '``')}`")
+        kind = field.dataType.typeName()
+        if kind in ("array", "map", "struct", "variant"):
+            size = size + F.coalesce(F.octet_length(F.to_json(F.struct(column))), F.lit(0))
+        elif kind in ("string", "binary", "varchar", "char"):
+            size = size + F.coalesce(F.octet_length(column), F.lit(0))
+        size = size + 8
+    return size
 
 
 def _raise_if_lost(error: Exception) -> None:

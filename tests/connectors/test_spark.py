@@ -60,6 +60,37 @@ def test_rows_come_in_the_order_of_the_column_and_those_of_one_value_together(
     assert [r.after["i"] for r in step(source, position, 3)[0]] == [100]  # type: ignore[index]  # structured
 
 
+@pytest.mark.parametrize("column", ["n", "at", "name"])
+def test_the_rows_of_a_micro_batch_pass_through_the_driver_in_pages_of_some_bytes(
+    home: Path, spark: Any, column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given 60 rows of 10 KB and some null columns, three of each value, and pages of 100 KB
+    spark.sql(
+        "SELECT id AS i, id div 3 AS n, timestamp_micros((id div 3) * 1000) AS at, lpad(id div 3, 4, '0') AS name, "
+        "repeat('x', 9000) AS text, array(repeat('y', 1000)) AS `odd name`, CAST(null AS STRING) AS no FROM range(60)"
+    ).write.format("orc").save(str(home / "in"))
+    monkeypatch.setattr("conduit_tasks.connectors.spark.PAGE", 100_000)
+    tables = []
+    batches = SparkSource._batches
+
+    def seen(self: SparkSource, table: Any) -> Any:
+        tables.append(table)
+        return batches(self, table)
+
+    monkeypatch.setattr(SparkSource, "_batches", seen)
+    source = SparkSource({"format": "orc", "path": "in", "column": column})
+    # When they are read
+    records, position = step(source, {}, 1000)
+    # Then no table has more than two values beyond a page, all rows of a value are in one, and nothing is missing
+    assert len(tables) >= 6
+    assert max(table.nbytes for table in tables) < 100_000 + 3 * 10_100
+    assert all(table.num_rows % 3 == 0 for table in tables)
+    assert [r.after["n"] for r in records] == [i // 3 for i in range(60)]  # type: ignore[index]  # structured
+    assert sorted(r.after["i"] for r in records) == list(range(60))  # type: ignore[index]  # structured
+    assert len({r.position for r in records}) == 60
+    assert step(source, position, 1000) == ([], position)
+
+
 @pytest.mark.usefixtures("spark")
 def test_rows_are_appended_and_what_does_not_fit_is_refused(home: Path, spark: Any) -> None:
     out = SparkDestination({"format": "orc", "path": "out", "partition-by": "day"})
