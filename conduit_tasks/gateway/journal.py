@@ -32,7 +32,7 @@ log = logging.getLogger("conduit.gateway")
 
 SEGMENT = 64 << 20
 """Bytes after which a new file is begun."""
-BATCH_BYTES, BATCH_CHUNKS = 4 << 20, 2_000
+BATCH_BYTES, BATCH_CHUNKS = 4 << 20, 1_000
 """Limits of one call that puts chunks back into Redis."""
 _HEAD = struct.Struct("<4sQQIII")
 _MAGIC = b"CTJ1"

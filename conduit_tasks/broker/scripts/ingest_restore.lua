@@ -8,9 +8,9 @@
 -- @key sizes    stream  the same ids with n: events, b: bytes of each
 -- @key state    hash    holes: there are numbers without an event; base: number before the first event; last, bytes, acked, acked_bytes; journal: see ingest_add
 -- @arg journal  text    the journal's name, given with the last call; empty before
--- @arg ids      json<2000  ids of the chunks, ascending
--- @arg counts   json<2000  their numbers of events
--- @arg chunks   blob*2000   the chunks
+-- @arg ids      json<1000  ids of the chunks, ascending
+-- @arg counts   json<1000  their numbers of events
+-- @arg chunks   blob*1000   the chunks
 -- @returns ok CHUNKS that were put back
 
 local ids, counts = cjson.decode(A.ids), cjson.decode(A.counts)
