@@ -61,10 +61,10 @@ def _placed(source: Source, place: str) -> str:
     )
 
 
-def ways_out(source: Source, once: str) -> str:
-    """Returns what an operator can do to go on without it. `once`: the commands that do it for this once."""
+def ways_out(source: Source, once: str, setting: str = "missing: skip") -> str:
+    """Returns what an operator can do to go on without it: by a setting, or by the commands `once` for this once."""
     pipeline, connector = source.pipeline or "PIPELINE", source.connector or "SOURCE"
     return (
-        f"To go on without it, set `missing: skip` in the settings of {connector} and call `conduit start {pipeline}`; "
+        f"To go on without it, set `{setting}` in the settings of {connector} and call `conduit start {pipeline}`; "
         f"or, for this once, {once}"
     )

@@ -7,7 +7,7 @@ decide which consumer reads a partition (`kafka_share`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from conduit_tasks.connectors.kafka import client
@@ -130,7 +130,8 @@ class Group:
         return {(tp.topic, tp.partition): tp.offset for tp in answered if tp.offset >= 0}
 
     def commit(self, offsets: Mapping[Part, int]) -> None:
-        """Commits the offsets of the next messages. Raises SourceError if consumers that joined the group own it."""
+        """Commits the offsets of the next messages; of a topic that was deleted, none. Raises SourceError if consumers
+        that joined the group own it."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         if not offsets:
@@ -144,12 +145,22 @@ class Group:
                 if tp.error is not None and tp.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise KafkaException(tp.error)
         except KafkaException as error:
-            if client.error_of(error).code() not in joined:
+            code = client.error_of(error).code()
+            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                there = self._existing(offsets)
+                if len(there) < len(offsets):
+                    self.commit({p: offsets[p] for p in there})
+                    return
+            if code not in joined:
                 raise
             raise SourceError(
                 f"kafka: consumers that subscribe have joined the group {self.name}, so its offsets cannot be "
                 "committed; give this connector a groupID of its own"
             ) from None
+
+    def _existing(self, parts: Iterable[Part]) -> list[Part]:
+        found = self.consumer.list_topics(timeout=self._timeout).topics
+        return [p for p in parts if p[0] in found and p[1] in found[p[0]].partitions]
 
     def close(self) -> None:
         """Leaves nothing open."""

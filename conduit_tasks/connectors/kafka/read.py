@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.connectors.kafka.client import part_of, topic_partition
 from conduit_tasks.connectors.portion import Portion
-from conduit_tasks.errors import SourceError
+from conduit_tasks.errors import Missing, SourceError
 from conduit_tasks.record import jsons
 
 if TYPE_CHECKING:
@@ -41,18 +41,24 @@ _CE = re.compile(r"ce_([a-z0-9]+)")
 class RangeReader:
     """Consumer that reads ranges; a range that follows the one read before is read without a new seek.
 
-    `skip`: messages that retention removed meanwhile are passed over, otherwise they raise SourceError.
+    `skip`: what was removed meanwhile is passed over. Otherwise messages that retention removed raise SourceError, and
+    a partition that is gone raises Missing.
     """
 
     def __init__(self, consumer: Any, *, timeout: float, skip: bool) -> None:
         self._consumer, self._timeout, self._skip = consumer, timeout, skip
         self._at: tuple[str, int] | None = None
+        self._deleted: set[str] = set()
+        """Partitions that were gone when they were read."""
         self.skipped = 0
         """Number of ranges in which messages were gone."""
 
     def messages(self, slice: Slice) -> Iterator[list[Any]]:
         """Yields the messages of [start, end), in order, in lists of at most BATCH and a bounded size. Raises
         SourceError."""
+        if slice.part in self._deleted and not self._exists(slice.part):
+            self._gone(slice, int(slice.start))
+            return
         if self._at != (slice.part, slice.start):
             self._seek(slice.part, slice.start)
         position, end, quiet_since = int(slice.start), int(slice.end), time.monotonic()
@@ -72,6 +78,9 @@ class RangeReader:
                 if event.error() is not None:
                     position = max(position, self._event(slice, event))
             if not found and time.monotonic() - quiet_since > self._timeout:
+                if not self._exists(slice.part):
+                    position = self._gone(slice, position)
+                    continue
                 raise SourceError(
                     f"kafka: {slice.part}: nothing was read at offset {position} for {self._timeout:g} s, though the "
                     f"partition reached to {end} when it was planned; look at the brokers"
@@ -94,14 +103,31 @@ class RangeReader:
             return int(event.offset()) if part == slice.part else 0
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             return self._lost(slice)
-        if error.code() in (
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-            KafkaError._UNKNOWN_PARTITION,
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            KafkaError._BAD_MSG,
-        ):
+        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+            # A broker that was just restarted may not know its partitions yet: then the range is read on.
+            return 0 if self._exists(slice.part) else self._gone(slice, int(slice.start))
+        if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG):
             raise SourceError(f"kafka: {slice.part}: {error.str()}; look at the topic, and at the rights on it")
         return 0
+
+    def _exists(self, part: str) -> bool:
+        """Returns whether the cluster has the partition."""
+        topic, partition = topic_partition(part)
+        found = self._consumer.list_topics(timeout=self._timeout).topics.get(topic)
+        return found is not None and partition in found.partitions
+
+    def _gone(self, slice: Slice, position: int) -> int:
+        """Returns the end of a slice whose partition is gone, or raises Missing."""
+        self._deleted.add(slice.part)
+        if not self._skip:
+            raise Missing(f"kafka: {slice.part} is gone, the topic was deleted before all of it was read")
+        log.warning(
+            "kafka: %s is gone, the topic was deleted: %d offsets are passed over",
+            slice.part,
+            int(slice.end) - position,
+        )
+        self.skipped += 1
+        return int(slice.end)
 
     def _lost(self, slice: Slice) -> int:
         from confluent_kafka import TopicPartition

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from conduit_tasks.connectors import options
+from conduit_tasks.connectors import missing, options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
 from conduit_tasks.connectors.capabilities import Replayable, Watchable
 from conduit_tasks.connectors.kafka import client
 from conduit_tasks.connectors.kafka.client import part_of, topic_partition
-from conduit_tasks.errors import ConfigError, SourceError, Unavailable
+from conduit_tasks.errors import ConfigError, Missing, SourceError, Unavailable
 from conduit_tasks.patterns import compiled
 
 if TYPE_CHECKING:
@@ -170,6 +170,9 @@ class KafkaSource(Watchable, Replayable):
                 for messages in self._reader.messages(slice):
                     yield batch_of(slice.part, messages)
                 self.skipped = self._reader.skipped
+        except Missing as error:
+            once = missing.forgotten(self, slice.part)
+            raise Missing(f"{error}. {missing.ways_out(self, once, 'on-lost: skip')}") from None
         except Unavailable as error:
             raise SourceError(f"{error}; it is read again") from error
 
