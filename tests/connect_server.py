@@ -16,8 +16,8 @@ import psutil
 
 from conduit_tasks.spark.remote import TOKEN, Address
 from conduit_tasks.spark.server import CLASS
+from conduit_tasks.stack.ports import free_port
 from tests.jvm import shallow
-from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from conduit_tasks.stack import connect, gateway, processes, redis
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import CONN, POOL, component_environment, load_secrets
 from conduit_tasks.stack.layout import Layout, State
+from conduit_tasks.stack.ports import free_port
 from conduit_tasks.stack.processes import StackError
 from conduit_tasks.waits import lock
 
@@ -51,7 +51,7 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
         end_left_behind(state, say)
         _redis(layout, state, say)
         state.api_url = _api_url(state)
-        connect.start(layout, state, say, _port)
+        connect.start(layout, state, say, free_port)
         env = component_environment(layout, state.api_url, state.redis_url, state.connect_url)
         _dag_files(layout, say)
         missing = [name for name in COMPONENTS if processes.find(state.processes.get(name)) is None]
@@ -65,7 +65,7 @@ def up(layout: Layout, say: Say, *, timeout: float = START_TIMEOUT) -> State:
             argv = [sys.executable, "-m", "airflow", *COMPONENTS[name]]
             state.processes[name] = processes.start(argv, env=env, cwd=layout.home, log=layout.log(name))
             state.save(layout)
-        gateway.ensure(layout, state, env, say, port=_port, timeout=60)
+        gateway.ensure(layout, state, env, say, port=free_port, timeout=60)
         _await_health(layout, state, timeout)
         connect.await_it(layout, state, say, CONNECT_TIMEOUT)
         with Api(state.api_url, password=load_secrets(layout)["password"]) as api:
@@ -120,29 +120,7 @@ def _api_url(state: State) -> str:
     if state.api_url and processes.find(state.processes.get("api-server")) is not None:
         return state.api_url
     wanted = int(os.environ.get("CONDUIT_API_PORT", API_PORT))
-    return f"http://127.0.0.1:{_port(wanted)}"
-
-
-def _port(wanted: int) -> int:
-    """Returns the wanted port; a free one if that is taken, and for 0."""
-    return wanted if wanted and _free(wanted) else _any_port()
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        # Airflow's server sets this too; without it a port counts as taken for a minute after every stop.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
-def _any_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return f"http://127.0.0.1:{free_port(wanted)}"
 
 
 def _dag_files(layout: Layout, say: Say) -> None:

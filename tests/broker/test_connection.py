@@ -19,10 +19,10 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.connection import check_durability, connect, describe
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, NotDurable
 from conduit_tasks.settings import Settings
+from conduit_tasks.stack.ports import free_port
 from tests.broker.conftest import DESTINATIONS, SOURCES, Feed
 from tests.conftest import RedisServer
 from tests.delivery.fakes import wait_for
-from tests.ports import free_port
 
 Start = Callable[..., RedisServer]
 

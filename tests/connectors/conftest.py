@@ -38,8 +38,8 @@ def db(postgres: PostgresServer) -> Iterator[Database]:
 def kafka_server() -> Iterator[tuple[KafkaServer, int]]:
     """The session's one Kafka, and its secure port."""
     from benchmarks.kafka_server import KafkaServer
+    from conduit_tasks.stack.ports import free_port
     from tests.connectors.kafka import secured
-    from tests.ports import free_port
 
     server = KafkaServer(ports=(free_port(), free_port()))
     port = secured(server)

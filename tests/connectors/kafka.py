@@ -20,7 +20,7 @@ from conduit_tasks.connectors.base import Limit, Position, Slice
 from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
-from tests.ports import free_port
+from conduit_tasks.stack.ports import free_port
 
 READ_COMMITTED, READ_UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Any
 
-from tests.ports import free_port
+from conduit_tasks.stack.ports import free_port
 
 
 class MotoServer:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.ports import free_port
+from conduit_tasks.stack.ports import free_port
 
 
 def binaries() -> Path:

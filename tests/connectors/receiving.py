@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.ports import free_port
+from conduit_tasks.stack.ports import free_port
 
 
 @dataclass

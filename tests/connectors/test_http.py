@@ -19,10 +19,10 @@ from conduit_tasks.connectors.http.link_local import forbidden
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Unavailable
 from conduit_tasks.record.record import Record
+from conduit_tasks.stack.ports import free_port
 from conduit_tasks.topology import Delivery
 from tests.connectors.receiving import ReceiverProcess
 from tests.delivery.fakes import FakePort, wait_for, work_of
-from tests.ports import free_port
 
 RECORD = Record(b"42", "update", {"m": "1"}, b"key", {"n": 1}, {"n": 2})
 

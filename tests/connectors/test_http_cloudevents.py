@@ -21,7 +21,7 @@ from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.gateway.parse import parse
 from conduit_tasks.pipes.base import INDEX
 from conduit_tasks.record.record import Origin, Record
-from tests.ports import free_port
+from conduit_tasks.stack.ports import free_port
 
 ORIGIN = Origin("flights", "departures", "")
 FLIGHT = Record(b"1", "create", {"zone": "E\u00fc\r\nce-id: x"}, b'EWR "1"', None, {"delay": 61}, origin=ORIGIN)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from conduit_tasks.stack.ports import free_port
 from tests.gateway.conftest import GatewayProcess, write_pipeline
 from tests.metrics.test_otlp import collecting, labels
 from tests.metrics.test_state import figures
-from tests.ports import free_port
 
 
 def test_requests_and_events_are_counted_apart_from_what_producers_see(

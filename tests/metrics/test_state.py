@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from conduit_tasks.airflow.api.overview import brokers, exposed
 from conduit_tasks.pipeline.load import load_folder
+from conduit_tasks.stack.ports import free_port
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_once, write_pipeline
-from tests.ports import free_port
 
 PIPELINE = """
 version: "2.2"

@@ -15,9 +15,9 @@ import pytest
 
 import conduit_tasks
 from conduit_tasks.spark import cds
+from conduit_tasks.stack.ports import free_port
 from tests.faults.parts import until
 from tests.jvm import quick_options
-from tests.ports import free_port
 from tests.s3 import bucket, s3_server  # noqa: F401
 
 ROOT = Path(conduit_tasks.__file__).parents[1]

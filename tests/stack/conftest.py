@@ -23,9 +23,9 @@ from conduit_tasks.stack import processes
 from conduit_tasks.stack.api import Api
 from conduit_tasks.stack.environment import load_secrets
 from conduit_tasks.stack.layout import Layout, State
+from conduit_tasks.stack.ports import free_port
 from tests.conftest import SHARED
 from tests.jvm import shallow
-from tests.ports import free_port
 
 CONDUIT = str(Path(sys.executable).parent / "conduit")
 PATIENCE = 300.0

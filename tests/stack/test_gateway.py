@@ -14,8 +14,8 @@ from conduit_tasks.stack import gateway, processes, redis
 from conduit_tasks.stack.down import GRACE, ORDER
 from conduit_tasks.stack.environment import component_environment
 from conduit_tasks.stack.layout import Layout, State
+from conduit_tasks.stack.ports import free_port
 from tests.gateway.conftest import until, write_pipeline
-from tests.ports import free_port
 
 
 @pytest.fixture

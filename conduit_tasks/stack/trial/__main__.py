@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ import orjson
 from conduit_tasks.cli.output import note, print_table
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.stack.api import Api
+from conduit_tasks.stack.ports import free_port
 from conduit_tasks.stack.trial import images, kills
 from conduit_tasks.stack.trial.engine import Engine, TrialError, until
 from conduit_tasks.stack.trial.events import Producer
@@ -80,7 +80,7 @@ class Trial:
         self.env.unlink(missing_ok=True)
         self.engine.run([str(self.root / "scripts/stack-init.sh"), str(self.env)], timeout=60)
         settings = {**found, "CONDUIT_PROJECT": str(self._project()), **(S3 if self.s3 else {})}
-        settings |= {"CONDUIT_UI_PORT": str(_free_port()), "CONDUIT_GATEWAY_PORT": str(_free_port())}
+        settings |= {"CONDUIT_UI_PORT": str(free_port()), "CONDUIT_GATEWAY_PORT": str(free_port())}
         with self.env.open("a") as file:
             file.writelines(f"{name}={value}\n" for name, value in settings.items())
         self.values = dict(line.split("=", 1) for line in self.env.read_text().splitlines())
@@ -211,12 +211,6 @@ class Trial:
 def _pass_on(stream: IO[str]) -> None:
     for line in stream:
         note(line.rstrip("\n"))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run(trial: Trial) -> None:
