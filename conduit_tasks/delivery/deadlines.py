@@ -39,7 +39,8 @@ class Deadlines:
         self._given_up: set[asyncio.Task[Any]] = set()
         self.late = min(timeout / LOOKS, SELDOM)
         """Seconds after its timeout by which a send is given up."""
-        self._next = self._loop.call_later(self.late, self._look)
+        self._waited = False
+        self._begin_to_wait()
 
     def begin(self, task: asyncio.Task[Any], now: float) -> None:
         """Notes that this task begins a send at `now` (`time.monotonic()`)."""
@@ -58,12 +59,23 @@ class Deadlines:
         """Stops the timer: no send is given up any more."""
         self._next.cancel()
 
+    def _begin_to_wait(self) -> None:
+        self._due = time.monotonic() + self.late
+        self._next = self._loop.call_later(self.late, self._look)
+
     def _look(self) -> None:
-        late = time.monotonic() - self._timeout
+        now = time.monotonic()
+        # A process that stood still has not read what came meanwhile: its sends may be answered. It does so before the
+        # next look. Once only, as a loop that is always late would give up nothing.
+        self._waited = not self._waited and now - self._due > self.late
+        if not self._waited:
+            self._give_up(now - self._timeout)
+        self._begin_to_wait()
+
+    def _give_up(self, late: float) -> None:
         for task, since in self._since.items():
             if since > late:
                 break
             if task not in self._given_up:
                 self._given_up.add(task)
                 task.cancel()
-        self._next = self._loop.call_later(self.late, self._look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
 import pytest
@@ -75,6 +76,71 @@ def test_a_send_is_given_up_after_its_timeout_and_its_task_goes_on() -> None:
 
 
 @pytest.mark.proves("T5")
+@pytest.mark.proves("T5")
+def test_a_send_that_was_answered_while_our_process_stood_still_is_not_given_up() -> None:
+    # Given a target that answers at once, and a process that stands still for longer than the timeout before it reads
+    async def send(answers: bool) -> str:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        deadlines = Deadlines(TIMEOUT)
+
+        async def one() -> str:
+            task = asyncio.current_task()
+            assert task is not None
+            deadlines.begin(task, time.monotonic())
+            try:
+                return (await reader.readline()).decode().strip()
+            except asyncio.CancelledError:
+                return "given up"
+            finally:
+                deadlines.end(task)
+
+        sending = asyncio.create_task(one())
+        await asyncio.sleep(0)
+        if answers:
+            theirs.sendall(b"delivered\n")
+        time.sleep(TIMEOUT * 2)  # noqa: ASYNC251 - our process stands still
+        try:
+            async with asyncio.timeout(30):
+                return await sending
+        finally:
+            deadlines.stop()
+            writer.close()
+            theirs.close()
+
+    # Then the answer counts, and a send without one is given up
+    assert asyncio.run(send(answers=True)) == "delivered"
+    assert asyncio.run(send(answers=False)) == "given up"
+
+
+def test_a_loop_that_is_always_late_gives_sends_up() -> None:
+    async def send() -> None:
+        deadlines = Deadlines(TIMEOUT)
+
+        async def busy() -> None:
+            while True:
+                time.sleep(TIMEOUT)  # noqa: ASYNC251 - every look is late
+                await asyncio.sleep(0)
+
+        async def one() -> bool:
+            task = asyncio.current_task()
+            assert task is not None
+            deadlines.begin(task, time.monotonic())
+            try:
+                await asyncio.sleep(300)
+            except asyncio.CancelledError:
+                return deadlines.end(task)
+            return False
+
+        other = asyncio.create_task(busy())
+        async with asyncio.timeout(30):
+            assert await asyncio.create_task(one())
+        other.cancel()
+        deadlines.stop()
+
+    asyncio.run(send())
+
+
 def test_a_task_that_is_cancelled_besides_is_not_taken_for_a_send_given_up() -> None:
     async def send() -> bool:
         deadlines = Deadlines(TIMEOUT)
