@@ -102,6 +102,33 @@ def test_a_lost_redis_is_rebuilt_though_a_connector_was_out_of_the_file(
 
 
 @pytest.mark.proves("X7")
+def test_a_mark_that_a_late_holder_writes_after_its_destination_left_asks_for_nothing_that_is_collected(
+    quick: Path, redis_server: RedisServer
+) -> None:
+    # Given a destination that has left, and whose mark is written only after others delivered and collected
+    place = Place(quick)
+    place.file()
+    place.deliver("data")
+    marks = {path: path.read_bytes() for path in (quick / ".conduit/spool/p/checkpoint").glob("destinations.b-*")}
+    assert marks
+    for path in marks:
+        path.unlink()
+    place.file("b")
+    for _ in range(2):
+        place.deliver(to_b=False)
+    for path, mark in marks.items():
+        path.write_bytes(mark)
+    # When it comes back, and Redis is lost
+    place.file()
+    redis_server.flush()
+    done = CliRunner().invoke(app, ["broker", "rebuild", "p"])
+    # Then it goes on behind what was collected
+    assert done.exit_code == 0, done.exception
+    place.deliver()
+    place.check()
+
+
+@pytest.mark.proves("X7")
 def test_an_older_redis_is_brought_up_to_date_though_a_destination_was_out_of_the_file(
     broker: Forgetful, away: Callable[[str], Place], caplog: pytest.LogCaptureFixture
 ) -> None:
