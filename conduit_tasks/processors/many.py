@@ -9,7 +9,7 @@ from typing import Any
 
 from conduit_tasks.errors import ConduitError, RecordError
 from conduit_tasks.processors.base import RecordProcessor
-from conduit_tasks.processors.derived import Derived
+from conduit_tasks.processors.derived import Derived, record_bytes
 from conduit_tasks.processors.result import Result
 from conduit_tasks.record.record import Record
 
@@ -51,7 +51,8 @@ def by_level(steps: Sequence[Step], records: list[Record], enough: int | None = 
     """Takes records through one step after the other. Yields the results, as of `Chain.run`, of some records after the
     others, and removes these from `records`.
 
-    A step gets all records, unless those that earlier steps made have more than `enough` bytes: then some at a time.
+    A step gets all records, unless earlier steps have derived more than `enough` bytes, or may have made records larger
+    and these have more than that: then some at a time.
     """
     for rows in _through(steps, [[record] for record in records], enough):
         results = [
@@ -74,7 +75,8 @@ def _through(steps: Sequence[Step], rows: list[Row], enough: int | None) -> Iter
 
 
 def _level(step: Step, rows: Sequence[Row], enough: int | None) -> list[Row]:
-    """Returns what the step makes of the first rows, at least one: about `enough` bytes of derived records."""
+    """Returns what the step makes of the first rows, at least one: about `enough` bytes of derived records, or of any
+    from a processor that does not say what it changes."""
     condition, processor, step_id = step
     if isinstance(processor, ManyProcessor):
         return _together(condition, processor, step_id, rows)
@@ -82,10 +84,14 @@ def _level(step: Step, rows: Sequence[Row], enough: int | None) -> list[Row]:
     used = 0
     for row in rows:
         made.append(row if isinstance(row, Result) else _alone(condition, processor, step_id, row))
-        if made[-1].__class__ is Derived and enough is not None:
+        if enough is None:
+            continue
+        if made[-1].__class__ is Derived:
             used += made[-1].bytes
-            if used > enough:
-                break
+        elif processor.reads is None and not isinstance(made[-1], Result):
+            used += sum(map(record_bytes, made[-1]))
+        if used > enough:
+            break
     return made
 
 
