@@ -17,7 +17,8 @@ def status(
     format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
     watch: Annotated[bool, typer.Option("--watch", help="Print again every two seconds, until interrupted.")] = False,
 ) -> None:
-    """Show the progress of each destination. Exit code 0, or 1 if the pipeline is degraded."""
+    """Show the progress of each destination. Exit code 0, or 1 if the pipeline is degraded or its state
+    is lost."""
     from conduit_tasks.micro_batch.progress import snapshot
 
     while True:
@@ -30,7 +31,7 @@ def status(
             break
         time.sleep(2)
         print()
-    if found["status"] == "degraded":
+    if found["status"] == "degraded" or found["lost"]:
         raise typer.Exit(1)
 
 
@@ -39,6 +40,8 @@ def _print(found: dict[str, Any]) -> None:
     if found["error"]:
         e = found["error"]
         print(f"first error: {e['node']}: {e['error']}")
+    if found["lost"]:
+        print(found["lost"])
     for failing in found["recovering"]:
         print(f"{failing['node']} failed {failing['failures']} times in a row, tried again in {failing['wait']:.0f} s")
     if found["overdue"]:

@@ -51,6 +51,13 @@ def remember(context: Context) -> bool:
     return True
 
 
+def lost(context: Context) -> StateLost | None:
+    """Returns the error of a pipeline of which Redis knows nothing, but the spool does; None for any other one."""
+    from conduit_tasks.micro_batch import rebuild
+
+    return None if rebuild.holds_state(context.broker) else state_lost(context.spool, context.pipeline.id)
+
+
 def state_lost(spool: Spool, pipeline: str) -> StateLost | None:
     """Returns the error of a pipeline that only the spool knows; None if the spool does not know it either."""
     if not _newest(spool, pipeline, Checkpoint(spool, pipeline).read()):

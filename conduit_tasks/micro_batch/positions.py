@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.forgotten import lost, remember
 
 if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Position
 
 
 def positions(pipeline_id: str) -> list[dict[str, Any]]:
-    """Returns, per source, its `id`, `planned` and `acked`: part → token."""
+    """Returns, per source, its `id`, `planned` and `acked`: part → token. Raises StateLost."""
     with opened(pipeline_id, "status") as context:
+        if error := lost(context):
+            raise error
         broker = context.broker
         return [
             {"id": s.id, "planned": broker.position(s.id), "acked": broker.acked_position(s.id)}
@@ -32,10 +35,15 @@ def place(
     the source was told. Returns the position before and after.
 
     Raises NotStopped if the pipeline works or something of it is in flight, ConfigError if there is no such source or
-    part, or a token is of another kind than the part's.
+    part, or a token is of another kind than the part's, StateLost if Redis knows nothing of the pipeline. If it has
+    forgotten something, its state is brought back from the spool first.
     """
     with opened(pipeline_id, "positions") as context:
         _check(context, source)
+        if dry_run and (error := lost(context)):
+            raise error
+        if not dry_run:
+            remember(context)
         broker = context.broker
         before = broker.before_unsealed(source)
         for part in [*tokens, *forget]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.forgotten import lost
 
 
 def snapshot(pipeline_id: str) -> dict[str, Any]:
@@ -15,7 +16,8 @@ def snapshot(pipeline_id: str) -> dict[str, Any]:
 
 
 def describe(context: Context) -> dict[str, Any]:
-    """Describes the state, see `snapshot`. `behind` counts micro-batches, `dead` entries of the dead-letter index."""
+    """Describes the state, see `snapshot`. `behind` counts micro-batches, `dead` entries of the dead-letter index;
+    `lost` says what to do if Redis knows nothing of the pipeline, though its spool does."""
     broker, pipeline = context.broker, context.pipeline
     status = broker.status()
     unsealed = broker.unsealed()
@@ -44,6 +46,7 @@ def describe(context: Context) -> dict[str, Any]:
         "status": status.status,
         "isolate": pipeline.isolate,
         "error": asdict(status.error) if status.error else None,
+        "lost": str(lost(context) or "") or None,
         "deadline": status.deadline,
         "overdue": status.overdue,
         "recovering": [asdict(each) for each in failing],

@@ -16,10 +16,12 @@ from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
-from tests.faults.forgetful import Forgetful
+from tests.faults.forgetful import Forgetful, broker
 from tests.faults.parts import Receiver, account, drive, events
 from tests.micro_batch.endings import OPERATIONS, Crash, crash_at
 from tests.micro_batch.harness import payloads, run_once, state, write_pipeline
+
+__all__ = ["broker"]
 
 PIPELINE = """
 version: "2.2"
@@ -70,6 +72,52 @@ def behind(quick: Path, receiver: Receiver) -> list[dict[str, Any]]:
         context.spool.writer("p", 4, "sources.in", 1).part(0).close()
     receiver.mode("up")
     return rows
+
+
+@pytest.mark.proves("X7")
+def test_commands_that_show_or_set_the_state_of_a_lost_redis_say_that_it_is_lost(
+    quick: Path, redis_server: RedisServer
+) -> None:
+    # Given a pipeline that has not run yet, then one that has, whose Redis is lost
+    write_pipeline(quick, "p", FILES)
+    assert (conduit("status", "p").exit_code, conduit("positions", "p").exit_code) == (0, 0)
+    events(quick / "data", 10)
+    drive()
+    assert conduit("status", "p").exit_code == 0
+    redis_server.flush()
+    # Then what they say is no empty state
+    shown = conduit("status", "p")
+    assert shown.exit_code == 1
+    assert "conduit broker rebuild p" in shown.output
+    conduit("stop", "p")
+    for words in ([], ["--source", "in", "--set", "x.jsonl=5"], ["--source", "in", "--set", "x.jsonl=5", "--dry-run"]):
+        assert isinstance(conduit("positions", "p", *words).exception, StateLost), words
+    assert state("p").position("in") == {}
+    # And once it is rebuilt, they work
+    assert conduit("broker", "rebuild", "p").exit_code == 0
+    assert conduit("status", "p").exit_code == 0
+    assert "x.jsonl" not in conduit("positions", "p").output
+    account()
+
+
+@pytest.mark.proves("X7")
+def test_positions_are_not_set_in_a_redis_that_has_forgotten(quick: Path, broker: Forgetful) -> None:
+    # Given a Redis that forgets the last micro-batch
+    write_pipeline(quick, "p", FILES)
+    events(quick / "data", 10)
+    drive()
+    early = broker.log()
+    events(quick / "data", 10, 10)
+    drive()
+    planned = state("p").position("in")
+    broker.put_back(early)
+    conduit("stop", "p", "--force")
+    # When the position of another part is set
+    [part] = planned
+    done = conduit("positions", "p", "--source", "in", "--forget", part)
+    # Then the state was brought back first
+    assert done.exit_code == 0, done.exception
+    assert str(planned[part]["offset"]) in done.output
 
 
 @pytest.mark.proves("X7", "C9", "C10", "C12")

@@ -204,6 +204,7 @@ async function overview(r) {
   return [
     ...head(r, p.dag_id, p.status),
     p.description ? el("p", { class: "dim" }, p.description) : null,
+    p.lost ? el("p", { class: "first-error" }, p.lost) : null,
     p.error ? el("p", { class: "first-error" }, `First error, ${p.error.node}, ${when(p.error.at)}: ${p.error.error}`) : null,
     controls(p),
     drawing(columns, `Topology of ${r.id}`),
