@@ -111,7 +111,10 @@ class Operator:
         sealed = min([staged, *(stage.first_index or ())]) if stage is not None else staged
         self.scenario.gone = (sealed, staged)
         self.scenario.unread = unsealed is not None and Node.source(LOST) in unsealed.missing
-        (settings().home / f"data/{LOST}.jsonl").rename(settings().home / "data/gone")
+        path = settings().home / f"data/{LOST}.jsonl"
+        planned = self.broker.position(LOST).get(f"data/{LOST}.jsonl") or {"offset": 0}
+        self.scenario.planned = path.read_bytes()[: planned["offset"]].count(b"\n")
+        path.rename(settings().home / "data/gone")
 
     def _find(self) -> None:
         """Does what the error advises: puts the file's former content back, or forgets it so that the rest goes on."""

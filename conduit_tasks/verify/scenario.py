@@ -83,6 +83,8 @@ class Scenario:
     """Action if the file of source `lost` is gone: skip it by the setting, put it back, or forget it."""
     gone: tuple[int, int] | None = None
     """Set if the file of `lost` is gone: the least and the most of its events that had been read."""
+    planned: int = 0
+    """Number of its events that were planned by then: a process that has it open reads on to there."""
     unread: bool = False
     """Whether something of it was planned and not read, and nobody has acted since."""
     lasts: float = 0.0
