@@ -78,8 +78,8 @@ def _all_sent(found: Found, where: str, still: set[Event], state: dict[str, Any]
 
 
 def _vanished(scenario: Scenario, found: Found, gone: tuple[int, int], read: int) -> None:
-    """Checks a file that is gone: only the events that had been read are expected, or all that were planned, if a process
-    had it open then; none of them is lost or made up."""
+    """Checks a file that is gone: only the events that had been read are expected, or all that were planned if a
+    process had it open then; none of them is lost or made up."""
     of = read - sum(len(events) for source, events in scenario.events.items() if source != LOST)
     whole = of == scenario.planned
     if not (whole or gone[0] <= of <= gone[1]):
