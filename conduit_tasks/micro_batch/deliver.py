@@ -20,7 +20,7 @@ from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.chunks import Seqs
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.handlers import Changes, Handlers
-from conduit_tasks.delivery.isolate_poison import deliver_carefully
+from conduit_tasks.delivery.isolate_poison import deliver_isolated
 from conduit_tasks.delivery.isolated import survives_forks
 from conduit_tasks.delivery.latency import Latencies
 from conduit_tasks.delivery.numbering import watched
@@ -176,7 +176,7 @@ class Drain:
         if isinstance(report, ConduitError):
             raise report
         self.done += 1
-        # There was progress: only a micro-batch that killed its worker repeatedly is delivered carefully.
+        # There was progress: poison is isolated only in a micro-batch that killed its worker repeatedly.
         self.lease.attempts = 1
         counts = {name: n for name, n in asdict(report.counts).items() if name != "matched"}
         self.progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **counts)
@@ -226,7 +226,7 @@ class DeliverTask:
                 pa.array([0])
                 # Children must not share a connection: each opens its own.
                 context.broker.close()
-                return deliver_carefully(
+                return deliver_isolated(
                     partial(self._in_child, attempt.token),
                     self._confirmed,
                     (0, total - 1),

@@ -37,8 +37,9 @@ from conduit_tasks.errors import Refused
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.event import unpack
 from conduit_tasks.gateway.parse import parse
+from conduit_tasks.micro_batch.passes import Pass
 from conduit_tasks.micro_batch.row_batches import numbered
-from conduit_tasks.micro_batch.rows import Pass, RowPass
+from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.record import jsons
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.jsons import DEPTH

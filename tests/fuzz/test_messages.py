@@ -27,8 +27,9 @@ from conduit_tasks.connectors.s3.read import S3Object, unpacked
 from conduit_tasks.connectors.sql.connector import SOURCE as SqlSource
 from conduit_tasks.connectors.sqs.message import batch_of as sqs_batch
 from conduit_tasks.errors import ConduitError
+from conduit_tasks.micro_batch.passes import Pass
 from conduit_tasks.micro_batch.row_batches import numbered
-from conduit_tasks.micro_batch.rows import Pass, RowPass
+from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import to_records
 from conduit_tasks.spool.spool import Spool
