@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import Format, end_process, note, print_json, print_table
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.select import selection as selected
@@ -34,7 +35,6 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="What could not be delivered."
 )
 
-Pipeline = Annotated[str, typer.Argument(help="Id of the pipeline.")]
 Every = Annotated[bool, typer.Option("--all", help="Also those that are dead letters no more.")]
 
 

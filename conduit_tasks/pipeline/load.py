@@ -17,6 +17,7 @@ from conduit_tasks.pipeline.build import to_pipeline
 from conduit_tasks.pipeline.clashes import Declared, without_clashes, without_shared
 from conduit_tasks.pipeline.findings import Finding, Findings, Path, nearest
 from conduit_tasks.pipeline.lookup import Wanted, can_hold
+from conduit_tasks.pipeline.names import ID_LETTERS
 from conduit_tasks.pipeline.without_faults import drop_doubtful, without_faults
 from conduit_tasks.pipeline.yaml import Document, Named, named, read
 from conduit_tasks.topology import Pipeline
@@ -274,7 +275,7 @@ def _report_detail(detail: ErrorDetails, report: Findings, base: Path) -> None:
             "E104",
             path,
             f"'{detail['input']}' is not an id",
-            "use 1 to 128 of the characters A-Z a-z 0-9 _ : . -",
+            ID_LETTERS,
         )
     elif kind == "literal_error":
         expected = detail["ctx"]["expected"]

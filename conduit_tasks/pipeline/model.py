@@ -22,10 +22,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.names import ID_PATTERN
 from conduit_tasks.pipes import registry as pipes
 from conduit_tasks.record.units import parse_duration, parse_rate, parse_size
-
-ID_PATTERN = r"[A-Za-z0-9_:.-]{1,128}"
 
 PIPES = (
     "resend",
