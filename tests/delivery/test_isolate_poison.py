@@ -13,7 +13,8 @@ import pytest
 from conduit_tasks.connectors.base import DELIVERED
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.isolate_poison import deliver_isolated
-from conduit_tasks.delivery.work import KILLED, DeliveryReport
+from conduit_tasks.delivery.reading import KILLED
+from conduit_tasks.delivery.work import DeliveryReport
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of

@@ -398,7 +398,7 @@ MUTANTS = [
     ),
     Mutant(
         "a run that does not hand over",
-        "micro_batch/draining.py",
+        "micro_batch/course.py",
         {f"if after is not None and ({TAKEN_OVER}):": "if False:"},
         "handover",
     ),
