@@ -18,7 +18,7 @@ from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.processors import columns
 from conduit_tasks.record.record import Record
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
-from tests.verify.mutants import Mutant
+from tests.verify.mutant import Mutant
 
 COUNT = 100
 COLUMNS = '{plugin: field.set, settings: {field: .Payload.After.seen, value: "yes"}, id: '
