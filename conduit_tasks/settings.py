@@ -10,11 +10,27 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from conduit_tasks.errors import ConfigError
 from conduit_tasks.private import check_file, check_socket
+
+STORES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+"""Schemes of addresses at which a spool or dead letters can be (`pyarrow.fs.FileSystem.from_uri`)."""
+STORE_HINT = (
+    f"write a folder, or an address that begins with {', '.join(f'{each}://' for each in STORES)} or fsspec+…://"
+)
+"""How to write where something is to be stored."""
+
+
+def nothing_stored(path: str) -> str:
+    """Says that nothing can be stored at this address; "" if it is a folder, or the address of a store."""
+    scheme, separator, _ = path.partition("://")
+    if not separator or scheme in STORES or scheme.startswith("fsspec+"):
+        return ""
+    return f"nothing is stored at {scheme[:40]}://"
 
 
 class Settings(BaseSettings):
-    """Settings of one installation, from `CONDUIT_<NAME>` environment variables.
+    """Settings of one installation, from `CONDUIT_<NAME>` environment variables. Raises ConfigError.
 
     Durations are seconds. Relative paths are taken from `home`.
     """
@@ -57,6 +73,13 @@ class Settings(BaseSettings):
             if found.startswith("unix://"):
                 check_socket(Path(unquote(urlsplit(found).path)))
             self.redis_url = found or self.redis_url
+        return self
+
+    @model_validator(mode="after")
+    def _stores(self) -> Settings:
+        for name in ("spool", "dead_letters"):
+            if wrong := nothing_stored(getattr(self, name)):
+                raise ConfigError(f"CONDUIT_{name.upper()}: {wrong}; {STORE_HINT}")
         return self
 
     def redis_of_stack(self) -> str:

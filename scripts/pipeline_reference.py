@@ -14,8 +14,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from conduit_tasks.pipeline import model
-from conduit_tasks.pipeline.model import FileKeys, Keys
+from conduit_tasks.pipeline import values
+from conduit_tasks.pipeline.json_schema import FileKeys
+from conduit_tasks.pipeline.model import Keys
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "pipeline-keys.md"
 HEAD = """# Keys of the pipeline file
@@ -42,13 +43,13 @@ NAMES = {
 """Model → where its keys stand."""
 
 KINDS: list[tuple[Any, str]] = [
-    (model.Duration, "duration (`10s`, `1h30m`)"),
-    (model.Size, "size (`256MiB`)"),
-    (model.Rate, "rate (`100/s`)"),
-    (model.Settings, "map"),
-    (model.Id, "id"),
-    (model.Count, "number ≥ 0"),
-    (model.Positive, "number > 0"),
+    (values.Duration, "duration (`10s`, `1h30m`)"),
+    (values.Size, "size (`256MiB`)"),
+    (values.Rate, "rate (`100/s`)"),
+    (values.Settings, "map"),
+    (values.Id, "id"),
+    (values.Count, "number ≥ 0"),
+    (values.Positive, "number > 0"),
 ]
 PLAIN = {str: "text", bool: "`true`, `false`", int: "number", float: "number", Any: "anything"}
 
@@ -118,7 +119,7 @@ def _default(info: FieldInfo, kind: Any) -> str:
     if value is None or value == "" or isinstance(value, BaseModel):
         return ""
     if isinstance(value, float):
-        return f"`{value:g}s`" if kind == model.Duration else f"`{value:g}`"
+        return f"`{value:g}s`" if kind == values.Duration else f"`{value:g}`"
     return f"`{str(value).lower()}`"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, NotDurable
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node
@@ -68,7 +69,7 @@ def check() -> None:
 
 @app.command()
 def rebuild(
-    pipeline: Annotated[str, typer.Argument(help="Id of the pipeline.")],
+    pipeline: Pipeline,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would be.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Even where Redis holds state of it.")] = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conduit_tasks.cli.arguments import PipelineOfFile
 from conduit_tasks.cli.output import Format, fail, note, print_json, print_table
 from conduit_tasks.errors import ConfigError
 
@@ -25,12 +26,11 @@ EVER = ("1970-01-01", "2200-01-01")
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "left": "!"}
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline file; it need not be in the pipelines' folder.")]
-Id = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="Only this pipeline of it.")]
 
 
 def plan(
     file: File,
-    pipeline: Id = None,
+    pipeline: PipelineOfFile = None,
     format: Annotated[Format, typer.Option(help="text or json")] = Format.text,
 ) -> None:
     """Shows the effects of a changed file on data in flight, compared with the version in force. Changes nothing.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import Format, fail, note, print_json, print_table
 from conduit_tasks.cli.specs import as_dict, as_settings, print_spec, summary
 
@@ -116,7 +117,7 @@ def try_(
 
 @app.command()
 def teardown(
-    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE")],
+    pipeline: Pipeline,
     source: Annotated[str, typer.Argument(metavar="SOURCE")],
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do it: what is removed there is gone.")] = False,

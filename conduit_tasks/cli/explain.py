@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from conduit_tasks.cli.arguments import PipelineOrFile
 from conduit_tasks.cli.output import print_json
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.topology import Pipeline
@@ -22,7 +23,7 @@ class ExplainFormat(StrEnum):
 
 
 def explain(
-    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE|FILE", help="A pipeline's id, or a file (all of it).")],
+    pipeline: PipelineOrFile,
     format: Annotated[ExplainFormat, typer.Option(help="mermaid: a picture.")] = ExplainFormat.text,
 ) -> None:
     """Prints nodes, edges and the guarantees of each: guarantee, order, acks, possible duplicates, faults that are not

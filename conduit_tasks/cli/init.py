@@ -20,7 +20,7 @@ def init(
     Existing files are not changed; running it again writes only files that are missing.
     """
     from conduit_tasks.cli.starter import FILES, SCHEMA
-    from conduit_tasks.pipeline.model import json_schema
+    from conduit_tasks.pipeline.json_schema import json_schema
 
     files = {**FILES, SCHEMA: json.dumps(json_schema(), indent=2) + "\n"}
     for name, text in files.items():

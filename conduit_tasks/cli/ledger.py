@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import Format, note, print_json, print_table
 from conduit_tasks.errors import ConfigError
 
@@ -14,7 +15,7 @@ SHOWN = ("ended", "destination", "micro_batch", "first", "last", "outcome", "sta
 
 
 def ledger(  # noqa: PLR0917 - its options
-    pipeline: Annotated[str, typer.Argument(help="Id of the pipeline.")],
+    pipeline: Pipeline,
     destination: Annotated[str | None, typer.Option(help="Only of this destination.")] = None,
     since: Annotated[
         str | None, typer.Option(help="Only what ended then or later: 2h, 7d, or 2026-01-31T09:00.")

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import Format, note, print_json, print_table
 from conduit_tasks.errors import ConfigError
 
 
 def positions(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's id.")],
+    pipeline: Pipeline,
     *,
     source: Annotated[str | None, typer.Option(help="The source whose position is set.")] = None,
     place: Annotated[

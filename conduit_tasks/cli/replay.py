@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import end_process, note, print_table
 
 
 def replay(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's id.")],
+    pipeline: Pipeline,
     *,
     start: Annotated[str, typer.Option("--from", help="First event time: a date, or a date and time (UTC).")],
     end: Annotated[str, typer.Option("--to", help="Up to this event time, which is not inside.")],

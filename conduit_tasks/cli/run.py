@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import note
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.settings import settings
@@ -21,7 +22,7 @@ SEEN_WITHIN = 60.0
 
 
 def run(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's id.")],
+    pipeline: Pipeline,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Watch the run, and those that follow it at once.")
     ] = True,

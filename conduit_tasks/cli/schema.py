@@ -10,6 +10,6 @@ def schema() -> None:
 
     Save it and begin a pipeline file with `# yaml-language-server: $schema=<path>`: editors then complete and check.
     """
-    from conduit_tasks.pipeline.model import json_schema
+    from conduit_tasks.pipeline.json_schema import json_schema
 
     print_json(json_schema())

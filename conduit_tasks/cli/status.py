@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import Format, note, print_json, print_table
-
-Pipeline = Annotated[str, typer.Argument(help="The pipeline's id.")]
 
 
 def status(

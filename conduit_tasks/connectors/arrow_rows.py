@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from conduit_tasks.connectors.base import Rows
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import Refused, SourceError
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, json_data

@@ -7,15 +7,14 @@ Both can be pickled before `open`: plan and acks run in the driver or in Airflow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from conduit_tasks.connectors.rows import RowNumbers, Rows  # noqa: F401 - for connectors of other packages, too
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
 
     from conduit_tasks.delivery.handlers import StateChange
@@ -226,54 +225,6 @@ class RecordDestination(Listener, Owner):
 
     async def close(self) -> None:
         """Leaves nothing open."""
-
-
-@dataclass(frozen=True)
-class RowNumbers:
-    """Numbers of some of the rows that a pipeline sends to a destination within an epoch: ascending, never given to
-    another record. Rows of one position share a number, and are always written together."""
-
-    pipeline: str
-    destination: str
-    epoch: int
-    numbers: npt.NDArray[np.int64]
-
-    def received(self, current: int) -> tuple[int, int]:
-        """Applies a monotonic pipe's receiver (SEMANTICS O5), for which `current` was the last number written
-        (0: none). Returns the number of rows, from the first, that are there already, and the last number with the
-        others."""
-        from conduit_tasks.pipes.monotonic import MonotonicReceiver
-
-        receiver = MonotonicReceiver(first=current + 1, epoch=self.epoch)
-        had = receiver.receive_all(self.numbers.tolist())
-        return had, receiver.current or current
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows for a batch-wise destination, in order, with the data needed to turn them into records.
-
-    `batch`: SPOOL_SCHEMA columns. `origins`: per slice number. `first`, `last`: seqs of the
-    first and the last row. A destination that needs ids or whole records calls `records()`.
-    """
-
-    batch: pa.RecordBatch
-    origins: Sequence[Any]
-    micro_batch: int = 0
-    first: int = 0
-    last: int = 0
-    numbers: RowNumbers | None = None
-    """Set if the pipe or the guarantee needs them, for a destination that `keeps_index`."""
-    seal: int = 0
-    """Seal of the micro-batch (microseconds): in another life of the pipeline the same `micro_batch` has another one.
-    0 if the rows are not part of a micro-batch: records that are redriven, or written outside of a pipeline."""
-    epoch: int = 0
-    """Above 0 if a confirmed part of the micro-batch is delivered again on request."""
-
-    def records(self) -> list[Record]:
-        from conduit_tasks.record.schema import to_records
-
-        return to_records(self.batch, self.origins)
 
 
 def _nobody_asks() -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Limit, Option, Position, Rows, Slice, Spec, Token
+from conduit_tasks.connectors.base import BatchDestination, Limit, Option, Position, Slice, Spec, Token
 from conduit_tasks.connectors.capabilities import Replayable
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import Refused, SourceError, Unavailable
 from conduit_tasks.settings import settings as installation
 

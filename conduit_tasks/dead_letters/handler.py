@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conduit_tasks.connectors.plugins import parse_plugin
-from conduit_tasks.dead_letters.plugin import PluginHandler, as_dict, letter_record
+from conduit_tasks.dead_letters.letter_record import as_dict, letter_record
+from conduit_tasks.dead_letters.plugin import PluginHandler
 from conduit_tasks.errors import ConduitError, ConfigError
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.settings import settings

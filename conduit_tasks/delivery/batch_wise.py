@@ -15,10 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from conduit_tasks.connectors.base import BatchDestination, Outcome, Rows
+from conduit_tasks.connectors.base import BatchDestination, Outcome
 from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.connectors.outcome import error_class as class_of
-from conduit_tasks.delivery.chunks import NONE, Chunk, Seqs, chunks, distinct
+from conduit_tasks.connectors.rows import Rows
+from conduit_tasks.delivery.chunks import NONE, Chunk, Seqs, chunks, counts_of, distinct, last_of
 from conduit_tasks.delivery.committer import Committer
 from conduit_tasks.delivery.deadlines import RENEWALS, does_not_fit
 from conduit_tasks.delivery.in_order import InOrder
@@ -26,10 +27,11 @@ from conduit_tasks.delivery.lease_renewer import LeaseRenewer
 from conduit_tasks.delivery.numbering import RowNumbering
 from conduit_tasks.delivery.progress import Flush, Nack
 from conduit_tasks.delivery.rate import TokenBucket
+from conduit_tasks.delivery.reading import Reading
 from conduit_tasks.delivery.retry import RetryPolicy
 from conduit_tasks.delivery.segments import cut_at_nacks
 from conduit_tasks.delivery.watchdog import Watchdog
-from conduit_tasks.delivery.work import DeliveryReport, Reading
+from conduit_tasks.delivery.work import DeliveryReport
 from conduit_tasks.errors import PipelineStopped, Refused, Unavailable
 from conduit_tasks.record.collector import seldom_collecting
 from conduit_tasks.record.counts import Counts
@@ -107,7 +109,7 @@ class BatchWise:
             if part is not None:
                 self._write_all(part, filtered)
             elif len(filtered):
-                self._tell(self._order.acks(int(filtered[-1]), _counts(filtered, None)))
+                self._tell(self._order.acks(int(filtered[-1]), counts_of(filtered, None)))
             if letters:
                 seq = letters[0].seq
                 self._nack(seq, [(int(chunk.ordinals[np.searchsorted(chunk.seqs, seq)]), letter) for letter in letters])
@@ -136,9 +138,9 @@ class BatchWise:
                 outcome = Outcome("failed", clip(str(error)), error.status)
                 self._bury(part, gone, outcome, error_class=class_of(outcome), attempts=self._policy.attempts)
             else:
-                counts = _counts(gone, kept, self._hold(waiting))
+                counts = counts_of(gone, kept, self._hold(waiting))
                 counts = replace(counts, retried=counts.delivered * (attempts - 1))
-                self._tell(self._order.acks(_last(part, gone), counts), state)
+                self._tell(self._order.acks(last_of(part, gone), counts), state)
 
     def _write(self, chunk: Chunk) -> tuple[dict[str, object] | None, int]:
         """Writes these rows. Returns the state that the write returned, and the number of attempts. Raises Refused,
@@ -215,9 +217,9 @@ class BatchWise:
         if self._options.refused == "complete":
             log.warning("%s refused record %s, which counts as complete: %s", self._work.node, chunk.seqs[0], error)
             kept, waiting = self._parted(chunk)
-            counts = _counts(filtered, kept, self._hold(waiting))
+            counts = counts_of(filtered, kept, self._hold(waiting))
             counts = replace(counts, delivered=0, completed=counts.delivered)
-            self._tell(self._order.acks(_last(chunk, filtered), counts))
+            self._tell(self._order.acks(last_of(chunk, filtered), counts))
         else:
             self._bury(chunk, filtered, Outcome("refused", clip(str(error)), error.status), error_class=_class(error))
 
@@ -235,7 +237,7 @@ class BatchWise:
                 chunk.seqs.tolist(), chunk.ordinals.tolist(), to_records(chunk.batch, self._work.origins)
             )
         ]
-        self._nack(_last(chunk, filtered), letters, filtered=len(filtered), retried=attempts - 1)
+        self._nack(last_of(chunk, filtered), letters, filtered=len(filtered), retried=attempts - 1)
 
     def _nack(
         self, through: int, letters: Sequence[tuple[int, DeadLetter]], *, filtered: int = 0, retried: int = 0
@@ -272,21 +274,6 @@ def _class(error: Refused) -> str:
     there is one."""
     cause = error.__cause__
     return type(cause).__name__ if cause is not None else class_of(Outcome("refused", status=error.status))
-
-
-def _last(chunk: Chunk, filtered: Seqs) -> int:
-    """Returns the last of the seqs that are written and of those that are filtered beside them."""
-    return int(max(chunk.seqs[-1], filtered[-1])) if len(filtered) else int(chunk.seqs[-1])
-
-
-def _counts(filtered: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Counts:
-    """Counts seqs that are settled together: seqs with a parked row are parked, the other seqs among the written rows
-    are delivered."""
-    delivered = written.records if written is not None else 0
-    if len(parked) and written is not None:
-        delivered = len(np.setdiff1d(written.seqs, parked))
-    matched = delivered + len(filtered) + len(parked)
-    return Counts(matched=matched, delivered=delivered, filtered=len(filtered), parked=len(parked))
 
 
 def deliver(

@@ -14,6 +14,7 @@ import pyarrow as pa
 from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.record.batches import cut, joined, row_bytes
+from conduit_tasks.record.counts import Counts
 from conduit_tasks.settings import settings
 
 if TYPE_CHECKING:
@@ -202,3 +203,18 @@ def _joined(pieces: list[Piece]) -> Chunk:
         np.concatenate([ordinals for _, ordinals, _ in pieces]),
         joined([batch for _, _, batch in pieces]),
     )
+
+
+def last_of(chunk: Chunk, filtered: Seqs) -> int:
+    """Returns the last of the seqs that are written and of those that are filtered beside them."""
+    return int(max(chunk.seqs[-1], filtered[-1])) if len(filtered) else int(chunk.seqs[-1])
+
+
+def counts_of(filtered: Seqs, written: Chunk | None, parked: Seqs = NONE) -> Counts:
+    """Counts seqs that are settled together: seqs with a parked row are parked, the other seqs among the written rows
+    are delivered."""
+    delivered = written.records if written is not None else 0
+    if len(parked) and written is not None:
+        delivered = len(np.setdiff1d(written.seqs, parked))
+    matched = delivered + len(filtered) + len(parked)
+    return Counts(matched=matched, delivered=delivered, filtered=len(filtered), parked=len(parked))

@@ -1,6 +1,6 @@
 """Delivers one micro-batch to one destination: chooses the engine, record-wise or batch-wise.
 
-The careful way, for a micro-batch whose attempts died (SEMANTICS C10), is in `delivery.isolate_poison`.
+`delivery.isolate_poison` delivers a micro-batch whose attempts died (SEMANTICS C10).
 """
 
 from __future__ import annotations

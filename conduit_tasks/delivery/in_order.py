@@ -13,7 +13,8 @@ import numpy as np
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.chunks import Seqs, distinct
 from conduit_tasks.delivery.progress import Flush, Nack, run_lengths
-from conduit_tasks.delivery.work import Reading, Work
+from conduit_tasks.delivery.reading import Reading
+from conduit_tasks.delivery.work import Work
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.counts import Counts
 

@@ -1,4 +1,4 @@
-"""Careful delivery, for a micro-batch whose attempts died without progress (SEMANTICS C10, B7).
+"""Isolates poison: delivers a micro-batch whose attempts died without progress (SEMANTICS C10, B7).
 
 A range of seqs is delivered in a child process. If the child dies, the broker is asked which seqs it confirmed, and the
 rest is halved, until one record is left that kills its worker alone: this record is dead-lettered without being read,
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Span = tuple[int, int]
 
 
-def deliver_carefully(
+def deliver_isolated(
     deliver: Callable[[Span, Sequence[int]], DeliveryReport],
     confirmed: Callable[[], Sequence[Span]],
     span: Span,

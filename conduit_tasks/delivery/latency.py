@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.delivery.chunks import Seqs
-from conduit_tasks.delivery.work import inside
+from conduit_tasks.delivery.reading import inside
 from conduit_tasks.metrics.histogram import LATENCY, observed
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.times import UNKNOWN, Times, event_times, origin_times

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from conduit_tasks.connectors.base import RowNumbers
+from conduit_tasks.connectors.rows import RowNumbers
 from conduit_tasks.delivery.chunks import Seqs
 from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.errors import ConfigError

@@ -21,32 +21,26 @@ from typing import Any
 import uvloop
 
 from conduit_tasks.connectors.base import RecordDestination
+from conduit_tasks.delivery.ahead import Ahead
 from conduit_tasks.delivery.attempts import Attempts
 from conduit_tasks.delivery.committer import Committer
-from conduit_tasks.delivery.lanes import Lane, Lanes
+from conduit_tasks.delivery.lanes import Lanes
 from conduit_tasks.delivery.lease_renewer import LeaseRenewer
 from conduit_tasks.delivery.numbering import LaneNumbers
 from conduit_tasks.delivery.progress import Progress
+from conduit_tasks.delivery.reading import Reading
+from conduit_tasks.delivery.turns import Turns
 from conduit_tasks.delivery.watchdog import Watchdog
-from conduit_tasks.delivery.work import DeliveryReport, Entry, Reading
+from conduit_tasks.delivery.work import DeliveryReport, Entry
 from conduit_tasks.errors import BrokerUnavailable, Fenced, InvariantBroken, PipelineStopped
 from conduit_tasks.logs import carried
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.record.collector import seldom_collecting
-from conduit_tasks.settings import settings
 from conduit_tasks.topology import UNTOLD, Delivery
 
 FLUSH_RECORDS = UNTOLD * 9 // 10
 """Number of completed records that starts a flush; the rest of `UNTOLD` is for records that complete while it runs."""
 FLUSH_SECONDS = 0.25
-LOOK_AHEAD = 1_024
-"""Records read ahead, or four times `max-unconfirmed` if that is more. The reader also pauses at CONDUIT_BATCH_BYTES
-bytes, with the records on their way and the nacks that wait for their vote included."""
-
-NACKS = 1_024
-"""Limit of nacks that wait for a record before them: together with the records read ahead it bounds the ranges of a
-confirm."""
-
 ONE_UNCONFIRMED = frozenset({"resend", "sequential"})
 """Pipes that have one record on its way, whatever `max-unconfirmed` says."""
 
@@ -71,14 +65,13 @@ class RecordWise:
         numbering = work.numbering if isinstance(work.numbering, LaneNumbers) else None
         self._lanes = Lanes(options.order_by, numbering)
         self._in_flight = 1 if options.pipe in ONE_UNCONFIRMED else max(1, options.max_unconfirmed)
-        self._busy = 0
-        self._telling = 0
+        self._busy = self._telling = 0
         self._told = True
-        self._held: list[tuple[int, int, Lane | None]] = []
-        self._bytes = 0
-        self._most_bytes = settings().batch_bytes
+        self._turns = Turns(self._may_send)
+        self._ahead = Ahead(self._lanes, self._progress, self._in_flight)
         self._reading = True
         self._stopping = False
+        self._due = asyncio.Event()
 
     async def run(self) -> DeliveryReport:
         """Delivers the records that are left. Raises Unavailable (the target is down, with `on-unavailable: wait`),
@@ -89,9 +82,6 @@ class RecordWise:
         began = time.monotonic()
         loop = asyncio.get_running_loop()
         self._end: asyncio.Future[None] = loop.create_future()
-        self._idle: list[asyncio.Future[None]] = []
-        self._room, self._due = asyncio.Event(), asyncio.Event()
-        self._room.set()
         self._attempts = Attempts(
             self._destination, self._options, self._work, self._port, self._progress, suspected=self._judge
         )
@@ -132,7 +122,6 @@ class RecordWise:
         loop = asyncio.get_running_loop()
         reading = Reading(self._work)
         blocks = reading.entries()
-        ahead = max(LOOK_AHEAD, 4 * self._in_flight)
         came = 0
         while True:
             block = await loop.run_in_executor(self._reader, next, blocks, None)
@@ -145,18 +134,17 @@ class RecordWise:
                 elif self._attempts.stale(entry.seq):
                     self._progress.complete(entry.seq, entry.record.ordinal, "completed")
                 else:
-                    self._bytes += entry.bytes
+                    self._ahead.bytes += entry.bytes
                     if not self._lanes.admit(entry):
                         self._bury(entry)
             came += len(block)
             accounted(self._work.node, self._work.micro_batch, came, expected=self._progress.came)
-            self._wake()
+            self._turns.wake()
             self._completed()
-            if self._lanes.held >= ahead or self._laden:
-                self._room.clear()
+            if self._ahead.enough(self._busy):
                 self._reading = False
                 self._judge()
-                await self._room.wait()
+                await self._ahead.room()
                 self._reading = True
         self._progress.finish(reading.matched)
         self._reading = False
@@ -182,48 +170,35 @@ class RecordWise:
         )
 
     async def _work_loop(self) -> None:
-        loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
-        low = max(LOOK_AHEAD, 4 * self._in_flight) // 2
         while True:
             while not self._may_send():
                 self._judge()
-                turn: asyncio.Future[None] = loop.create_future()
-                self._idle.append(turn)
-                await turn
+                await self._turns.wait()
             lane, entry = self._lanes.next()
             self._busy += 1
-            self._wake()
-            if self._lanes.held < low and not self._laden:
-                self._room.set()
+            self._turns.wake()
+            self._ahead.look(self._busy)
             try:
                 nacked = await self._attempts.bring(entry, task)
             finally:
                 self._busy -= 1
             if nacked:
                 # Invariant 8 and C9: the next record of the lane waits until the window accepted this nack.
-                self._held.append((entry.seq, entry.bytes, lane))
+                self._ahead.held.append((entry.seq, entry.bytes, lane))
                 for derived in self._lanes.wait(lane, entry.seq):
                     self._bury(derived)
                 self._due.set()
             else:
-                self._bytes -= entry.bytes
+                self._ahead.bytes -= entry.bytes
                 self._lanes.release(lane)
-            if self._lanes.held < low and not self._laden:
-                self._room.set()
+            self._ahead.look(self._busy)
             self._completed()
 
     def _bury(self, entry: Entry) -> None:
         self._attempts.bury(entry)
-        self._held.append((entry.seq, entry.bytes, None))
-
-    @property
-    def _laden(self) -> bool:
-        """Whether enough is held: bytes, or nacks that wait for their vote (each of them separates two confirmed
-        ranges). Nacks alone do not stop the reader: the last one waits for the record after it."""
-        enough = self._bytes >= self._most_bytes or self._progress.waiting >= NACKS
-        return enough and bool(self._lanes.held or self._busy)
+        self._ahead.held.append((entry.seq, entry.bytes, None))
 
     # -- telling ------------------------------------------------------------------------------------------------
 
@@ -263,23 +238,15 @@ class RecordWise:
             return False
         self._telling = flush.size
         self._told = False
-        loop = asyncio.get_running_loop()
-        told = await loop.run_in_executor(self._talker, self._committer.tell, flush)
+        told = await asyncio.get_running_loop().run_in_executor(self._talker, self._committer.tell, flush)
         progress.end(flush, told.accepted, told.settled.ranges)
         self._telling, self._told = 0, True
         if told.stopped is not None:
             raise told.stopped
-        held, self._held = self._held, []
-        for seq, size, lane in held:
-            if progress.settled_nack(seq):
-                self._bytes -= size
-                self._lanes.release(lane)
-            else:
-                self._held.append((seq, size, lane))
-        if not self._laden and self._lanes.held < max(LOOK_AHEAD, 4 * self._in_flight) // 2:
-            self._room.set()
+        self._ahead.settle()
+        self._ahead.look(self._busy)
         self._completed()
-        self._wake()
+        self._turns.wake()
         self._judge()
         return True
 
@@ -291,21 +258,13 @@ class RecordWise:
         if not suspects or suspects < self._busy or self._telling or self._reading:
             return
         if self._may_send():
-            self._wake()
+            self._turns.wake()
             return
         if self._lanes.ready and self._progress.unconfirmed > self._progress.waiting:
             return  # the next flush makes room for others to be tried
         if self._end.done() or not self._suspects.judge():
             return
         self._fail(self._attempts.down(suspects))
-
-    def _wake(self) -> None:
-        # Wakes one sender, which wakes the next if there is more to do.
-        while self._idle and self._may_send():
-            turn = self._idle.pop()
-            if not turn.done():
-                turn.set_result(None)
-                return
 
     def _fail(self, error: BaseException) -> None:
         if not self._end.done():

@@ -8,14 +8,8 @@ from itertools import groupby
 import numpy as np
 
 from conduit_tasks.delivery.chunks import NONE, Chunk, Seqs, blocks, portion_of
-from conduit_tasks.delivery.work import (
-    DERIVED_STRIDE,
-    MOST_ORDINAL,
-    Entry,
-    Work,
-    overflow,
-    processed,
-)
+from conduit_tasks.delivery.reading import DERIVED_STRIDE, MOST_ORDINAL, overflow, processed
+from conduit_tasks.delivery.work import Entry, Work
 from conduit_tasks.errors import Oversize
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain

@@ -23,6 +23,15 @@ from conduit_tasks.gateway.limits import DEFAULT, OVERHEAD, Limits, Room
 from conduit_tasks.gateway.parse import Webhooks, parse
 from conduit_tasks.gateway.pipe import LANES, place
 from conduit_tasks.gateway.protocol import LATE
+from conduit_tasks.gateway.refusals import (
+    RETRY_BACKLOG,
+    Refusal,
+    away,
+    bad_event,
+    busy,
+    too_fast,
+    too_large,
+)
 from conduit_tasks.gateway.tokens import Tokens
 
 log = logging.getLogger("conduit.gateway")
@@ -31,8 +40,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-RETRY_BACKLOG, RETRY_AWAY = 10, 2
-"""`Retry-After` in seconds: until a run has made room; until Redis is back."""
 
 _STORED = [(b"content-length", b"0")]
 
@@ -47,17 +54,6 @@ class Endpoint:
     webhooks: Webhooks
     bucket: Bucket | None
     committer: Committer
-
-
-class Refusal(Exception):
-    """An answer other than 2xx. `more`: further members of the problem document."""
-
-    def __init__(
-        self, status: int, title: str, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
-    ) -> None:
-        super().__init__(detail)
-        self.status, self.headers = status, dict(headers or {})
-        self.problem = {"title": title, "status": status, "detail": detail, **more}
 
 
 class Gateway:
@@ -121,11 +117,11 @@ class Gateway:
         if scope["method"] != "POST":
             raise Refusal(405, "Method not allowed", "events are sent with POST", headers={"Allow": "POST"})
         if length is not None and length > endpoint.source.request_bytes:
-            raise _too_large(endpoint.source.request_bytes)
+            raise too_large(endpoint.source.request_bytes)
         if self.health.away:
-            raise _away()
+            raise away()
         if endpoint.bucket is not None and (wait := endpoint.bucket.take(1)):
-            raise _too_fast(endpoint.bucket, wait)
+            raise too_fast(endpoint.bucket, wait)
         taken = _Taken(self.room, endpoint.pipeline)
         try:
             body = await _read(scope, receive, endpoint.source.request_bytes, taken)
@@ -164,7 +160,7 @@ class _Taken:
     def more(self, size: int) -> None:
         """Takes more bytes. Raises Refusal if there is no room."""
         if not self._room.take(self._pipeline, size):
-            raise _busy()
+            raise busy()
         self._size += size
 
     def back(self) -> None:
@@ -182,7 +178,7 @@ async def _read(scope: Scope, receive: Receive, most: int, taken: _Taken) -> byt
         part: bytes = message.get("body", b"")
         size += len(part)
         if size > most:
-            raise _too_large(most)
+            raise too_large(most)
         taken.more(room + len(part))
         room = 0
         parts.append(part)
@@ -205,7 +201,7 @@ def _events(endpoint: Endpoint, scope: Scope, body: bytes) -> tuple[int, bytes]:
                     "the most that one may have. Send smaller batches",
                 )
     except BadEvent as bad:
-        raise _bad(bad) from None
+        raise bad_event(bad) from None
     return len(events), join(events)
 
 
@@ -228,7 +224,7 @@ async def _store(endpoint: Endpoint, count: int, chunk: bytes) -> None:
             headers={"Retry-After": str(RETRY_BACKLOG)},
         ) from None
     except BrokerUnavailable:
-        raise _away() from None
+        raise away() from None
     except TooManyLanes:
         raise Refusal(
             429,
@@ -251,46 +247,6 @@ async def _store(endpoint: Endpoint, count: int, chunk: bytes) -> None:
             "the pipeline is behind: as much as may wait is waiting. Nothing of this request was stored; send it again",
             headers={"Retry-After": str(RETRY_BACKLOG)},
         )
-
-
-def _bad(bad: BadEvent) -> Refusal:
-    more: dict[str, Any] = {}
-    if bad.attribute is not None:
-        more["attribute"] = bad.attribute
-    if bad.event is not None:
-        more["event"] = bad.event
-    return Refusal(bad.status, "Not an event" if bad.status == 415 else "Bad event", bad.detail, **more)
-
-
-def _too_large(most: int) -> Refusal:
-    # The connection is closed: the rest that the producer sends is not read.
-    return Refusal(
-        413, "Too large", f"a request may have {most} bytes (max-request-size)", headers={"Connection": "close"}
-    )
-
-
-def _too_fast(bucket: Bucket, wait: float) -> Refusal:
-    return Refusal(
-        429,
-        "Too fast",
-        f"this source takes {bucket.rate:g} events per second",
-        headers={"Retry-After": str(max(1, round(wait + 0.5)))},
-    )
-
-
-def _away() -> Refusal:
-    return Refusal(
-        503,
-        "Not stored",
-        "the broker does not serve, so the event may not be stored; send it again",
-        headers={"Retry-After": str(RETRY_AWAY)},
-    )
-
-
-def _busy() -> Refusal:
-    # The connection is closed: the rest that the producer sends is not kept.
-    headers = {"Retry-After": "1", "Connection": "close"}
-    return Refusal(503, "Busy", "too many requests are on their way; send it again", headers=headers)
 
 
 async def _problem(send: Send, refusal: Refusal) -> None:

@@ -6,47 +6,28 @@ The driver walks the micro-batches; each is delivered by one executor task, whic
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
-
-from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.registry import destination_class
-from conduit_tasks.delivery.broker_port import BrokerPort
-from conduit_tasks.delivery.chunks import Seqs
-from conduit_tasks.delivery.engine import deliver
-from conduit_tasks.delivery.handlers import Changes, Handlers
-from conduit_tasks.delivery.isolate_poison import deliver_carefully
-from conduit_tasks.delivery.isolated import survives_forks
-from conduit_tasks.delivery.latency import Latencies
-from conduit_tasks.delivery.numbering import watched
-from conduit_tasks.delivery.work import DeliveryReport, Work
 from conduit_tasks.errors import ConduitError, Fenced, LeaseHeld, Unavailable
-from conduit_tasks.logs import about
 from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
-from conduit_tasks.micro_batch.context import Context, opened
-from conduit_tasks.micro_batch.draining import Draining, Ended
+from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.course import Ended
+from conduit_tasks.micro_batch.deliver_task import DeliverTask
+from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import keeping
-from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
-from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
-from conduit_tasks.micro_batch.seal import origins_of
+from conduit_tasks.micro_batch.recorded import note_unrecorded
 from conduit_tasks.micro_batch.visibility import extend_visibility
-from conduit_tasks.processors.chain import Chain
-from conduit_tasks.spool.manifest import SealedManifest
-from conduit_tasks.topology import Destination, Node, Pipeline
+from conduit_tasks.topology import Destination, Node
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.leases import Attempt, Lease
+    from conduit_tasks.broker.leases import Lease
     from conduit_tasks.micro_batch.stage import RunAll
 
 log = logging.getLogger(__name__)
-
-Span = tuple[int, int]
 
 
 def deliver_destination(
@@ -176,7 +157,7 @@ class Drain:
         if isinstance(report, ConduitError):
             raise report
         self.done += 1
-        # There was progress: only a micro-batch that killed its worker repeatedly is delivered carefully.
+        # There was progress: poison is isolated only in a micro-batch that killed its worker repeatedly.
         self.lease.attempts = 1
         counts = {name: n for name, n in asdict(report.counts).items() if name != "matched"}
         self.progress(micro_batch=number, epoch=epoch, seconds=round(report.seconds, 3), **counts)
@@ -195,158 +176,3 @@ def mark_closed(context: Context, destination: str, token: int) -> None:
             context.broker.mark(destination, token, [s.key for s in settled])
     except ConduitError as error:
         log.warning("dead letters that were delivered again are marked by the next redrive: %s", error)
-
-
-@dataclass(frozen=True)
-class DeliverTask:
-    """Delivery of one micro-batch to one destination, in an executor; picklable. Returns a Report or a ConduitError."""
-
-    pipeline: Pipeline
-    """Pipeline as the driver loaded it: an executor may have neither the file nor the environment it names."""
-    destination: str
-    number: int
-    token: int
-    run: str
-    epoch: int = 0
-    isolate_poison: bool = False
-
-    def __call__(self, _: Any) -> DeliveryReport | ConduitError:
-        with about(destination=self.destination, micro_batch=self.number):
-            return self._here()
-
-    def _here(self) -> DeliveryReport | ConduitError:
-        try:
-            with opened(self.pipeline, self.run) as context, self._attempt(context) as attempt:
-                # The progress of the delivery is read only now: an earlier attempt is fenced by now (invariant 4).
-                if not self.isolate_poison:
-                    return self._deliver(context, attempt, None, ())
-                total = context.broker.micro_batch(self.number).total
-                connect(context.pipeline.id, context.pipeline.destination(self.destination))
-                # Loaded here, so that not every child loads it again; Arrow loads pandas with its first array.
-                pa.array([0])
-                # Children must not share a connection: each opens its own.
-                context.broker.close()
-                return deliver_carefully(
-                    partial(self._in_child, attempt.token),
-                    self._confirmed,
-                    (0, total - 1),
-                    forks=survives_forks(context.pipeline.destination(self.destination)),
-                )
-        except ConduitError as error:
-            return error
-
-    def _attempt(self, context: Context) -> Attempt:
-        return context.broker.attempt(Node.destination(self.destination), self.destination, self.token)
-
-    def _in_child(self, token: int, span: Span, culprits: Sequence[int]) -> DeliveryReport:
-        with opened(self.pipeline, self.run) as context:
-            lease = context.broker.attach(Node.destination(self.destination), token)
-            return self._deliver(context, lease, span, culprits)
-
-    def _confirmed(self) -> Sequence[Span]:
-        with opened(self.pipeline, self.run) as context:
-            return self._done(context).ranges
-
-    def _done(self, context: Context) -> RangeSet:
-        """Returns the confirmed ranges of this micro-batch; in an epoch everything that is not to be sent again."""
-        total = context.broker.micro_batch(self.number).total
-        whole = RangeSet(((0, total - 1),)) if total else RangeSet(())
-        if self.epoch:
-            left = dict(context.broker.redeliver(self.destination, self.run, self.epoch)).get(self.number, RangeSet(()))
-            return whole.subtract(left)
-        state = context.broker.delivery(self.destination)
-        return whole if state.cursor >= self.number else state.confirmed
-
-    def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> DeliveryReport:
-        broker, pipeline = context.broker, context.pipeline
-        destination = pipeline.destination(self.destination)
-        manifest = context.spool.read_sealed(broker.micro_batch(self.number).manifest)
-        handler = context.dead_letters(destination.dead_letters, destination.id)
-        parking = context.parking(destination)
-        origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
-        confirmed = self._done(context)
-        latencies = None if self.epoch else Latencies(destination.node, origins, confirmed)
-        port = BrokerPort(
-            broker,
-            lease,
-            destination,
-            self.number,
-            self.run,
-            handler,
-            isolate=pipeline.isolate,
-            retention=pipeline.spool_retention,
-            epoch=self.epoch,
-            sent=lambda seqs: _with_rows(context, manifest, destination, seqs),
-            parking=parking,
-            latencies=latencies,
-        )
-        chain = Chain(destination.processors) if destination.processors else None
-        numbering = numbering_of(
-            context, destination, connector, manifest, origins=origins, token=lease.token, epoch=self.epoch
-        )
-        work = Work(
-            pipeline=pipeline.id,
-            destination=destination.id,
-            micro_batch=self.number,
-            total=manifest.total,
-            matched=matched_of(context, manifest, destination),
-            rows=lambda: watched(numbering, timed(latencies, rows_of(context, manifest, destination))),
-            origins=origins,
-            confirmed=confirmed.ranges,
-            state=broker.delivery(destination.id).state,
-            chain=chain,
-            epoch=self.epoch,
-            index=manifest.index_of(),
-            span=span,
-            culprits=culprits,
-            numbering=numbering,
-            begun=broker.begun(destination.id, self.number, epoch=self.epoch),
-            parking=parking,
-            seal=manifest.token,
-            look=Marker(context, destination.node, lease.token).look,
-            rested=partial(broker.rested, destination.id),
-        )
-        handlers = Handlers(pipeline, destination.node)
-        others = [d.id for d in pipeline.destinations if d is not destination]
-        changes = Changes(handlers, work, lambda x: broker.is_dead(x.key, others)) if handlers else None
-        try:
-            with recording(context, self, work) as tally:
-                return deliver(work, connector, port, destination.delivery, handler, changes=changes, tally=tally)
-        finally:
-            if chain is not None:
-                chain.close()
-
-
-def timed(latencies: Latencies | None, rows: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[Any]:
-    """Returns the same rows, watched by the latencies if there are any."""
-    return rows if latencies is None else latencies.watch(rows)
-
-
-def connect(pipeline: str, destination: Destination) -> Any:
-    """Builds the destination connector from its settings, with the ids of its pipeline and of itself."""
-    connector = destination_class(destination.plugin)(destination.settings)
-    connector.pipeline, connector.connector = pipeline, destination.id
-    return connector
-
-
-def _with_rows(context: Context, manifest: SealedManifest, destination: Destination, seqs: set[int]) -> set[int]:
-    """Returns the subset of these seqs that has rows for this destination."""
-    found: set[int] = set()
-    for there, _ in rows_of(context, manifest, destination, ("slice", "n")):
-        found |= seqs.intersection(there.tolist())
-    return found
-
-
-def rows_of(
-    context: Context, manifest: SealedManifest, destination: Destination, columns: Sequence[str] | None = None
-) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
-    """Yields (seqs, rows) of a sealed micro-batch that this destination's trigger matched, in order."""
-    from conduit_tasks.record.schema import SPOOL_SCHEMA
-
-    columns = columns or SPOOL_SCHEMA.names
-    wanted = column_of(context, manifest, destination)
-    for file in manifest.files:
-        # The column exists if it had filters when this was sealed: the pipeline file may say otherwise by now.
-        row_filter = wanted if wanted in context.spool.columns(file) else None
-        for batch in context.spool.read(file, columns=columns, row_filter=row_filter):
-            yield manifest.seqs(batch), batch

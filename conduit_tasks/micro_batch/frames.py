@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.frame_step import FrameStep, nacks
-from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass
+from conduit_tasks.micro_batch.passes import Pass, PassResult
+from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.processors.base import FrameProcessor
 from conduit_tasks.processors.chain import segments
 from conduit_tasks.record.accounts import accounted

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.connectors.registry import destination_class, source_class
 from conduit_tasks.errors import BrokerUnavailable, Outdated, Unavailable
 from conduit_tasks.micro_batch.context import Context
+from conduit_tasks.micro_batch.course import Ended
 from conduit_tasks.micro_batch.deliver import deliver_destination
-from conduit_tasks.micro_batch.draining import Draining, Ended
+from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import every
 from conduit_tasks.micro_batch.process import process
 from conduit_tasks.micro_batch.read import read_source

@@ -14,9 +14,9 @@ from conduit_tasks.micro_batch.asking import Asked, ask, failed_to_read
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.gone import forget_gone
+from conduit_tasks.micro_batch.room import full, room_for
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.pipeline.schedule import is_continuous
-from conduit_tasks.topology import Limits
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
@@ -162,7 +162,7 @@ def open_next(context: Context, limits: Mapping[str, int] | None = None) -> Next
     Raises Fenced if another run opened one meanwhile. A source that cannot be planned is left out.
     """
     broker, pipeline = context.broker, context.pipeline
-    room = _room(context, limits)
+    room = room_for(context, limits)
     if room is None:
         said = _shut(context)
         return Next(None, said or "the lag budget is used up", looked=False, budget=not said)
@@ -181,8 +181,8 @@ def open_next(context: Context, limits: Mapping[str, int] | None = None) -> Next
 
 def _shut(context: Context) -> str:
     """Returns why nothing may be read until an operator acts, in words; empty if it is only the lag budget."""
-    if full := _full(context):
-        return full
+    if why := full(context):
+        return why
     if halted := halted_destinations(context):
         said = f"{', '.join(halted)} stopped, and the lag budget is used up"
         return f"{said}; `conduit start {context.pipeline.id} --destination ID` goes on"
@@ -281,49 +281,3 @@ def in_flight(context: Context) -> str:
     if not left and context.broker.stored_status() == "stopping":
         context.broker.stopped()
     return left
-
-
-def _room(context: Context, overrides: Mapping[str, int] | None) -> Limits | None:
-    """Returns how much may be read now (C13, invariant 7); None: the lag budget or Redis' memory is used up."""
-    pipeline = context.pipeline
-    if full := _full(context):
-        log.warning("%s: %s", pipeline.id, full)
-        return None
-    limits = pipeline.micro_batch
-    records, size = limits.records, limits.bytes
-    if overrides:
-        records = _least(records, overrides.get("max-records"))
-        size = _least(size, overrides.get("max-bytes"))
-    backlog = context.broker.backlog([d.id for d in pipeline.destinations])
-    budget = pipeline.lag_budget
-    if budget is None:
-        return None if backlog.micro_batches else Limits(records, size)
-    if budget.age is not None and backlog.age(context.broker.now()) > budget.age:
-        return None
-    if budget.records is not None:
-        left = budget.records - backlog.records
-        records = left if records is None else min(records, left)
-    if budget.bytes is not None:
-        left = budget.bytes - backlog.bytes
-        size = left if size is None else min(size, left)
-    if (records is not None and records <= 0) or (size is not None and size <= 0):
-        return None
-    return Limits(records, size)
-
-
-def _least(a: int | None, b: int | None) -> int | None:
-    return min((n for n in (a, b) if n), default=None)
-
-
-def _full(context: Context) -> str:
-    """Returns why nothing may be read whatever the lag budget is: Redis has too little memory left; or "".
-
-    Micro-batches under way take memory before they free any, so reading stops while some memory is left.
-    """
-    used, share = context.broker.used(), context.settings.redis_share
-    if used < share:
-        return ""
-    return (
-        f"Redis uses {used:.0%} of its maxmemory: from {share:.0%} on (CONDUIT_REDIS_SHARE) nothing new is read. Raise "
-        "maxmemory, or keep less: a shorter `spool.retention`, dead letters redriven or purged"
-    )

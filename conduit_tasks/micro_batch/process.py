@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.every import keeping
-from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
+from conduit_tasks.micro_batch.passes import Pass, PassResult, isolates_poison
+from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.micro_batch.seal import origins_of, seal_if_complete, staged
 from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
 from conduit_tasks.micro_batch.visibility import extend_visibility
@@ -47,17 +48,15 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
                 return unread
             manifests = staged(context, found, [s.node for s in pipeline.sources])
             origins = origins_of(pipeline.id, [entry for m in manifests for entry in m.slices])
-            plan = with_careful(
-                Pass(
-                    pipeline=pipeline.id,
-                    micro_batch=number,
-                    node=NODE,
-                    token=lease.token,
-                    processors=pipeline.processors,
-                    destinations=pipeline.destinations,
-                    final=True,
-                ),
-                lease.attempts,
+            plan = Pass(
+                pipeline=pipeline.id,
+                micro_batch=number,
+                node=NODE,
+                token=lease.token,
+                processors=pipeline.processors,
+                destinations=pipeline.destinations,
+                final=True,
+                isolate_poison=isolates_poison(lease.attempts),
             )
             files = [(i, f) for i, f in enumerate(f for m in manifests for f in m.files)]
             with keeping(lease):

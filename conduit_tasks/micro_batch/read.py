@@ -12,9 +12,10 @@ from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.connectors.sources import source_connector, source_origins
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.every import keeping
+from conduit_tasks.micro_batch.passes import Pass, PassResult, isolates_poison
 from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.row_batches import numbered
-from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass, with_careful
+from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.micro_batch.seal import seal_if_complete
 from conduit_tasks.micro_batch.stage import RunAll, run_pass, stage, totals
 from conduit_tasks.micro_batch.visibility import extend_visibility, unsettled
@@ -69,17 +70,15 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
     first = first_slice(pipeline, micro_batch, source.id)
     own, processors = source_origins(pipeline, source, slices)
     origins = (*[Origin("", "", "")] * first, *own)
-    plan = with_careful(
-        Pass(
-            pipeline=pipeline.id,
-            micro_batch=micro_batch.number,
-            node=source.node,
-            token=lease.token,
-            processors=processors,
-            destinations=pipeline.destinations,
-            final=not pipeline.processors,
-        ),
-        lease.attempts,
+    plan = Pass(
+        pipeline=pipeline.id,
+        micro_batch=micro_batch.number,
+        node=source.node,
+        token=lease.token,
+        processors=processors,
+        destinations=pipeline.destinations,
+        final=not pipeline.processors,
+        isolate_poison=isolates_poison(lease.attempts),
     )
     reader = SourceReader(pipeline, source.id, origins, unsettled(context, source))
     if source_class(source.plugin).in_driver:

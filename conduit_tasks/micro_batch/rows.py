@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,9 @@ from conduit_tasks.errors import Oversize, Unwritable
 from conduit_tasks.filters import compile_filters
 from conduit_tasks.filters.batch import mask
 from conduit_tasks.micro_batch.account import Account
+from conduit_tasks.micro_batch.fates import error_of, fates_of
+from conduit_tasks.micro_batch.malformed import decode_error, malformed, undecodable
+from conduit_tasks.micro_batch.passes import NACKED_SCHEMA, Pass, PassResult
 from conduit_tasks.micro_batch.row_batches import bounded, in_blocks, records_of, row_keys, unparted
 from conduit_tasks.processors import columns
 from conduit_tasks.processors.chain import Chain
@@ -29,69 +31,14 @@ from conduit_tasks.processors.columns import BLOCK
 from conduit_tasks.processors.derived import in_parts, too_much
 from conduit_tasks.processors.result import Result
 from conduit_tasks.record import jsons
-from conduit_tasks.record.batches import cut, deep_rows, gathered, joined, large_rows
+from conduit_tasks.record.batches import cut, gathered, joined
 from conduit_tasks.record.collector import seldom_collecting
-from conduit_tasks.record.record import Origin, Record
-from conduit_tasks.record.schema import DATA, NUMBER_FIELDS, RECORD_FIELDS, spool_batch, to_records
+from conduit_tasks.record.record import Origin
+from conduit_tasks.record.schema import spool_batch, to_records
 from conduit_tasks.settings import settings
-from conduit_tasks.topology import Destination, Processor
 
 if TYPE_CHECKING:
-    from conduit_tasks.spool.spool import PartFile, Spool
-
-ERROR_KEY = "conduit.error"
-"""Metadata key of a record that its source could not decode: it is nacked before any processor sees it."""
-
-NACKED_SCHEMA = pa.schema(NUMBER_FIELDS + RECORD_FIELDS + [pa.field("error", pa.binary())])
-"""Rows that failed before the fan-out, as they entered the node; `error`: JSON {node, class, message}."""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Work of one node on its rows; picklable. `final` nodes evaluate the triggers of `destinations`.
-
-    `isolate_poison`: run processors in children, because attempts before this one died without progress (C10).
-    """
-
-    pipeline: str
-    micro_batch: int
-    node: str
-    token: int
-    processors: tuple[Processor, ...]
-    destinations: tuple[Destination, ...]
-    final: bool
-    isolate_poison: bool = False
-    folder: str = ""
-    """Spool folder of the files; default the node. Passes between frame processors write to folders of their own."""
-
-    def filtered_destinations(self) -> list[Destination]:
-        """Returns the destinations with filters: each has a boolean column in the final files."""
-        return [d for d in self.destinations if d.filters] if self.final else []
-
-
-@dataclass
-class PassResult:
-    """Result of one piece. `counts`: slice number → records read (sources only). All counts are of distinct records,
-    not of derived ones, and `read` is `written` + `nacked` + `filtered` (invariant 10)."""
-
-    files: list[PartFile] = field(default_factory=list)
-    nacked_files: list[PartFile] = field(default_factory=list)
-    counts: dict[int, int] = field(default_factory=dict)
-    ends: dict[int, Any] = field(default_factory=dict)
-    """Slice number → end of an open slice."""
-    read: int = 0
-    nacked: int = 0
-    written: int = 0
-    filtered: int = 0
-    """Records that processors filtered, as each of them said."""
-    skipped: int = 0
-    """Number of slices that were passed over."""
-    bytes: int = 0
-    row_bytes: int = 0
-    """Bytes of a row in memory: the average of the batch in which that is largest."""
-    matched: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
-    """Seconds that `read`, `process` and `spool` took."""
+    from conduit_tasks.spool.spool import Spool
 
 
 class RowPass:
@@ -157,11 +104,11 @@ class RowPass:
         self._account.check(result.read, written=result.written, filtered=result.filtered, nacked=result.nacked)
 
     def _pass_on(self, batch: pa.RecordBatch) -> None:
-        undecodable = _undecodable(batch)
-        if undecodable is not None:
-            bad = batch.filter(undecodable)
-            self._nack(bad, [_decode_error(self.plan.node, row) for row in bad.column("metadata").to_pylist()])
-            batch = batch.filter(pa.compute.invert(undecodable))
+        failed = undecodable(batch)
+        if failed is not None:
+            bad = batch.filter(failed)
+            self._nack(bad, [decode_error(self.plan.node, row) for row in bad.column("metadata").to_pylist()])
+            batch = batch.filter(pa.compute.invert(failed))
         batch = self._sound(batch)
         if self.chain is None or not batch.num_rows:
             self._account.went_on += batch.num_rows
@@ -175,16 +122,7 @@ class RowPass:
     def _sound(self, batch: pa.RecordBatch, *, small: bool = False) -> pa.RecordBatch:
         """Returns the rows that may be records and nacks the others; data nested too deeply is nacked as raw bytes.
         `small`: checks only the size, of rows that were made."""
-        found = large_rows(batch)
-        shape = batch.column("shape").to_numpy()
-        for part, bit in () if small else DATA.items():
-            if not (shape & bit).any():
-                continue
-            deep = {row: f"{part}: {why}" for row, why in deep_rows(batch.column(part)).items() if shape[row] & bit}
-            if deep:
-                shape = shape.copy()
-                shape[list(deep)] &= ~bit
-                found = {**deep, **found}
+        shape, found = malformed(batch, small=small)
         if not found:
             return batch
         keys = row_keys(batch)
@@ -210,7 +148,7 @@ class RowPass:
             else:
                 nacked: list[pa.RecordBatch] = []
                 errors: list[dict[str, str]] = []
-                for block in in_blocks(part, lambda rows=part.num_rows: self._block_rows(rows)):  # type: ignore[misc]
+                for block in in_blocks(part, partial(self._block_rows, part.num_rows)):
                     size = 0
                     for made in self._process_block(block, nacked, errors):
                         size += made.nbytes
@@ -236,7 +174,7 @@ class RowPass:
             failed = np.isin(keys, list(culprits))
             self._nack(
                 batch.filter(pa.array(failed)),
-                [_error(self.plan.node, culprits[key]) for key in keys[failed].tolist()],
+                [error_of(self.plan.node, culprits[key]) for key in keys[failed].tolist()],
             )
             passed = passed.without(failed)
         on, filtered = passed.fates(batch.num_rows)
@@ -290,35 +228,15 @@ class RowPass:
         """Returns the rows that the chain made. Raises Unwritable and Oversize before it adds anything to `nacked`,
         `errors` and the account."""
         of = row_keys(batch)
-        keys = of.tolist()
-        culprits = {key: r for key, r in zip(keys, results, strict=True) if r.error is not None}
-        kept: list[int] = []
-        filtered: list[int] = []
-        out: list[Record] = []
-        last, ordinal = -1, 0
-        for i, (key, r) in enumerate(zip(keys, results)):
-            if key in culprits:
-                continue
-            if not r.records:
-                filtered.append(i)
-            if key != last:
-                last, ordinal = key, 0
-            for record in r.records:
-                # Ordinals are dense over all derived records of one position, whichever node derived them.
-                record.ordinal = ordinal
-                ordinal += 1
-                kept.append(i)
-                out.append(record)
-        slices, numbers = (batch.column(name).to_numpy()[kept] for name in ("slice", "n"))
-        made = spool_batch(slices, numbers, out)
-        on, gone = np.zeros(len(keys), bool), np.zeros(len(keys), bool)
-        on[kept] = gone[filtered] = True
+        fates = fates_of(of, results)
+        slices, numbers = (batch.column(name).to_numpy()[fates.kept] for name in ("slice", "n"))
+        made = spool_batch(slices, numbers, fates.records)
+        on, gone = np.zeros(len(of), bool), np.zeros(len(of), bool)
+        on[fates.kept] = gone[fates.filtered] = True
         self.result.filtered += self._account.processed(of, on, gone, made.num_rows)
-        if culprits:
-            # Derived records are acked or nacked together: they share the position.
-            rows = [i for i, key in enumerate(keys) if key in culprits]
-            nacked.append(batch.take(pa.array(rows)))
-            errors.extend(_error(self.plan.node, culprits[keys[i]]) for i in rows)
+        if fates.failed:
+            nacked.append(batch.take(pa.array(list(fates.failed))))
+            errors.extend(error_of(self.plan.node, result) for result in fates.failed.values())
         return made
 
     def _results(self, batch: pa.RecordBatch) -> Iterator[list[Result]]:
@@ -369,29 +287,3 @@ class RowPass:
         cells = [rows.column(name) for name in NACKED_SCHEMA.names[:-1]]
         cells.append(pa.array([orjson.dumps({k: jsons.clean(v) for k, v in e.items()}) for e in errors], pa.binary()))
         self._nacked.write(pa.RecordBatch.from_arrays(cells, schema=NACKED_SCHEMA))
-
-
-def _undecodable(batch: pa.RecordBatch) -> pa.Array | None:
-    """Returns a boolean per row: metadata says that the source could not decode it; None if no row does."""
-    metadata = batch.column("metadata")
-    if metadata.null_count == batch.num_rows:
-        return None
-    flags = [bool(m) and any(k == ERROR_KEY for k, _ in m) for m in metadata.to_pylist()]
-    return pa.array(flags) if any(flags) else None
-
-
-def _decode_error(node: str, metadata: Sequence[tuple[str, str]]) -> dict[str, str]:
-    return {"node": node, "class": "decode", "message": dict(metadata)[ERROR_KEY]}
-
-
-def _error(node: str, result: Result) -> dict[str, str]:
-    return {
-        "node": f"{node}/{result.processor}" if result.processor else node,
-        "class": result.error_class or "processor",
-        "message": result.error or "",
-    }
-
-
-def with_careful(plan: Pass, attempts: int, limit: int = 3) -> Pass:
-    """Returns the pass, careful if more than `limit` consecutive `attempts` ended without progress (C10, B7)."""
-    return replace(plan, isolate_poison=attempts > limit)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from conduit_tasks.logs import about
 from conduit_tasks.metrics.histogram import added, observed
 from conduit_tasks.micro_batch.context import Context
-from conduit_tasks.micro_batch.rows import Pass, PassResult
+from conduit_tasks.micro_batch.passes import Pass, PassResult
 from conduit_tasks.processors.chain import has_frames
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.spool.manifest import StageManifest

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from conduit_tasks.errors import LeaseHeld, Outdated
 from conduit_tasks.micro_batch import runs
 from conduit_tasks.micro_batch.context import Context, opened
-from conduit_tasks.micro_batch.draining import Draining, Ended
+from conduit_tasks.micro_batch.course import Ended
+from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.forgotten import remember
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 from conduit_tasks.micro_batch.recovery import left_alone

@@ -6,7 +6,6 @@ Once read, durations are seconds and sizes bytes. Unknown keys are errors, becau
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -15,17 +14,22 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema
 
-from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.values import (
+    Count,
+    Duration,
+    Id,
+    Positive,
+    Rate,
+    Settings,
+    Size,
+    as_list,
+)
 from conduit_tasks.pipes import registry as pipes
-from conduit_tasks.record.units import parse_duration, parse_rate, parse_size
-
-ID_PATTERN = r"[A-Za-z0-9_:.-]{1,128}"
 
 PIPES = (
     "resend",
@@ -38,69 +42,6 @@ PIPES = (
     "continuous-relaxed",
 )
 """Names of the delivery pipes (SEMANTICS O1–O6r)."""
-
-
-def _reads(parse: Callable[[Any], Any]) -> BeforeValidator:
-    def validate(value: Any) -> Any:
-        try:
-            return parse(value)
-        except ConfigError as error:
-            raise PydanticCustomError("conduit", "{message}", {"message": str(error)}) from None
-
-    return BeforeValidator(validate)
-
-
-def flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """Returns settings in Conduit's form: dotted names and text. Maps nest names, lists of scalars join by comma, lists
-    of maps count (`a.0.b`). Raises ConfigError if two spellings give the same name, or `value` is no map."""
-    if not isinstance(value, dict):
-        raise ConfigError("settings must be a map of names to values")
-    out: dict[str, str] = {}
-    for key, item in value.items():
-        name = f"{prefix}{key}"
-        nested = item
-        if isinstance(item, list) and any(isinstance(part, dict | list) for part in item):
-            nested = {str(n): part for n, part in enumerate(item)}
-        part = flatten(nested, f"{name}.") if isinstance(nested, dict) else {name: _text(item)}
-        twice = sorted(out.keys() & part.keys())
-        if twice:
-            raise ConfigError(f"the setting '{twice[0]}' is given twice, once nested and once dotted; remove one")
-        out.update(part)
-    return out
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(_text(part) for part in value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else str(value)
-
-
-def _as_list(value: Any) -> Any:
-    return [] if value is None else value
-
-
-Duration = Annotated[
-    float,
-    _reads(parse_duration),
-    WithJsonSchema({"type": "string", "examples": ["200ms", "10s", "1h30m", "PT0.2S"]}),
-]
-Size = Annotated[
-    int,
-    _reads(parse_size),
-    Field(gt=0),
-    WithJsonSchema({"type": ["string", "integer"], "examples": ["256MiB", "10MB", 1048576]}),
-]
-Rate = Annotated[
-    float,
-    _reads(parse_rate),
-    WithJsonSchema({"type": ["string", "number"], "examples": [100, "100/s", "6000/m"]}),
-]
-Settings = Annotated[dict[str, str], _reads(flatten), WithJsonSchema({"type": "object"})]
-Id = Annotated[str, Field(pattern=f"^{ID_PATTERN}$")]
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(gt=0)]
 
 
 class Keys(BaseModel):
@@ -140,14 +81,14 @@ class DeadLetterKeys(Keys):
     """Number of last outcomes in the window, 10,000 at most; 0 = no limit of nacks."""
     window_nack_threshold: Count = 0
     """Number of nacks that the window may hold; one more stops the pipeline."""
-    processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    processors: Annotated[list[ProcessorKeys], BeforeValidator(as_list)] = Field(default_factory=list)
     """Processors of dead letters; one that fails leaves the letter as it was."""
 
 
 class TriggerKeys(Keys):
     """Selection of the records that a destination gets (SEMANTICS T3)."""
 
-    filters: Annotated[list[dict[str, Any]], BeforeValidator(_as_list)] = Field(default_factory=list)
+    filters: Annotated[list[dict[str, Any]], BeforeValidator(as_list)] = Field(default_factory=list)
     """CloudEvents subscriptions filters: exact, prefix, suffix, all, any, not, sql; all of the list must match."""
 
 
@@ -206,7 +147,7 @@ class ConnectorKeys(Keys):
     """For people."""
     settings: Settings = Field(default_factory=dict)
     """The plugin's options; maps nest names (`a: {b: 1}` is `a.b`)."""
-    processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    processors: Annotated[list[ProcessorKeys], BeforeValidator(as_list)] = Field(default_factory=list)
     """Processors that see the records of this connector only (SEMANTICS C2)."""
     ack_on: Literal["delivered", "stored"] | None = None
     """Sources: acked when everything is delivered, or when the micro-batch is sealed; absent = delivered, except for
@@ -318,11 +259,9 @@ class PipelineKeys(Keys):
     """For people; absent = the id."""
     description: str = ""
     """For people."""
-    connectors: Annotated[list[ConnectorKeys], BeforeValidator(_as_list)] = Field(
-        default_factory=list, max_length=1_000
-    )
+    connectors: Annotated[list[ConnectorKeys], BeforeValidator(as_list)] = Field(default_factory=list, max_length=1_000)
     """At least one source and one destination (SEMANTICS C1)."""
-    processors: Annotated[list[ProcessorKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    processors: Annotated[list[ProcessorKeys], BeforeValidator(as_list)] = Field(default_factory=list)
     """Processors that see all records, after the sources' own."""
     dead_letter_queue: DeadLetterKeys = DeadLetterKeys()
     """Dead-letter queue of every destination without its own, and of records that fail before the fan-out."""
@@ -344,22 +283,7 @@ class PipelineKeys(Keys):
     replay_interval: str = "@daily"
     """The data interval of the replay DAG: cron, a preset such as @daily, or a duration."""
     spool: SpoolKeys = SpoolKeys()
-    handlers: Annotated[list[HandlerKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
-    alerts: Annotated[list[AlertKeys], BeforeValidator(_as_list)] = Field(default_factory=list)
+    handlers: Annotated[list[HandlerKeys], BeforeValidator(as_list)] = Field(default_factory=list)
+    alerts: Annotated[list[AlertKeys], BeforeValidator(as_list)] = Field(default_factory=list)
     """Absent = those of the Airflow Variable `conduit_alerts`."""
     error_recovery: RecoveryKeys = RecoveryKeys()
-
-
-class FileKeys(Keys):
-    """A Conduit pipeline file, version 2.2, with the keys of Conduit Tasks."""
-
-    version: Annotated[str, WithJsonSchema({"enum": ["2.0", "2.1", "2.2", 2.0, 2.1, 2.2]})] = "2.2"
-    """Version of Conduit's format."""
-    pipelines: list[PipelineKeys]
-    """The pipelines of this document."""
-
-
-def json_schema() -> dict[str, Any]:
-    """Returns the JSON Schema of the file, for editors (`# yaml-language-server: $schema=…`)."""
-    schema = FileKeys.model_json_schema(by_alias=True)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

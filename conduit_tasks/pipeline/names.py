@@ -1,5 +1,5 @@
-"""Names of pipelines and nodes in Airflow (DESIGN "Airflow's names"): the broker keeps the original, Airflow gets a
-safe one."""
+"""Names of pipelines and nodes: what an id is made of, and the safe names that Airflow gets (DESIGN "Airflow's names");
+the broker keeps the original."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from collections.abc import Callable
 
 from conduit_tasks.topology import Node
 
+ID_PATTERN = r"[A-Za-z0-9_:.-]{1,128}"
+"""Conduit's pattern of ids."""
+ID_LETTERS = "use 1 to 128 of the characters A-Z a-z 0-9 _ : . -"
+"""What an id is made of, in words."""
 MAX_LENGTH = 250
 """Airflow's limit for `dag_id` and `task_id`."""
 
@@ -16,6 +20,11 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 AFTER = "conduit__after_"
 """Prefix of the ids of runs that follow another run at once."""
 REPLAY_SUFFIX, REDRIVE_SUFFIX = ".replay", ".redrive"
+
+
+def is_id(text: str) -> bool:
+    """Tells whether a pipeline, connector or processor can have this id."""
+    return re.fullmatch(ID_PATTERN, text) is not None
 
 
 def safe_name(id: str, limit: int = MAX_LENGTH) -> str:

@@ -15,12 +15,10 @@ from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, Pipeline
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.validate_delivery import check_delivery, check_letters
 from conduit_tasks.record.fields import parse as field_reference
-from conduit_tasks.settings import settings
+from conduit_tasks.settings import STORE_HINT, nothing_stored, settings
 
 GATEWAY = "gateway"
 """The source whose producers are answered by `conduit gateway`."""
-STORES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
-"""Schemes of addresses at which a spool can be (`pyarrow.fs.FileSystem.from_uri`)."""
 _SOURCE_ONLY = {"ack_on": "ack-on", "durability": "durability"}
 _DESTINATION_ONLY = {
     "trigger": "trigger",
@@ -118,11 +116,8 @@ def _check_plugin_reference(text: str, report: Findings, path: Path) -> None:
 
 
 def _check_spool(path: str | None, report: Findings, place: Path) -> None:
-    scheme, separator, _ = (path or "").partition("://")
-    if separator and scheme not in STORES and not scheme.startswith("fsspec+"):
-        known = ", ".join(f"{each}://" for each in STORES)
-        hint = f"write a folder, or an address that begins with {known} or fsspec+…://"
-        report.add("E103", place, f"path: nothing is stored at {scheme[:40]}://", hint)
+    if wrong := nothing_stored(path or ""):
+        report.add("E103", place, f"path: {wrong}", STORE_HINT)
 
 
 def _check_durability(connector: ConnectorKeys, spool: str | None, report: Findings, path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from conduit_tasks.connectors.base import Listener, Spec
-from conduit_tasks.record.fields import NOTHING, Parts
+from conduit_tasks.record.parts import NOTHING, Parts
 from conduit_tasks.record.record import Record
 
 

@@ -13,7 +13,7 @@ from conduit_tasks.processors.derived import Derived
 from conduit_tasks.processors.many import ManyProcessor, by_level
 from conduit_tasks.processors.result import FILTERED, NACKED, Result
 from conduit_tasks.record.faults import value_fault
-from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts
+from conduit_tasks.record.parts import EVERYTHING, NOTHING, Parts
 from conduit_tasks.record.record import Record
 from conduit_tasks.topology import Processor
 

@@ -18,8 +18,7 @@ from conduit_tasks.errors import Oversize
 from conduit_tasks.processors.chain import Chain
 from conduit_tasks.processors.derived import Derived, refused, too_much
 from conduit_tasks.processors.result import Result
-from conduit_tasks.record import batches
-from conduit_tasks.record.batches import Sizes, row_bytes
+from conduit_tasks.processors.weighing import Weighing
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import DATA, PARTS, part_column, part_values
 
@@ -123,7 +122,7 @@ def _blocks(chain: Chain, batch: pa.RecordBatch, origins: Sequence[Origin], keys
     changed = [part for part in PARTS if part in chain.changes]
     rows = batch.num_rows
     most = max(1, min(BLOCK, BLOCK_BYTES * rows // max(1, batch.nbytes)))
-    weighing = _Weighing(chain, batch, keys, limit)
+    weighing = Weighing(chain, batch, keys, limit)
     # One object for all rows: a step copies what it keeps of it.
     record = Record(b"")
     start = 0
@@ -215,45 +214,12 @@ def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)
 
 
-class _Weighing:
-    """Bytes of derived records: of a block, and of one key. Columns that the chain does not look at count too, once for
-    each record."""
-
-    def __init__(self, chain: Chain, batch: pa.RecordBatch, keys: Rows, limit: int) -> None:
-        self._chain, self._batch, self._keys, self._limit = chain, batch, keys, limit
-        self._carried: Sizes | None = None
-        self._key, self._own = -1, 0
-        self.bytes = 0
-        self.ending = False
-        """Whether the block has enough, and ends with its key."""
-
-    def admits(self, row: int, made: Derived) -> bool:
-        """Returns whether these records, derived of a row, may be kept, with those of the rows of its key before."""
-        if self._carried is None:
-            names = [name for name in self._batch.schema.names if name not in self._chain.reads]
-            self._carried = row_bytes(self._batch.select(names))
-        size = made.bytes + len(made) * int(self._carried[row])
-        if self._keys[row] != self._key:
-            self._key, self._own = self._keys[row], 0
-        self._own += size
-        if self._own > batches.DERIVED_BYTES:
-            return False
-        self.bytes += size
-        return True
-
-    def end(self, row: int) -> int | None:
-        """Returns the row with which the next key begins, if the block has enough from now on; else None."""
-        if self.ending or self.bytes <= self._limit:
-            return None
-        return int(self._keys.searchsorted(self._keys[row], "right"))
-
-
 def _block(
     chain: Chain,
     record: Record,
     filled: Iterator[int],
     into: tuple[list[int], list[int], dict[int, Result], list[tuple[str, list[Any]]]],
-    weighing: _Weighing,
+    weighing: Weighing,
 ) -> int | None:
     """Runs the chain over rows. Adds to `into`: the rows of records that go on, those that were filtered, the failures,
     the values of changed parts. Returns the row to go on with if derived records have enough bytes; None at the end.

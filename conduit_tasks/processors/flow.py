@@ -8,7 +8,7 @@ from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors import template
 from conduit_tasks.processors.base import RecordProcessor
-from conduit_tasks.record.fields import NOTHING
+from conduit_tasks.record.parts import NOTHING
 from conduit_tasks.record.record import Record
 
 

@@ -34,7 +34,7 @@ class ManyProcessor(RecordProcessor):
         raise NotImplementedError
 
     def process(self, record: Record) -> Record | list[Record] | None:
-        [made] = self.process_many([record])
+        [made] = _answers(self, self.id, [record])
         if isinstance(made, RecordError):
             raise made
         return made
@@ -128,11 +128,11 @@ def _together(condition: Any, processor: ManyProcessor, step_id: str, rows: Sequ
             given += [each for each, take in zip(row, wanted) if take]  # type: ignore[arg-type]  # no result
         taken.append(wanted)
         ends.append(len(given))
-    answers = list(processor.process_many(given)) if given else []
+    answers = _answers(processor, step_id, given) if given else []
     # The records of one position stay together.
     end = next((end for end in ends if end >= len(answers)), len(given)) if len(answers) < len(given) else len(given)
     while len(answers) < end:
-        answers += processor.process_many(given[len(answers) : end])
+        answers += _answers(processor, step_id, given[len(answers) : end])
     left = iter(answers)
     made: list[Row] = []
     for row, wanted, reached in zip(rows, taken, ends):
@@ -147,6 +147,19 @@ def _together(condition: Any, processor: ManyProcessor, step_id: str, rows: Sequ
         except RecordError as error:
             made.append(Result.failure(str(error), error.error_class, step_id))
     return made
+
+
+def _answers(processor: ManyProcessor, step_id: str, given: Sequence[Record]) -> list[Made]:
+    """Returns what the processor answers for these records. Raises ConduitError if it answers for none of them, or more
+    often than it was asked: it would be asked again without end, or a record would get the answer of another."""
+    answers = list(processor.process_many(given) or ())
+    if 0 < len(answers) <= len(given):
+        return answers
+    raise ConduitError(
+        f"the processor '{step_id}' ({type(processor).__name__}) answered {len(answers)} outcomes for {len(given)} "
+        "record(s): its process_many has to return a list of outcomes, in order: at least one, and one for each record "
+        "at most"
+    )
 
 
 def _merged(row: Sequence[Made], step: str) -> list[Record]:

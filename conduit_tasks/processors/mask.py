@@ -17,7 +17,7 @@ from conduit_tasks.errors import ConfigError
 from conduit_tasks.processors.base import RecordProcessor
 from conduit_tasks.processors.field import comma_separated, reference
 from conduit_tasks.record import jsons
-from conduit_tasks.record.fields import NOTHING
+from conduit_tasks.record.parts import NOTHING
 from conduit_tasks.record.record import Record
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from conduit_tasks.errors import ConfigError, RecordError
 from conduit_tasks.processors.gotemplate.parser import parse
 from conduit_tasks.processors.gotemplate.values import show
-from conduit_tasks.record.fields import Parts
+from conduit_tasks.record.parts import Parts
 from conduit_tasks.record.record import Record
 
 TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))

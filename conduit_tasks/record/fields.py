@@ -11,34 +11,15 @@ returns None, `set` creates it, `delete` and `rename` do nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 from conduit_tasks.errors import ConfigError, RecordError
+from conduit_tasks.record.parts import Parts, parts_of
 from conduit_tasks.record.record import OPERATIONS, Record
 
 _STEP = re.compile(r'\.([^\W]\w*)|\["((?:[^"\\]|\\.)*)"\]')
 _ESCAPE = re.compile(r"\\(.)")
-
-
-Parts = frozenset[str]
-"""Names of attributes of a record: position, operation, metadata, key, before, after."""
-NOTHING: Parts = frozenset()
-EVERYTHING: Parts = frozenset({"position", "operation", "metadata", "key", "before", "after"})
-
-
-def parts_of(names: Sequence[str]) -> Parts:
-    """Returns the attributes that contain a reference with these names (`Payload`, `After`, …); no names: the whole
-    record."""
-    match names:
-        case []:
-            return EVERYTHING
-        case ["Payload"]:
-            return frozenset({"before", "after"})
-        case ["Payload", which, *_]:
-            return frozenset({which.lower()})
-    return frozenset({names[0].lower()})
 
 
 class FieldRef:

@@ -26,7 +26,7 @@ from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, lease_node
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, first_groups, row_key
 from conduit_tasks.delivery.handlers import HandlerFailed, StateChange
-from conduit_tasks.delivery.work import KILLED
+from conduit_tasks.delivery.reading import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.halting import halting_call

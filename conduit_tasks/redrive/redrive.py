@@ -34,7 +34,7 @@ from conduit_tasks.dead_letters.book import read_book
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, Key, first_groups, portions, row_key
-from conduit_tasks.delivery.work import KILLED
+from conduit_tasks.delivery.reading import KILLED
 from conduit_tasks.errors import BrokerUnavailable, Fenced
 from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.redrive.before_fan_out import BeforeFanOut, place_of, startable

@@ -89,7 +89,7 @@ def deliver_items(
     from conduit_tasks.delivery.numbering import watched
     from conduit_tasks.micro_batch.checkpoint import Marker
     from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.micro_batch.deliver import connect
+    from conduit_tasks.micro_batch.deliver_task import connect
     from conduit_tasks.micro_batch.numbering import new_numbering
     from conduit_tasks.processors.chain import Chain
 

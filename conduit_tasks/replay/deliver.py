@@ -140,7 +140,7 @@ class _Replaying:
     def portion(self, number: int, portion: Portion) -> bool:
         """Delivers a portion under one lease. Returns True if the whole run had ended before."""
         from conduit_tasks.dead_letters.marks import Marks
-        from conduit_tasks.delivery.isolate_poison import deliver_carefully
+        from conduit_tasks.delivery.isolate_poison import deliver_isolated
         from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
         from conduit_tasks.micro_batch.every import keeping
 
@@ -172,7 +172,7 @@ class _Replaying:
                 try:
                     with halting_call(broker, self.destination.node):
                         if lease.attempts > self.destination.delivery.max_redeliveries:
-                            report = deliver_carefully(task.send, task.confirmed, (0, portion.total - 1))
+                            report = deliver_isolated(task.send, task.confirmed, (0, portion.total - 1))
                         else:
                             report = task.send(None, ())
                 finally:

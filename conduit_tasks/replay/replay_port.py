@@ -59,7 +59,7 @@ class PortionTask:
         from conduit_tasks.delivery.work import Work
         from conduit_tasks.micro_batch.checkpoint import Marker
         from conduit_tasks.micro_batch.context import opened
-        from conduit_tasks.micro_batch.deliver import connect
+        from conduit_tasks.micro_batch.deliver_task import connect
         from conduit_tasks.micro_batch.numbering import numbering_again
         from conduit_tasks.micro_batch.recorded import recording
         from conduit_tasks.processors.chain import Chain

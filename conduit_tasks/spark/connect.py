@@ -12,30 +12,26 @@ did meanwhile (invariant 4).
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import sys
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from conduit_tasks import logs
-from conduit_tasks.errors import ConduitError, ConfigError, InvariantBroken, SparkLost
+from conduit_tasks.errors import ConduitError, ConfigError, SparkLost
 from conduit_tasks.settings import settings
 from conduit_tasks.spark.ended import going_on
+from conduit_tasks.spark.pieces import Pieces, at_work, nobody_at, run_pieces
 from conduit_tasks.spark.remote import TOKEN, Address
 from conduit_tasks.spark.shipping import NAME, zipped
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 USER = "conduit"
@@ -63,14 +59,14 @@ class ConnectExecutors:
             spark = self._session("")
             self._begin(spark)
             going_on()
-            return _run(spark, _Pieces(function, pieces, str(self._lock) if self._lock else None))
+            return run_pieces(spark, Pieces(function, pieces, str(self._lock) if self._lock else None))
 
     def warm(self) -> None:
         from conduit_tasks.spark.session import nothing
 
         # Without this node's tag: the run before may still work under the node's lease, and is not interrupted.
         with self._speaking():
-            _run(self._session(""), _Pieces(nothing, [0], None))
+            run_pieces(self._session(""), Pieces(nothing, [0], None))
 
     def session(self) -> SparkSession:
         with self._speaking():
@@ -88,7 +84,7 @@ class ConnectExecutors:
         # An SQL job has no worker of ours to watch, and workers on other machines cannot be watched.
         if self._lock is None or len(self._sessions) > 1:
             return False
-        while not _nobody_at(self._lock):
+        while not nobody_at(self._lock):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
@@ -147,7 +143,7 @@ class ConnectExecutors:
             spark = first_open(lambda number: self._connect(names, number))
             here = self.address.loopback and str(spark.conf.get("spark.master")).startswith("local")
             if here:
-                self._lock = _at_work(self.pipeline, self.node)
+                self._lock = at_work(self.pipeline, self.node)
             elif code is not None:
                 # The same file again changes nothing at the server.
                 spark.addArtifacts(str(code), pyfile=True)
@@ -194,12 +190,6 @@ class ConnectExecutors:
             raise
 
 
-def _run(spark: Any, work: _Pieces) -> list[Any]:
-    count = len(work.pieces)
-    table = spark.range(0, count, 1, count).mapInArrow(work, "piece bigint, answer binary").toArrow()
-    return _answers(table, count)
-
-
 def warm(url: str) -> None:
     """Runs a small job in a session that belongs to no pipeline, and closes the session."""
     executors = ConnectExecutors(url, "", "warm")
@@ -227,76 +217,6 @@ def first_open(connect: Callable[[int], Any]) -> Any:
         else:
             found, high = other, middle
     return found
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    """Work of a Python worker for one task: answers each of its pieces with a pickle; picklable itself."""
-
-    function: Callable[[Any], Any]
-    pieces: list[Any]
-    lock: str | None
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyspark import cloudpickle
-
-        with _at(self.lock):
-            for batch in batches:
-                for piece in batch.column(0).to_pylist():
-                    with logs.kept() as lines:
-                        made = self.function(self.pieces[piece])
-                    answer = cloudpickle.dumps((made, list(lines)))
-                    yield pa.record_batch([pa.array([piece]), pa.array([answer], pa.binary())], ["piece", "answer"])
-
-
-def _answers(table: pa.Table, count: int) -> list[Any]:
-    """Returns the answers in the order of the pieces. Raises InvariantBroken unless each is there exactly once."""
-    from pyspark import cloudpickle
-
-    answers = dict(zip(table.column("piece").to_pylist(), table.column("answer").to_pylist()))
-    if sorted(answers) != list(range(count)) or table.num_rows != count:
-        raise InvariantBroken(f"invariant 10: {count} tasks were started, and {table.num_rows} answered")
-    made = []
-    for piece in range(count):
-        answer, lines = cloudpickle.loads(answers[piece])
-        made.append(answer)
-        # The worker's stderr goes to the server's log; this copies its lines to the task's log.
-        sys.stderr.writelines(f"{line}\n" for line in lines)
-    return made
-
-
-@contextmanager
-def _at(lock: str | None) -> Iterator[None]:
-    """Holds a shared lock on the file while the block runs, which shows that a worker is at work; children of the
-    process hold it, too."""
-    if lock is None:
-        yield
-        return
-    number = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(number, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(number)
-
-
-def _at_work(pipeline: str, node: str) -> Path:
-    """Returns the file on which this node's workers on this machine hold a lock."""
-    folder = settings().home.resolve() / ".conduit" / "at-work"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / hashlib.sha256(f"{pipeline}\0{node}".encode()).hexdigest()[:32]
-
-
-def _nobody_at(lock: Path) -> bool:
-    number = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(number)
 
 
 def _installation() -> str:

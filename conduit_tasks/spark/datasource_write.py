@@ -13,7 +13,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.datasource import WriterCommitMessage as Message
 
 from conduit_tasks.connectors import registry
-from conduit_tasks.connectors.base import BatchDestination, RecordDestination, Rows
+from conduit_tasks.connectors.base import BatchDestination, RecordDestination
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.settings import Settings
 from conduit_tasks.spark.frame_records import records_of

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,17 +75,23 @@ class PartWriter:
             return
         if batch.schema != self._schema:
             batch = batch.select(self._schema.names).cast(self._schema)
-        try:
+        with self._whole():
             self._number(batch)
             for part in cut(batch, settings().batch_bytes):
                 self._parquet.write_batch(part, row_group_size=ROW_GROUP)
+        self._rows += batch.num_rows
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Leaves nothing of the file behind if the block fails. An OSError is raised as SpoolError."""
+        try:
+            yield
         except OSError as e:
             self.abort()
             raise self._explain(self._path, e) from e
         except BaseException:
             self.abort()
             raise
-        self._rows += batch.num_rows
 
     def _number(self, batch: pa.RecordBatch) -> None:
         slices, numbers, ords = (batch.column(name).to_numpy() for name in ("slice", "n", "ord"))
@@ -104,15 +111,9 @@ class PartWriter:
 
     def close(self) -> PartFile:
         """Makes the file durable under its name. Raises SpoolError."""
-        try:
+        with self._whole():
             self._parquet.close()
             self._sink.commit()
-        except OSError as e:
-            self.abort()
-            raise self._explain(self._path, e) from e
-        except BaseException:
-            self.abort()
-            raise
         return PartFile(
             self._path,
             self._rows,

@@ -6,6 +6,7 @@ import builtins
 import fcntl
 import io
 import os
+from collections.abc import Callable
 from typing import Any
 
 from conduit_tasks.verify.disk import Disk
@@ -89,14 +90,15 @@ def files(world: World, disk: Disk) -> list[Patch]:  # noqa: PLR0915 - one small
             return flock(fd, operation)
         return world.call(f"lock {name(path)}", lambda: flock(fd, operation))
 
-    def os_write(fd: int, data: Any) -> int:
+    def written(fd: int, data: Any, put: Callable[[Any], int]) -> int:
+        """Puts data into a file, all of it or, before a crash, its first half."""
         path = path_of(fd)
         if path is None:
-            return write(fd, data)
+            return put(data)
 
         def operation(part: Any = data) -> int:
             disk.changing(path)
-            return write(fd, part)
+            return put(part)
 
         view = memoryview(data)
         return world.call(
@@ -105,23 +107,12 @@ def files(world: World, disk: Disk) -> list[Patch]:  # noqa: PLR0915 - one small
             changes="parquet" not in path,
             torn=lambda: operation(view[: len(view) // 2]),
         )
+
+    def os_write(fd: int, data: Any) -> int:
+        return written(fd, data, lambda part: write(fd, part))
 
     def os_pwrite(fd: int, data: Any, offset: int) -> int:
-        path = path_of(fd)
-        if path is None:
-            return pwrite(fd, data, offset)
-
-        def operation(part: Any = data) -> int:
-            disk.changing(path)
-            return pwrite(fd, part, offset)
-
-        view = memoryview(data)
-        return world.call(
-            f"write {name(path)}",
-            operation,
-            changes="parquet" not in path,
-            torn=lambda: operation(view[: len(view) // 2]),
-        )
+        return written(fd, data, lambda part: pwrite(fd, part, offset))
 
     def os_ftruncate(fd: int, length: int) -> None:
         path = path_of(fd)

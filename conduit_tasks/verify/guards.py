@@ -20,7 +20,7 @@ from conduit_tasks.broker import scripts
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
 from conduit_tasks.topology import Node
 from conduit_tasks.verify.result import Found
-from conduit_tasks.verify.scenario import PIPELINE
+from conduit_tasks.verify.scenario_file import PIPELINE
 
 Hook = tuple[Any, str, Callable[..., None] | None, Callable[..., None] | None]
 """A hook: class, method, function called before it, function called after it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import redis
-
 from conduit_tasks.connectors import registry
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError, InvariantBroken, Missing, PipelineStopped
-from conduit_tasks.settings import Settings, forget
 from conduit_tasks.verify import receiver
 from conduit_tasks.verify.actor import Actor, Crash
 from conduit_tasks.verify.checks import account
@@ -25,9 +20,9 @@ from conduit_tasks.verify.lasting import Lasting
 from conduit_tasks.verify.outside import Outside
 from conduit_tasks.verify.queues import Queues
 from conduit_tasks.verify.resends import Resends
-from conduit_tasks.verify.result import Found, Result
-from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw
-from conduit_tasks.verify.setting import set_up
+from conduit_tasks.verify.result import Found
+from conduit_tasks.verify.scenario import Scenario
+from conduit_tasks.verify.scenario_file import PIPELINE
 from conduit_tasks.verify.tasks import Run
 from conduit_tasks.verify.world import World
 
@@ -46,50 +41,6 @@ FULL = 10
 """Limit of runs within which work in progress must end if Redis is full."""
 LONGEST = 400.0
 """Seconds that each of the two parts may take, in the world's time; hardly any takes 90."""
-
-
-def live(seed: int, events: int, folder: Path, url: str, *, trace: bool = False) -> Result:
-    """Runs one seed in `folder` on the Redis at `url`, which is emptied. `trace`: keeps all of its history."""
-    began = time.perf_counter()
-    scenario = draw(seed, events)
-    home = folder / f"seed-{seed}"
-    (home / "include/pipelines").mkdir(parents=True)
-    (home / "data").mkdir()
-    (home / f"include/pipelines/{PIPELINE}.yaml").write_text(scenario.text)
-    for source in scenario.sources:
-        (home / f"data/{source}.jsonl").touch()
-    client = redis.Redis.from_url(url, decode_responses=True)
-    client.config_set("maxmemory", 0)
-    client.flushall()
-    client.script_flush()
-    Settings(home=home, redis_url=url, lease_ttl=5.0, lease_grace=0.5, batch_bytes=scenario.chunk).use()
-    history = History(scenario, home, client, trace)
-    try:
-        with set_up(history):
-            history.trouble()
-            history.peace()
-        history.add_up()
-    except Exception as error:  # noqa: BLE001 - reported with its seed; the others run all the same
-        history.wrong("verify", error)
-    finally:
-        forget()
-        client.close()
-        shutil.rmtree(home)
-    world = history.world
-    return Result(
-        seed=seed,
-        events=sum(map(len, scenario.events.values())),
-        size=events,
-        runs=history.runs,
-        points=world.points,
-        faults=world.faults,
-        found=history.found,
-        handovers=history.lasting.count if history.lasting else 0,
-        seconds=round(time.perf_counter() - began, 2),
-        odd=history.odd,
-        history=list(world.history) if trace or history.found.violations else [],
-        digest=world.digest.hexdigest(),
-    )
 
 
 class History:

@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from conduit_tasks.micro_batch import draining
+from conduit_tasks.micro_batch import course
 from conduit_tasks.verify.tasks import Run, gives_way
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Lasting:
         if actor.error is None and (found := TAKES_OVER.search(said)):
             self.count += 1
             after = found[1]
-            late = self.world.now - self._runs[after].began > draining.TAKES_OVER
+            late = self.world.now - self._runs[after].began > course.TAKES_OVER
             if not late and (after, task) not in self._ready:
                 self.found.broken(f"{actor.name} hands over to {after} before that is ready")
 

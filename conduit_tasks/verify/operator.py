@@ -13,7 +13,8 @@ from conduit_tasks.micro_batch.positions import place
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node
 from conduit_tasks.verify import deadly
-from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
+from conduit_tasks.verify.scenario import LOST, Scenario
+from conduit_tasks.verify.scenario_file import PIPELINE
 
 if TYPE_CHECKING:
     from conduit_tasks.topology import Pipeline

@@ -13,7 +13,8 @@ from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, Ke
 from conduit_tasks.micro_batch.context import open_broker
 from conduit_tasks.settings import settings
 from conduit_tasks.verify.queues import Queues
-from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
+from conduit_tasks.verify.scenario import LOST, Scenario
+from conduit_tasks.verify.scenario_file import PIPELINE
 
 Event = tuple[str, int]
 """An event: (source, n)."""

@@ -27,7 +27,8 @@ from conduit_tasks.verify.checks import account
 from conduit_tasks.verify.classes import DEADLY, STUBBORN
 from conduit_tasks.verify.outside import Outside
 from conduit_tasks.verify.result import Found, Result
-from conduit_tasks.verify.scenario import PIPELINE, Scenario, draw, text_of
+from conduit_tasks.verify.scenario import Scenario, draw
+from conduit_tasks.verify.scenario_file import PIPELINE, text_of
 from conduit_tasks.verify.server import own_redis, scratch_folder
 
 KILLS = 8

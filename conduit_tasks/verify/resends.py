@@ -24,7 +24,7 @@ from conduit_tasks.replay.prepare import Prepared, spool_of
 from conduit_tasks.replay.run import replay
 from conduit_tasks.verify import deadly
 from conduit_tasks.verify.outside import Event
-from conduit_tasks.verify.scenario import PIPELINE
+from conduit_tasks.verify.scenario_file import PIPELINE
 
 if TYPE_CHECKING:
     from conduit_tasks.verify.actor import Actor

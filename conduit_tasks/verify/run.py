@@ -14,7 +14,7 @@ from queue import Empty
 from typing import Any
 from unittest.mock import patch
 
-from conduit_tasks.verify.history import live
+from conduit_tasks.verify.live import live
 from conduit_tasks.verify.result import Result
 from conduit_tasks.verify.server import cleaned_up, own_redis, scratch_folder
 

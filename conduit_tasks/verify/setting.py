@@ -37,7 +37,7 @@ from conduit_tasks.verify import deadly, receiver, tasks
 from conduit_tasks.verify.faults import everywhere, faulty, load_scripts
 from conduit_tasks.verify.machine import PATIENCE
 from conduit_tasks.verify.operator import Operator
-from conduit_tasks.verify.scenario import PIPELINE
+from conduit_tasks.verify.scenario_file import PIPELINE
 from conduit_tasks.verify.watch import Watch
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from conduit_tasks.topology import Node
 from conduit_tasks.verify.guards import Guards, Hook
 from conduit_tasks.verify.outside import Event, Outside
 from conduit_tasks.verify.result import Found
-from conduit_tasks.verify.scenario import LOST, PIPELINE, Scenario
+from conduit_tasks.verify.scenario import LOST, Scenario
+from conduit_tasks.verify.scenario_file import PIPELINE
 from conduit_tasks.verify.tasks import gives_way
 from conduit_tasks.verify.world import World
 

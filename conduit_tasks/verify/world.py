@@ -8,17 +8,15 @@ effect, as after a SIGKILL.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import random
-import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from conduit_tasks.verify.actor import FATES, Actor, Aim, Beat, Crash, Rates, Signal, Stuck
+from conduit_tasks.verify.actor import FATES, Actor, Aim, Beat, Crash, Rates, Stuck
+from conduit_tasks.verify.scheduler import Scheduler
 
 T = TypeVar("T")
 
@@ -32,11 +30,9 @@ LONG = (8.0, 12.0)
 """Seconds of a long pause: longer than any lease, and not so long that everything is over."""
 POINTS = 200_000
 """Limit of points, more than any history takes: one that goes on longer hangs."""
-SWEEP = 5_000
-"""Points between two collections of garbage."""
 
 
-class World:
+class World(Scheduler):
     """The clock, the actors and the faults.
 
     `faults`: what was done to whom, in order; `history`: the last operations, or all of them (`trace`); `digest`: of
@@ -44,33 +40,23 @@ class World:
     """
 
     def __init__(self, seed: int, rates: Rates, budget: int, aims: Sequence[Aim] = (), *, trace: bool = False) -> None:
+        super().__init__(random.Random(seed))
         self.seed = seed
-        self.random = random.Random(seed)
         self.rates, self.budget, self._aims = rates, budget, aims
         # Half of it is for deliveries and acks: otherwise most histories would be over before anything was delivered.
         self._kept = budget // 2
-        # Counted from a small number: a float of this size tells microseconds apart.
-        self.now = 1_000.0
         self.machine_ahead = self.redis_ahead = 0.0
         self.redis_full = False
         self.forgotten = 0
-        self.points = 0
         self.faults: list[str] = []
         self.history: deque[str] = deque(maxlen=POINTS if trace else HISTORY)
         self.digest = hashlib.blake2b(digest_size=8)
-        self.actors: list[Actor] = []
         self.calm = False
-        self.lost_power = False
-        self.on_power: Callable[[], None] = lambda: None
         self.on_forget: Callable[[], None] = lambda: None
         self.on_tick: Callable[[], None] | None = None
         self.on_mishap: Callable[[str], None] = lambda name: None
         self.beats = False
         """Whether threads that keep something beside the work run, too."""
-        self._here = threading.local()
-        self._scheduler = Signal()
-        self._sweep = SWEEP
-        self._ghost = Actor("a dead process", lambda: None, dead=True)
 
     @property
     def wall(self) -> float:
@@ -103,12 +89,6 @@ class World:
             yield
         finally:
             self._here.off -= 1
-
-    def check(self) -> None:
-        """Raises Crash if the calling actor is dead."""
-        actor = getattr(self._here, "actor", None)
-        if actor is not None and actor.dead:
-            raise Crash(actor.name)
 
     def call(
         self,
@@ -283,12 +263,6 @@ class World:
             actor.left = True
         self._wait(actor, seconds)
 
-    def _wait(self, actor: Actor, seconds: float) -> None:
-        actor.wake = self.now + seconds
-        self._scheduler.release()
-        actor.turn.acquire()
-        self.check()
-
     def _note(self, text: str) -> None:
         self.faults.append(f"{self.now - 1_000.0:8.3f}  {text}")
         self.lived(f"*** {text}")
@@ -298,87 +272,3 @@ class World:
         line = f"{self.now - 1_000.0:8.3f}  {text}"
         self.digest.update(line.encode())
         self.history.append(line)
-
-    # -- seen from the scheduler --------------------------------------------------------------------------------
-
-    def start(self, name: str, function: Callable[[], Any], left: bool = False) -> Actor:
-        """Starts a new process, which moves when its turn comes."""
-        actor = Actor(name, function, wake=self.now, left=left)
-        self.actors.append(actor)
-        threading.Thread(target=self._run, args=(actor,), name=name, daemon=True).start()
-        return actor
-
-    def _run(self, actor: Actor) -> None:
-        actor.turn.acquire()
-        self._here.actor = actor
-        try:
-            self.check()
-            actor.answer = actor.function()
-        except BaseException as error:  # noqa: BLE001 - kept for whoever looks at the actor
-            # Frees what the actor held here and now, in its own name, as any process that ends does.
-            traceback.clear_frames(error.__traceback__)
-            actor.error = Crash(actor.name) if actor.dead else error
-        finally:
-            actor.ended = True
-            self._scheduler.release()
-
-    def step(self) -> bool:
-        """Lets one actor move until it hands over; time passes if all sleep. Returns False if there is none left."""
-        self.actors = [a for a in self.actors if not a.ended]
-        if not self.actors:
-            return False
-        dead = [a for a in self.actors if a.dead]
-        ready = dead or [a for a in self.actors if a.wake <= self.now]
-        if not ready:
-            self.now = min(a.wake for a in self.actors)
-            ready = [a for a in self.actors if a.wake <= self.now]
-        self._move(self.random.choice(ready))
-        if self.lost_power:
-            self._start_again()
-        if self.points >= self._sweep:
-            self._sweep = self.points + SWEEP
-            self.sweep()
-        return True
-
-    def _move(self, actor: Actor) -> None:
-        actor.turn.release()
-        self._scheduler.acquire()
-
-    def _start_again(self) -> None:
-        """Ends every process at the moment of the power cut, before anybody starts another one, and starts the
-        machine."""
-        for actor in self.actors:
-            while not actor.ended:
-                self._move(actor)
-        self.lost_power = False
-        self.actors = []
-        self.now += 5.0
-        self.on_power()
-
-    @contextmanager
-    def tidy(self) -> Iterator[None]:
-        """Leaves garbage collection to `sweep` in the block, and runs it at the end: the interpreter would collect at
-        any moment, as whichever actor moves then."""
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            self.sweep()
-            if enabled:
-                gc.enable()
-
-    def sweep(self) -> None:
-        """Collects garbage as a dead process: its files and coroutines do nothing any more."""
-        self._here.actor = self._ghost
-        try:
-            gc.collect()
-        finally:
-            self._here.actor = None
-
-    def end(self) -> None:
-        """Ends every actor that is left."""
-        for actor in self.actors:
-            actor.dead = True
-        while self.step():
-            pass

@@ -17,6 +17,7 @@ from conduit_tasks.airflow.follow import name_of
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.under_way import UnderWay
+from conduit_tasks.micro_batch import course as conclusions
 from conduit_tasks.micro_batch import draining, work
 from conduit_tasks.micro_batch.context import open_broker
 from conduit_tasks.micro_batch.work import WorkNeeded
@@ -29,7 +30,7 @@ NODE = "destinations.out"
 def broker(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     # The other nodes never begin here
     monkeypatch.setattr(draining, "NEVER", 0.0)
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.0)
+    monkeypatch.setattr(conclusions, "BEGINS_WITHIN", 0.0)
     write_pipeline(home)
     broker = open_broker("toy")
     broker.begin_run("r1", None, 0)

@@ -29,6 +29,9 @@ def destination(id: str, path: str = "", more: str = "") -> str:
     return f"{{id: {id}, type: destination, plugin: file, {settings}{more and ', ' + more}}}"
 
 
+A, B = destination("a"), destination("b")
+
+
 def file_of(*connectors: str, id: str = "p", more: str = "") -> str:
     """A pipeline file; `more`: lines of keys of the pipeline."""
     head = ['version: "2.2"', "pipelines:", f"  - id: {id}", *(f"    {line}" for line in more.splitlines())]
@@ -75,3 +78,9 @@ def planned(file: Path, code: int | None = None) -> dict[str, Any]:
 def changes(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     """(node, first word of what) → change."""
     return {(c["node"], c["what"].partition(" ")[0]): c for c in found["changes"]}
+
+
+def applied(*arguments: str | Path, code: int = 0) -> Result:
+    result = conduit("apply", *arguments, "--deadline", "0")
+    assert result.exit_code == code, (result.output, result.exception)
+    return result

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
+
+from conduit_tasks.connectors.redis.connector import RedisSource
+from tests.conftest import RedisServer
+from tests.connectors.redis_entries import Memory
 
 if TYPE_CHECKING:
     from benchmarks.kafka_server import KafkaServer
@@ -78,3 +83,27 @@ def moto(moto_server: MotoServer) -> MotoServer:
     if not moto_server.running:
         moto_server.start()
     return moto_server
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    made = redis.Redis(unix_socket_path=redis_server.url.removeprefix("unix://"), decode_responses=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reader(redis_server: RedisServer) -> Iterator[Any]:
+    """Makes sources that share one memory of receipts."""
+    memory, made = Memory(), []
+
+    def build(**settings: str) -> RedisSource:
+        given = {name.replace("_", "-"): value for name, value in settings.items()}
+        source = RedisSource({"url": redis_server.url, "streams": "s", **given})
+        source.pipeline, source.connector, source.receipts = "p", "in", memory
+        made.append(source)
+        return source
+
+    yield build
+    for source in made:
+        source.close()

@@ -22,11 +22,11 @@ from conduit_tasks.connectors.base import (
     Outcome,
     Position,
     RecordDestination,
-    Rows,
     Slice,
     Spec,
 )
 from conduit_tasks.connectors.capabilities import Queue, Replayable
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import READ_SCHEMA, record_columns
 

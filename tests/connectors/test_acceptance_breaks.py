@@ -15,15 +15,9 @@ import pyarrow as pa
 import pytest
 
 from conduit_tasks.connectors.acceptance import accept
-from conduit_tasks.connectors.base import (
-    DELIVERED,
-    Limit,
-    Outcome,
-    Position,
-    Rows,
-    Slice,
-)
+from conduit_tasks.connectors.base import DELIVERED, Limit, Outcome, Position, Slice
 from conduit_tasks.connectors.capabilities import Watchable
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import AcceptanceFailed, ConfigError
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import READ_SCHEMA

@@ -12,8 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from conduit_tasks.connectors.acceptance import accept
-from conduit_tasks.connectors.base import Limit, RowNumbers, Rows, Slice
+from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.delta.connector import DeltaDestination, DeltaSource
+from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.errors import ConfigError, Fenced, Missing, Refused, SourceError, Unavailable
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import plan_run

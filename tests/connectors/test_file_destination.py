@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit_tasks.connectors.base import Rows
 from conduit_tasks.connectors.file import lines as file_lines
 from conduit_tasks.connectors.file.connector import FileDestination
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.record.record import Data, Origin, Record
 from conduit_tasks.record.schema import spool_batch

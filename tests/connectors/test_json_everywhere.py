@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from conduit_tasks.connectors.arrow_rows import batch_of as rows_as_records
 from conduit_tasks.connectors.arrow_rows import table_of
-from conduit_tasks.connectors.base import Limit, Rows
+from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.connectors.file.lines import lines
 from conduit_tasks.connectors.http.connector import HttpDestination
@@ -29,6 +29,7 @@ from conduit_tasks.connectors.postgres.cells import copy_line
 from conduit_tasks.connectors.postgres.values import json_row
 from conduit_tasks.connectors.redis.connector import RedisSource
 from conduit_tasks.connectors.redis.destination import RedisDestination
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.columns import cell as sql_cell
 from conduit_tasks.connectors.sqs.destination import _opencdc as sqs_body
 from conduit_tasks.connectors.sqs.message import batch_of as messages_as_records
@@ -37,8 +38,9 @@ from conduit_tasks.errors import Refused
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.event import unpack
 from conduit_tasks.gateway.parse import parse
+from conduit_tasks.micro_batch.passes import Pass
 from conduit_tasks.micro_batch.row_batches import numbered
-from conduit_tasks.micro_batch.rows import Pass, RowPass
+from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.record import jsons
 from conduit_tasks.record.dead_letter import DeadLetter
 from conduit_tasks.record.jsons import DEPTH

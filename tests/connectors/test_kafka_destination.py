@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conduit_tasks.connectors.base import RowNumbers, Rows
 from conduit_tasks.connectors.kafka.destination import KafkaDestination
+from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.work import DeliveryReport
 from conduit_tasks.errors import ConfigError, Fenced, Refused, Unavailable

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import pytest
-from confluent_kafka import Consumer
 
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.connectors.kafka.source import SLICE, shared_out
-from conduit_tasks.errors import ConfigError, SourceError, Unavailable
+from conduit_tasks.errors import ConfigError, SourceError
 from tests.connectors.kafka import Kafka, after, everything, records
 
 GROUP = "conduit.p.in"
@@ -223,184 +219,13 @@ def test_settings_that_cannot_be_are_named(kafka: Kafka, settings: dict[str, str
 # --- holes
 
 
-@pytest.mark.proves("I3")
-def test_a_range_with_holes_ends_by_position(kafka: Kafka) -> None:
-    # Given messages between aborted and committed transactions, whose marks and messages take offsets
-    topic = kafka.topic()
-    kafka.put(topic, [b"a"])
-    kafka.transaction(topic, [b"x", b"y"], abort=True)
-    kafka.transaction(topic, [b"b", b"c"])
-    kafka.transaction(topic, [b"z"], abort=True)
-    source = kafka.source(topic)
-    # When it is read in ranges of two offsets, of which some hold nothing
-    position, got, again = {}, [], []
-    while slices := source.plan(position, Limit(records=2)):
-        assert all(s.records is None for s in slices)
-        got += records(source, slices)
-        again += records(kafka.source(topic), slices)
-        position = after(position, slices)
-    # Then each committed message is there once, the same at each reading, and the end is reached
-    assert [r.after for r in got] == [b"a", b"b", b"c"]
-    assert again == got
-    assert position == {f"{topic}:0": 9}
-
-
-@pytest.mark.proves("I3")
-def test_compaction_leaves_holes_that_are_passed_over(kafka: Kafka) -> None:
-    # Given a topic whose older values of a key were removed
-    config = {"cleanup.policy": "compact", "segment.bytes": "1048576", "segment.ms": "100"}
-    topic = kafka.topic(**config, **{"min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"})
-    kafka.put(topic, numbers(0, 100), key=b"same")
-    deadline = time.monotonic() + 120
-    # (to the last one: what was seen while more are still removed would not be what is read)
-    while [value for value in kafka.values(topic) if value != b"next"] != [b"99"]:
-        assert time.monotonic() < deadline, "nothing was compacted"
-        time.sleep(0.15)
-        # A segment is closed, and so can be compacted, when the next message comes.
-        kafka.put(topic, [b"next"], key=b"other")
-    # When it is read in small ranges
-    source, position, got = kafka.source(topic), {}, []
-    while slices := source.plan(position, Limit(records=30)):
-        got += records(source, slices)
-        position = after(position, slices)
-    # Then exactly what is left came
-    assert [r.after for r in got if r.key == b"same"] == [b"99"]
-    # And the end, which lies far behind the number of messages, was reached
-    assert position[f"{topic}:0"] > 100
-
-
-def test_nothing_is_read_past_an_open_transaction(kafka: Kafka) -> None:
-    topic = kafka.topic()
-    kafka.put(topic, [b"a"])
-    producer = kafka.producer(transactional_id=topic)
-    producer.init_transactions(120)
-    producer.begin_transaction()
-    producer.produce(topic, b"b", partition=0)
-    producer.flush(120)
-    kafka.put(topic, [b"c"])
-    source = kafka.source(topic)
-    slices = source.plan({}, Limit())
-    assert [r.after for r in records(source, slices)] == [b"a"]
-    # When it is decided, what it held and what waited behind it is read, in order
-    kafka.decide(producer, topic)
-    assert [r.after for r in everything(source, after({}, slices))] == [b"b", b"c"]
-
-
 # --- what is gone
 
 
-def test_messages_that_retention_removed_are_told_and_skipped_only_where_asked(kafka: Kafka) -> None:
-    # Given a planned slice, and retention that takes half of it before it is read
-    topic = kafka.topic()
-    kafka.put(topic, numbers(0, 10))
-    source = kafka.source(topic)
-    slices = source.plan({}, Limit())
-    kafka.cut(topic, 6)
-    # Then reading says which partition, and what to do
-    with pytest.raises(SourceError, match=rf"{topic}:0: offset 0 is gone, the partition begins at 6.*on-lost: skip"):
-        records(source, slices)
-    # And so does planning
-    with pytest.raises(SourceError, match=rf"{topic}:0: offset 3 is gone"):
-        source.plan({f"{topic}:0": 3}, Limit())
-    # When skipping is asked for, both go on with what is there
-    skipping = kafka.source(topic, on_lost="skip")
-    assert [r.after for r in records(skipping, slices)] == numbers(6, 4)
-    assert [r.after for r in everything(skipping, {f"{topic}:0": 3})] == numbers(6, 4)
-    # And a slice of which nothing is left is empty
-    kafka.cut(topic, 10)
-    assert records(kafka.source(topic, on_lost="skip"), slices) == []
-
-
-def test_a_topic_that_was_created_again_is_told(kafka: Kafka) -> None:
-    topic = kafka.topic()
-    kafka.put(topic, numbers(0, 3))
-    with pytest.raises(SourceError, match=r"offset 70 is gone, the partition begins at 0.*created again"):
-        kafka.source(topic).plan({f"{topic}:0": 70}, Limit())
-    assert len(everything(kafka.source(topic, on_lost="skip"), {f"{topic}:0": 70})) == 3
-
-
 # --- commits
-
-
-@pytest.mark.proves("B1", "B4")
-def test_offsets_are_committed_by_the_ack_alone_and_only_forwards(kafka: Kafka) -> None:
-    # Given a source that has read everything
-    topic = kafka.topic(2)
-    kafka.put(topic, numbers(0, 10))
-    source = kafka.source(topic)
-    assert len(everything(source)) == 10
-    source.close()
-    # Then nothing is committed until it is acked
-    assert kafka.committed(GROUP, topic) is None
-    source.ack({f"{topic}:0": 7})
-    assert kafka.committed(GROUP, topic) == 7
-    # And an earlier ack that comes late, or the same again (C12), changes nothing
-    for offset in (7, 3):
-        kafka.source(topic).ack({f"{topic}:0": offset})
-    assert kafka.committed(GROUP, topic) == 7
-    assert kafka.committed(GROUP, topic, 1) is None
-
-
-@pytest.mark.proves("B5")
-def test_without_a_position_it_goes_on_at_the_committed_offset(kafka: Kafka) -> None:
-    topic = kafka.topic()
-    kafka.put(topic, numbers(0, 10))
-    kafka.source(topic).ack({f"{topic}:0": 4})
-    # As after a lost Redis
-    assert [r.after for r in everything(kafka.source(topic))] == numbers(4, 6)
-    # And where it has both, at the later one
-    assert [r.after for r in everything(kafka.source(topic), {f"{topic}:0": 8})] == numbers(8, 2)
-    assert [r.after for r in everything(kafka.source(topic), {f"{topic}:0": 2})] == numbers(4, 6)
-
-
-def test_a_group_that_others_subscribe_with_cannot_be_committed_and_the_message_says_so(
-    kafka: Kafka, home: Path
-) -> None:
-    topic = kafka.topic()
-    kafka.put(topic, [b"a"])
-    group = f"joined-{topic}"
-    joined = Consumer({"bootstrap.servers": kafka.servers, "group.id": group})
-    joined.subscribe([topic])
-    source = kafka.source(topic, groupID=group)
-    assert len(everything(source)) == 1
-    deadline = time.monotonic() + 120
-    while not joined.assignment():
-        assert time.monotonic() < deadline
-        joined.poll(0.1)
-    with pytest.raises(SourceError, match=rf"joined the group {group}"):
-        source.ack({f"{topic}:0": 1})
-    joined.close()
 
 
 """Another installation: its own Redis is away, so that it has nothing but what it shares."""
 
 
 # --- brokers that go away
-
-
-@pytest.mark.proves("B1", "B5")
-def test_a_broker_that_dies_while_we_plan_read_and_ack_is_waited_for_and_nothing_is_missed(kafka: Kafka) -> None:
-    # Given a slice that is read half, in small fetches
-    topic = kafka.topic()
-    kafka.put(topic, [b"%06d" % n + b"x" * 1000 for n in range(20_000)])
-    small = {"librdkafka.fetch.message.max.bytes": "20000", "librdkafka.queued.min.messages": "20"}
-    source = kafka.source(topic, timeout="10s", **small)
-    slices = source.plan({}, Limit())
-    reading = source.read(slices[0])
-    next(reading)
-    # When the broker dies
-    kafka.server.kill()
-    with pytest.raises(SourceError, match=r"look at the brokers|read again"):
-        for _ in reading:
-            pass
-    # Then planning and acking say that it cannot be reached, which is tried again
-    with pytest.raises(Unavailable):
-        source.plan({}, Limit())
-    with pytest.raises(Unavailable):
-        source.ack({f"{topic}:0": 1})
-    # When it is back, the same source reads the same slice to its end
-    kafka.server.start()
-    got = records(source, slices)
-    assert [r.after[:6] for r in got if isinstance(r.after, bytes)] == [b"%06d" % n for n in range(20_000)]
-    source.ack(after({}, slices))
-    assert kafka.committed(GROUP, topic) == 20_000

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from conduit_tasks.connectors.base import Rows
 from conduit_tasks.connectors.log import LOGGER, LogDestination
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from conduit_tasks.connectors.acceptance import accept
-from conduit_tasks.connectors.base import Limit, Rows, Slice
+from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.file import settle
 from conduit_tasks.connectors.file.connector import FileDestination, FileSource
 from conduit_tasks.connectors.file.parquet_folder import ParquetFolder
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, SourceError, Unavailable
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch, to_records

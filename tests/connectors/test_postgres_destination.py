@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conduit_tasks.connectors.base import RowNumbers, Rows
 from conduit_tasks.connectors.postgres.connector import PostgresDestination
+from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.record.record import Origin, Record

@@ -11,7 +11,8 @@ import redis
 
 from conduit_tasks.errors import Missing
 from conduit_tasks.micro_batch.plan import plan_run
-from tests.connectors.test_redis import _url, add, client, make, step  # noqa: F401 - fixtures
+from tests.connectors.redis_entries import add, step
+from tests.connectors.test_redis import _url
 from tests.micro_batch.harness import lines, run_once, run_until_quiet, state, write_pipeline
 
 PIPELINE = """
@@ -24,7 +25,7 @@ pipelines:
 """
 
 
-def removed(client: redis.Redis, how: str) -> None:  # noqa: F811 - as above
+def removed(client: redis.Redis, how: str) -> None:
     if how == "the group":
         client.xgroup_destroy("s", "conduit.p.in")
     else:
@@ -41,7 +42,7 @@ HOW = ("the group", "the stream", "the stream, created again")
 @pytest.mark.parametrize("way", ["skip", "once"])
 def test_what_is_removed_after_it_was_planned_is_an_error_with_ways_out(
     home: Path,
-    client: redis.Redis,  # noqa: F811 - as above
+    client: redis.Redis,
     how: str,
     way: str,
 ) -> None:
@@ -86,8 +87,8 @@ def test_what_is_removed_after_it_was_planned_is_an_error_with_ways_out(
 @pytest.mark.proves("T2")
 @pytest.mark.parametrize("start", ["0", "$"])
 def test_a_group_that_is_removed_between_two_plans_begins_at_the_first_entry(
-    client: redis.Redis,  # noqa: F811 - as above
-    make: Any,  # noqa: F811 - as above
+    client: redis.Redis,
+    make: Any,
     start: str,
 ) -> None:
     source = make(start=start)
@@ -102,8 +103,8 @@ def test_a_group_that_is_removed_between_two_plans_begins_at_the_first_entry(
 
 @pytest.mark.proves("T2")
 def test_entries_of_a_new_stream_with_lower_ids_are_read_again_by_the_attempt_after_a_dead_one(
-    client: redis.Redis,  # noqa: F811 - as above
-    make: Any,  # noqa: F811 - as above
+    client: redis.Redis,
+    make: Any,
 ) -> None:
     # Given a stream that was read, and another one under its name, whose ids are lower
     add(client, 1)

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from conduit_tasks.connectors.acceptance import accept
-from conduit_tasks.connectors.base import Limit, Rows, Slice
+from conduit_tasks.connectors.base import Limit, Slice
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.s3 import read as s3_read
 from conduit_tasks.connectors.s3.connector import S3Destination, S3Source
 from conduit_tasks.connectors.s3.read import S3Object, unpacked

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from conduit_tasks.connectors.base import Rows
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.errors import ConfigError, PipelineStopped, Refused, Unavailable

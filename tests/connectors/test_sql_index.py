@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from conduit_tasks.connectors.base import RowNumbers, Rows
+from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.errors import Fenced, Refused
 from conduit_tasks.record.record import Record

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Outcome, RecordDestination, Rows, Spec
+from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Outcome, RecordDestination, Spec
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import PipelineStopped
 from conduit_tasks.record.counts import Counts

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors import registry
-from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Rows, Spec
+from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.file.destination import FileDestination
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.dead_letters.book import Book, read_book
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import DeadLetterStore

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conduit_tasks.connectors.base import DELIVERED, Outcome, Rows
+from conduit_tasks.connectors.base import DELIVERED, Outcome
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.delivery import chunks as chunking
-from conduit_tasks.delivery import work as work_module
+from conduit_tasks.delivery import reading
 from conduit_tasks.delivery.chunks import Piece, chunks
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.lanes import Lanes
@@ -302,14 +303,14 @@ def test_what_a_destinations_processors_derive_is_written_by_bytes(plugin: str, 
 @pytest.mark.proves("I10")
 def test_entries_that_get_lost_between_rows_and_sends_stop_the_delivery(monkeypatch: Any) -> None:
     # Given an engine that loses the last record of each block
-    whole = work_module.process
+    whole = reading.process
 
     def losing(*given: Any) -> Iterator[Any]:
         for entries in whole(*given):
             del entries[-1]
             yield entries
 
-    monkeypatch.setattr(work_module, "process", losing)
+    monkeypatch.setattr(reading, "process", losing)
     port = FakePort(100, list(range(100)))
     with pytest.raises(InvariantBroken, match=r"100 rows of micro-batch 7 came to destinations\.d, .* 99 processed"):
         deliver(work_of(port), Target(), port, Delivery())

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from conduit_tasks.connectors import registry
-from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Described, Outcome, Rows, Spec
+from conduit_tasks.connectors.base import DELIVERED, BatchDestination, Described, Outcome, Spec
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.dead_letters import plugin as dead_letter_plugin
 from conduit_tasks.dead_letters import store as dead_letter_store
 from conduit_tasks.dead_letters.handler import Drop, FileHandler, Handler, dead_letter_handler
-from conduit_tasks.dead_letters.plugin import letter_id
+from conduit_tasks.dead_letters.letter_record import letter_id
 from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
 from conduit_tasks.record.dead_letter import DeadLetter

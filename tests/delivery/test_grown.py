@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from conduit_tasks.connectors.base import Rows
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.processors.chain import Chain

@@ -12,8 +12,9 @@ import pytest
 
 from conduit_tasks.connectors.base import DELIVERED
 from conduit_tasks.delivery.engine import deliver
-from conduit_tasks.delivery.isolate_poison import deliver_carefully
-from conduit_tasks.delivery.work import KILLED, DeliveryReport
+from conduit_tasks.delivery.isolate_poison import deliver_isolated
+from conduit_tasks.delivery.reading import KILLED
+from conduit_tasks.delivery.work import DeliveryReport
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.topology import Delivery
 from tests.delivery.fakes import FakePort, Target, work_of
@@ -76,8 +77,8 @@ def test_a_record_that_kills_its_worker_is_found_and_dead_lettered_and_the_rest_
 ) -> None:
     # Given records whose delivery ends the process
     shelf = Shelf(tmp_path, 100)
-    # When the micro-batch is delivered carefully
-    deliver_carefully(shelf.deliver(killers), shelf.confirmed, (0, 99))
+    # When poison is isolated in the micro-batch
+    deliver_isolated(shelf.deliver(killers), shelf.confirmed, (0, 99))
     # Then they alone are dead letters, never sent to the end, and everything is confirmed
     port = shelf.port()
     assert port.complete
@@ -90,7 +91,7 @@ def test_a_record_that_kills_its_worker_is_found_and_dead_lettered_and_the_rest_
 @pytest.mark.proves("C10")
 def test_without_a_death_it_is_one_delivery_in_one_child(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path, 50)
-    report = deliver_carefully(shelf.deliver(set()), shelf.confirmed, (0, 49))
+    report = deliver_isolated(shelf.deliver(set()), shelf.confirmed, (0, 49))
     assert report.counts.delivered == 50
     assert shelf.sent.read_text().split() == [str(seq) for seq in range(50)]
 
@@ -101,7 +102,7 @@ def test_an_error_of_the_delivery_is_no_death(tmp_path: Path) -> None:
         raise Unavailable("down", status=503, retry_after=7.0)
 
     with pytest.raises(Unavailable, match="down") as raised:
-        deliver_carefully(run, lambda: (), (0, 9))
+        deliver_isolated(run, lambda: (), (0, 9))
     assert (raised.value.status, raised.value.retry_after) == (503, 7.0)
 
 
@@ -117,8 +118,8 @@ def test_a_process_that_died_of_something_else_costs_no_record(tmp_path: Path) -
             os.kill(os.getpid(), signal.SIGTERM)
         return shelf.deliver(set())(span, culprits)  # type: ignore[no-any-return]
 
-    # When it is delivered carefully
-    deliver_carefully(run, shelf.confirmed, (0, 0))
+    # When poison is isolated
+    deliver_isolated(run, shelf.confirmed, (0, 0))
     # Then the record got its second chance
     assert not shelf.port().stored
     assert shelf.port().complete

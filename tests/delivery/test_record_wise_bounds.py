@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.connectors.base import DELIVERED, Outcome
-from conduit_tasks.delivery import record_wise
+from conduit_tasks.delivery import ahead
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.lanes import KEY_LANES
 from conduit_tasks.errors import BrokerUnavailable, ConfigError, Fenced, Unavailable
@@ -175,8 +175,8 @@ def test_the_ranges_that_are_confirmed_apart_stay_bounded_behind_a_record_that_w
     """Given a first record that takes long, and every second one behind it refused, so that nacks wait for their turn
     to vote, then reading stops before the confirmed ranges are many, and goes on once it is through."""
     total = 6_000
-    monkeypatch.setattr(record_wise, "LOOK_AHEAD", 128)
-    monkeypatch.setattr(record_wise, "NACKS", 100)
+    monkeypatch.setattr(ahead, "LOOK_AHEAD", 128)
+    monkeypatch.setattr(ahead, "NACKS", 100)
     port = FakePort(total, range(total))  # type: ignore[arg-type]
     most = 0
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from conduit_tasks import topology
-from conduit_tasks.connectors.base import DELIVERED, Outcome, Rows
+from conduit_tasks.connectors.base import DELIVERED, Outcome
 from conduit_tasks.connectors.file.destination import FileDestination
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.delivery import watchdog
 from conduit_tasks.delivery.engine import deliver
 from conduit_tasks.delivery.isolated import ChildDied, in_child

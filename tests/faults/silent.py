@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from conduit_tasks.connectors import registry
-from conduit_tasks.connectors.base import Limit, Position, Rows, Slice
+from conduit_tasks.connectors.base import Limit, Position, Slice
 from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.connectors.file.destination import FileDestination
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import Refused
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings

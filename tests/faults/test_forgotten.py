@@ -15,7 +15,8 @@ from conduit_tasks.connectors.redis.connector import RedisSource
 from conduit_tasks.errors import ConduitError, StateLost
 from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.deliver import DeliverTask, deliver_destination
+from conduit_tasks.micro_batch.deliver import deliver_destination
+from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
 from tests.conftest import RedisServer

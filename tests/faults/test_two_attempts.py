@@ -15,7 +15,7 @@ import pytest
 
 from conduit_tasks.errors import Fenced
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.deliver import DeliverTask
+from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source

@@ -22,7 +22,7 @@ from conduit_tasks.errors import (
     StateLost,
     Unavailable,
 )
-from conduit_tasks.micro_batch import draining
+from conduit_tasks.micro_batch import course
 from conduit_tasks.micro_batch.acks import ack_along
 from conduit_tasks.micro_batch.at_work import at_work
 from conduit_tasks.micro_batch.context import opened
@@ -45,7 +45,7 @@ def patient(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for one that never began, and none loses its lease, where a test does not say so."""
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "20")
     forget()
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 60.0)
+    monkeypatch.setattr(course, "BEGINS_WITHIN", 60.0)
 
 
 @dataclass

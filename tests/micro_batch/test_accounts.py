@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from conduit_tasks.delivery import work
+from conduit_tasks.delivery import reading
 from conduit_tasks.errors import InvariantBroken
 from conduit_tasks.micro_batch import rows
 from conduit_tasks.micro_batch.acks import ack_source
@@ -18,7 +18,7 @@ from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.processors import columns
 from conduit_tasks.record.record import Record
 from tests.micro_batch.harness import payloads, run_once, run_until_quiet, state, write_pipeline
-from tests.verify.mutants import Mutant
+from tests.verify.mutant import Mutant
 
 COUNT = 100
 COLUMNS = '{plugin: field.set, settings: {field: .Payload.After.seen, value: "yes"}, id: '
@@ -72,7 +72,7 @@ def broken(fault: Fault) -> Iterator[None]:
                 yield
 
 
-def without_the_last(entries: work.First) -> work.First:
+def without_the_last(entries: reading.First) -> reading.First:
     entries.pop()
     return entries
 
@@ -105,7 +105,7 @@ BEFORE = {
     "all files that the sources wrote": ("pipeline", COLUMNS, FILES),
 }
 
-ENTRY = instead(work, "_entries", lambda whole: lambda *of: without_the_last(whole(*of)))
+ENTRY = instead(reading, "_entries", lambda whole: lambda *of: without_the_last(whole(*of)))
 CUT = text("delivery/segments.py", "yield out.part(start, end) if", "yield out.part(start, end - 1) if")
 KEPT = text(
     "delivery/segments.py",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.errors import PipelineStopped
-from conduit_tasks.micro_batch import draining, node, pipeline_file
+from conduit_tasks.micro_batch import course, draining, node, pipeline_file
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import force_stop, stop
 from conduit_tasks.micro_batch.plan import plan_run
@@ -136,7 +136,7 @@ def test_by_default_the_next_micro_batch_is_read_once_the_one_before_is_delivere
 def test_a_pool_of_one_slot_moves_a_micro_batch_a_run_and_asks_for_the_next_at_once(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 1.0)
+    monkeypatch.setattr(course, "BEGINS_WITHIN", 1.0)
     write_pipeline(home, "p", COLOURED)
     rows = events(home / "data", "a.jsonl", 0, 120)
     runs = runs_until_idle(slots=1)
@@ -148,7 +148,7 @@ def test_a_pool_of_one_slot_moves_a_micro_batch_a_run_and_asks_for_the_next_at_o
 def test_a_node_whose_task_never_begins_is_not_waited_for(
     home: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 1.0)
+    monkeypatch.setattr(course, "BEGINS_WITHIN", 1.0)
     monkeypatch.setattr(draining, "NEVER", 2.0)
     write_pipeline(home, "p", COLOURED)
     rows = events(home / "data", "a.jsonl", 0, 120)
@@ -170,7 +170,7 @@ def test_a_run_that_has_lasted_as_long_as_it_may_leaves_the_rest_to_one_that_fol
 def test_a_destination_that_is_at_work_past_the_runs_limit_leaves_the_rest_to_one_that_follows(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 1.0)
+    monkeypatch.setattr(course, "BEGINS_WITHIN", 1.0)
     monkeypatch.setattr(draining, "NEVER", 2.0)
     # Given a destination with a backlog of several micro-batches
     keys = "    isolate: true\n    lag-budget: {records: 1000}\n    connectors:"

@@ -13,7 +13,7 @@ import pytest
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import Outdated, PipelineStopped, SourceError
-from conduit_tasks.micro_batch import at_work, draining
+from conduit_tasks.micro_batch import at_work, course, draining
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.plan import Next, plan_run
 from conduit_tasks.micro_batch.work import awaited
@@ -58,9 +58,9 @@ def test_a_graceful_stop_that_has_come_to_its_end_fails_no_node_that_waits(home:
         # Its nodes look once more: nothing is left, and that is no failure
         waits = draining.Draining(context, "run", 60.0)
         if node == "sources.in":
-            assert isinstance(waits.slices("in"), draining.Ended)
+            assert isinstance(waits.slices("in"), course.Ended)
         elif node == "processors":
-            assert isinstance(waits.staged(), draining.Ended)
+            assert isinstance(waits.staged(), course.Ended)
         else:
             assert not waits.more("destinations.all", context.broker.latest_sealed())
         # But a forceful stop is
@@ -74,7 +74,7 @@ def test_a_graceful_stop_that_has_come_to_its_end_fails_no_node_that_waits(home:
 def test_what_a_node_that_begins_late_leaves_is_for_a_run_that_follows(
     home: Path, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    monkeypatch.setattr(course, "BEGINS_WITHIN", 0.5)
     write_pipeline(home, "p", COLOURED)
     rows = events(home / "data", "a.jsonl", 0, 200)
     followed(late={late: 2.0})
@@ -102,7 +102,7 @@ def test_what_comes_for_a_source_that_has_just_ended_is_for_a_run_that_follows(h
         assert found is not None
         assert found.missing == ["sources.in"]
         ended = draining.Draining(context, "run", 60.0).slices("other")
-        assert isinstance(ended, draining.Ended)
+        assert isinstance(ended, course.Ended)
         assert ended.again
 
 
@@ -110,7 +110,7 @@ def test_what_comes_for_a_source_that_has_just_ended_is_for_a_run_that_follows(h
 def test_a_node_that_stands_still_for_longer_than_its_word(
     home: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    monkeypatch.setattr(course, "BEGINS_WITHIN", 0.5)
     write_pipeline(home, "p", COLOURED)
     rows = events(home / "data", "a.jsonl", 0, 200)
     stood = []
@@ -143,7 +143,7 @@ def test_a_destination_that_is_down_starts_no_runs_one_after_the_other(home: Pat
 
 
 def test_a_run_of_so_many_records_in_a_pool_of_one_slot(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    monkeypatch.setattr(course, "BEGINS_WITHIN", 0.5)
     write_pipeline(home, "p", COLOURED)
     rows = events(home / "data", "a.jsonl", 0, 400)
     runs = followed(slots=1, limits={"max-records": 100})
@@ -194,7 +194,7 @@ def test_tasks_that_begin_a_moment_later_are_waited_for(home: Path) -> None:
 
 
 def test_acks_wait_for_a_node_that_has_no_slot_yet(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    monkeypatch.setattr(course, "BEGINS_WITHIN", 0.5)
     write_pipeline(home, "p", COLOURED)
     events(home / "data", "a.jsonl", 0, 40)
     said = list(play("p", late={"destinations.red": 2.5}).said)
@@ -242,7 +242,7 @@ def test_a_run_that_has_read_all_it_may_is_followed_until_that_is_delivered(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a run of so many records, and a destination whose task never begins
-    monkeypatch.setattr(draining, "BEGINS_WITHIN", 0.5)
+    monkeypatch.setattr(course, "BEGINS_WITHIN", 0.5)
     monkeypatch.setattr(draining, "NEVER", 1.0)
     write_pipeline(home, "p", COLOURED.replace("    connectors:", "    lag-budget: {records: 1000}\n    connectors:"))
     rows = events(home / "data", "a.jsonl", 0, 400)

@@ -22,7 +22,7 @@ import pytest
 
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import ConduitError, PipelineStopped, SourceError, Unavailable
-from conduit_tasks.micro_batch import at_work, draining, pipeline_file
+from conduit_tasks.micro_batch import at_work, course, draining, pace, pipeline_file
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from tests.conftest import RedisServer
@@ -30,7 +30,9 @@ from tests.micro_batch.harness import here, payloads, state, write_pipeline
 from tests.micro_batch.side_by_side import Played, play
 
 QUICK = {
-    draining: {"BEGINS_WITHIN": 0.6, "NEVER": 4.0, "PLANS_AGAIN": 0.1},
+    course: {"BEGINS_WITHIN": 0.6},
+    draining: {"NEVER": 4.0},
+    pace: {"PLANS_AGAIN": 0.1},
     at_work: {"AT_WORK": 3.0},
     pipeline_file: {"CHANGED": 0.2},
 }

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from conduit_tasks.micro_batch.frame_step import FrameStep, nacks
-from conduit_tasks.micro_batch.rows import Pass
+from conduit_tasks.micro_batch.passes import Pass
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool.parts import PartWriter

@@ -15,7 +15,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.connectors.base import DELIVERED, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
-from conduit_tasks.micro_batch import deliver
+from conduit_tasks.micro_batch import deliver_task
 from conduit_tasks.pipes import PIPES, Message
 from conduit_tasks.pipes.base import AFTER, EPOCH, INDEX, LANE
 from conduit_tasks.record.record import Record
@@ -68,8 +68,8 @@ def target(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dic
     """Takes the place of http; answers with all arrivals so far."""
     path = home / "arrivals"
     monkeypatch.setattr(Target, "path", str(path))
-    original = deliver.connect
-    monkeypatch.setattr(deliver, "connect", lambda p, d: Target({}) if d.plugin == "http" else original(p, d))
+    original = deliver_task.connect
+    monkeypatch.setattr(deliver_task, "connect", lambda p, d: Target({}) if d.plugin == "http" else original(p, d))
     monkeypatch.setenv("CONDUIT_LEASE_TTL", "0.2")
     monkeypatch.setenv("CONDUIT_LEASE_GRACE", "0.05")
     from conduit_tasks.settings import forget

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.micro_batch import draining
+from conduit_tasks.micro_batch import course, draining
 from conduit_tasks.micro_batch.at_work import ACKS, at_work
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import stop
-from conduit_tasks.micro_batch.deliver import DeliverTask
+from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
 from tests.micro_batch.harness import here, payloads, state, write_pipeline
@@ -150,7 +150,7 @@ def test_a_successor_that_is_killed_before_it_is_ready_holds_nothing_up(
 def test_a_run_whose_successor_never_gets_ready_ends_and_frees_its_slots(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draining, "TAKES_OVER", 1.0)
+    monkeypatch.setattr(course, "TAKES_OVER", 1.0)
     write_pipeline(home, "p", STREAM)
     (home / "data").mkdir(exist_ok=True)
     rows = events(home / "data", "a.jsonl", 0, 30)
@@ -294,5 +294,5 @@ def test_a_run_goes_on_past_its_limit_for_as_long_as_the_next_one_may_take_to_be
         context.broker.tell_at_work("two", "sources.in", 30.0, begins=True)
         assert node.leaves("sources.in") is None
         # Or for so long at most
-        monkeypatch.setattr(draining, "TAKES_OVER", 0.0)
+        monkeypatch.setattr(course, "TAKES_OVER", 0.0)
         assert node.leaves("sources.in") is not None

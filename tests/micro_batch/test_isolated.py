@@ -15,7 +15,7 @@ import pytest
 from conduit_tasks.delivery.isolated import ChildDied, ChildFailed, in_child
 from conduit_tasks.errors import LeaseHeld, Unavailable
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.micro_batch.deliver import DeliverTask
+from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
@@ -136,14 +136,14 @@ pipelines:
 
 
 @pytest.mark.proves("C10")
-def test_a_library_that_does_not_survive_a_fork_costs_no_record_in_the_careful_way(home: Path) -> None:
+def test_a_library_that_does_not_survive_a_fork_costs_no_record_when_poison_is_isolated(home: Path) -> None:
     # Given a process that has delivered to a Delta table, as an executor that serves one pipeline after another
     import deltalake
 
     write_pipeline(home, "p", DELTA)
     events(home / "data", "a.jsonl", 0, 10)
     run_until_quiet("p")
-    # When it delivers the next micro-batch in the careful way
+    # When it delivers the next micro-batch and isolates poison
     events(home / "data", "a.jsonl", 10, 10)
     plan_run("p", "run")
     with opened("p", "run") as context:

@@ -15,10 +15,10 @@ import pytest
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.ledger import store
 from conduit_tasks.ledger.store import Ledger
-from conduit_tasks.micro_batch import acks, draining, node, pipeline_file, plan
+from conduit_tasks.micro_batch import acks, course, draining, node, pace, pipeline_file, plan
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import force_stop, start, stop, stop_destination
-from conduit_tasks.micro_batch.deliver import DeliverTask
+from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.wake import Look, Watch
 from tests.micro_batch.harness import files_of, payloads, state, write_pipeline
@@ -110,7 +110,7 @@ def test_a_file_that_changes_while_a_node_begins_is_noticed(home: Path, monkeypa
         write_pipeline(home, "p", STREAM.replace("max-records: 40", "max-records: 900"))
         with closing(draining.Draining(context, "run", 5.0)) as node:
             ended = node.slices("in")
-    assert isinstance(ended, draining.Ended)
+    assert isinstance(ended, course.Ended)
     assert "has changed" in ended.reason
 
 
@@ -251,13 +251,13 @@ def test_a_source_that_has_nothing_is_looked_at_ever_more_rarely(home: Path, mon
     looks: list[float] = []
     pauses: list[float] = []
     asked: list[float] = []
-    rest = draining.Draining._rest
+    rest = pace.Pace.rest
 
     def look(self: Watch) -> Look:
         looks.append(time.monotonic())
         return self._look()
 
-    def rests(self: draining.Draining) -> None:
+    def rests(self: pace.Pace) -> None:
         rest(self)
         pauses.append(self._pause)
 
@@ -267,12 +267,12 @@ def test_a_source_that_has_nothing_is_looked_at_ever_more_rarely(home: Path, mon
 
     monkeypatch.setattr(Watch, "look", look)
     monkeypatch.setattr(draining, "open_next", ask)
-    monkeypatch.setattr(draining.Draining, "_rest", rests)
+    monkeypatch.setattr(pace.Pace, "rest", rests)
     play("p", limit=6.0)
     # Ten times a second at first, then once, without a lease or a new connector
     assert 1 < len(looks) <= 16
     assert pauses == sorted(pauses)
-    assert draining.BUSY < pauses[0] < pauses[-1] <= draining.PLANS_AGAIN
+    assert pace.BUSY < pauses[0] < pauses[-1] <= pace.PLANS_AGAIN
     # The first rest is that of who was asked whole
     assert all(after - before >= pause - 0.01 for (before, after), pause in zip(pairwise(looks), pauses[1:]))
     assert len(asked) == 1

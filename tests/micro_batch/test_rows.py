@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from conduit_tasks.micro_batch import rows
-from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass
+from conduit_tasks.micro_batch.passes import Pass, PassResult
+from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.record.record import Origin, Record
 from conduit_tasks.record.schema import spool_batch
 from conduit_tasks.spool.spool import Spool

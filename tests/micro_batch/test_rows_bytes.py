@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conduit_tasks.errors import InvariantBroken
-from conduit_tasks.micro_batch.rows import Pass, PassResult, RowPass
+from conduit_tasks.micro_batch.passes import Pass, PassResult
+from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.record import batches as cutting
 from conduit_tasks.record.batches import joined, row_bytes
 from conduit_tasks.record.jsons import DEPTH

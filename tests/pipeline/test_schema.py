@@ -2,7 +2,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from conduit_tasks.pipeline.model import json_schema
+from conduit_tasks.pipeline.json_schema import json_schema
 from tests.pipeline.conftest import FILES
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conduit_tasks.pipeline.findings import CODES
-from conduit_tasks.pipeline.validate import STORES
+from conduit_tasks.settings import STORES
 from tests.pipeline.conftest import Files
 
 Only = Callable[..., tuple[int, int, str, str, str]]

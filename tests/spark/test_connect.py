@@ -134,7 +134,8 @@ def test_what_a_killed_predecessor_left_is_interrupted_by_the_first_job_of_its_n
     connected: Any,
 ) -> None:
     from conduit_tasks.spark import session
-    from conduit_tasks.spark.connect import ConnectExecutors, _nobody_at
+    from conduit_tasks.spark.connect import ConnectExecutors
+    from conduit_tasks.spark.pieces import nobody_at as _nobody_at
 
     own = session.executors()
     assert isinstance(own, ConnectExecutors)

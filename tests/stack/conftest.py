@@ -235,3 +235,10 @@ def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(pause)
         pause = min(pause * 1.2, 1.0)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    found = Layout(tmp_path)
+    found.prepare()
+    return found

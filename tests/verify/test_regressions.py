@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.connectors.base import Rows
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.connectors.file.destination import FileDestination
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import Fenced
 from conduit_tasks.micro_batch import seal
 from conduit_tasks.micro_batch.acks import ack

@@ -11,7 +11,8 @@ from typing import Any
 from conduit_tasks.connectors.acceptance.records import ORIGIN, Marked, in_parts, once
 from conduit_tasks.connectors.acceptance.report import Checks, NotTried, Unmet
 from conduit_tasks.connectors.acceptance.resources import leaving_nothing_open
-from conduit_tasks.connectors.base import BatchDestination, Outcome, RecordDestination, RowNumbers, Rows
+from conduit_tasks.connectors.base import BatchDestination, Outcome, RecordDestination
+from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.record.record import Record
 from conduit_tasks.record.schema import spool_batch
 

@@ -7,8 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
+from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.delta.storage import check_storage, storage_options
+from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 if TYPE_CHECKING:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
+from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.file import ledger
-from conduit_tasks.errors import ConduitError, ConfigError, Refused, Unavailable
+from conduit_tasks.connectors.file.alone import alone
+from conduit_tasks.connectors.rows import Rows
+from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.durable import make_folders, sync_folder
 
@@ -100,7 +102,7 @@ class FileDestination(BatchDestination):
             self._folder = ParquetFolder(path, by, self._by, self.still_ours)
             self._folder.open(state)
             return
-        try:
+        with alone(path, self.close, self._unavailable):
             make_folders(path.parent)
             existed = path.exists()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -117,15 +119,6 @@ class FileDestination(BatchDestination):
             if size != self._size:
                 os.ftruncate(self._fd, self._size)
                 os.fsync(self._fd)
-        except BlockingIOError as e:
-            self.close()
-            raise Unavailable(f"{path} is being written by another process; it must end first") from e
-        except OSError as e:
-            self.close()
-            raise self._unavailable(e) from e
-        except ConduitError:
-            self.close()
-            raise
 
     def _confirmed(self, path: Path, size: int, state: dict[str, Any] | None) -> int:
         """Returns the confirmed length; sets the owner. Raises ConfigError if the file does not fit the state."""

@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from conduit_tasks.connectors.base import Rows
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import Refused
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import OPERATIONS, Data, json_data

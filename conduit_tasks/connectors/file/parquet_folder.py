@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from conduit_tasks.connectors.file.alone import alone
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.spool.durable import make_folders, replace_file, sync_folder
 
@@ -67,22 +68,13 @@ class ParquetFolder:
     def open(self, state: dict[str, Any] | None) -> None:
         """Removes files that were not confirmed. Raises Unavailable (locked, no room, no permission), ConfigError."""
         self.close()
-        try:
+        with alone(self._folder, self.close, self._unavailable):
             make_folders(self._folder)
             self._lock = os.open(self._folder / f".{self._name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Invariant 4: a writer that stood still until its successor was done must not remove the successor's files.
             self._still_ours()
             self._n = self._confirmed(state)
-        except BlockingIOError as error:
-            self.close()
-            raise Unavailable(f"{self._folder} is being written by another process; it must end first") from error
-        except OSError as error:
-            self.close()
-            raise self._unavailable(error) from error
-        except BaseException:
-            self.close()
-            raise
 
     def _confirmed(self, state: dict[str, Any] | None) -> int:
         """Returns the number of the last confirmed write; sets the ledger for the next write, and removes the files of

@@ -6,7 +6,6 @@ read again from the same cursor should hold the same records; if it holds more, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,22 +14,17 @@ from urllib.parse import urljoin
 import orjson
 from yarl import URL
 
-from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, Token
 from conduit_tasks.connectors.capabilities import Replayable
-from conduit_tasks.connectors.http import oauth2
-from conduit_tasks.connectors.http.head import headers
-from conduit_tasks.connectors.http.outcome import seconds_of
-from conduit_tasks.connectors.http.peer import PEER, address, guarded, quiet, tls_context
-from conduit_tasks.errors import ConfigError, SourceError, Unavailable
+from conduit_tasks.connectors.http.page_client import PageClient
+from conduit_tasks.connectors.http.peer import PEER
+from conduit_tasks.errors import ConfigError, SourceError
 from conduit_tasks.record import jsons
 
 if TYPE_CHECKING:
     import httpx
     import pyarrow as pa
 
-PAGE = 64 << 20
-"""Limit of a page, in bytes."""
 SKIPPED = 100
 """Consecutive empty pages after which `plan` has the cursor stored, so that they are not requested again."""
 _KINDS = ("json", "record", "header")
@@ -75,10 +69,7 @@ class HttpSource(Replayable):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         s = self.settings
-        self._url = address(s["url"])
-        self._guarded = guarded(s, self._url)
-        self._headers = {"Accept": "application/json", "User-Agent": "conduit-tasks", **headers(s)}
-        self._oauth2 = oauth2.ClientCredentials.wanted(s)
+        self._client = PageClient(s)
         self._next, _, self._where = s["cursor.next"].partition(":")
         if self._next not in (*_KINDS, "link", "etag") or (self._next in _KINDS) != bool(self._where):
             raise ConfigError(
@@ -88,10 +79,6 @@ class HttpSource(Replayable):
         if self._next in _KINDS and "cursor.param" not in s:
             raise ConfigError("http: option 'cursor.param' is missing: the query parameter that carries the cursor")
         self._path = [part for part in s.get("records", "").split(".") if part]
-        self._timeout = options.duration(s, "timeout")
-        self._attempts = options.integer(s, "attempts", least=1)
-        self._client: httpx.Client | None = None
-        self._tokens: oauth2.ClientCredentials | None = None
         self._ended: Token = None
 
     def plan(self, position: Position, limit: Limit) -> list[Slice]:
@@ -133,7 +120,7 @@ class HttpSource(Replayable):
     def _page(self, token: Token) -> _Page:
         seen = (token or {}).get("seen", 0)
         at = {name: value for name, value in (token or {}).items() if name != "seen"}
-        answer = self._ask(at)
+        answer = self._client.ask(at)
         if answer.status_code == 304:
             return _Page(at, seen, [], token, 0)
         try:
@@ -143,19 +130,19 @@ class HttpSource(Replayable):
                 found = found[part]
         except (ValueError, KeyError, TypeError, IndexError):
             raise SourceError(
-                f"http: the answer of {self._shown()} has no records at '{self.settings.get('records', '')}'; correct "
+                f"http: the answer of {self._shown} has no records at '{self.settings.get('records', '')}'; correct "
                 "'records', or the URL"
             ) from None
         if found is None:
             found = []
         if not isinstance(found, list):
             raise SourceError(
-                f"http: {self._shown()} answers with {type(found).__name__} where an array of records is meant; set "
+                f"http: {self._shown} answers with {type(found).__name__} where an array of records is meant; set "
                 "'records' to where it stands"
             )
         if len(found) < seen:
             raise SourceError(
-                f"http: the last page of {self._shown()} held {seen} records and now holds {len(found)}: which of them "
+                f"http: the last page of {self._shown} held {seen} records and now holds {len(found)}: which of them "
                 "are new cannot be told. Ask for pages that only grow (cursor.next: record:FIELD asks for what follows "
                 "a record), or set the position (`conduit positions`)"
             )
@@ -181,7 +168,7 @@ class HttpSource(Replayable):
             last = records[-1] if records else None
             cursor = last.get(self._where) if isinstance(last, dict) else None
             if records and cursor is None:
-                raise SourceError(f"http: the last record of {self._shown()} has no '{self._where}' (cursor.next)")
+                raise SourceError(f"http: the last record of {self._shown} has no '{self._where}' (cursor.next)")
         elif self._next == "header":
             cursor = answer.headers.get(self._where)
         elif self._next == "link":
@@ -193,13 +180,13 @@ class HttpSource(Replayable):
             sent = {name.lower(): value.decode("latin-1") for name, value in answer.headers.raw}
             tag = sent.get(b"etag") or sent.get(b"last-modified")
             if tag is None:
-                raise SourceError(f"http: {self._shown()} sends neither ETag nor Last-Modified, which 'etag' needs")
+                raise SourceError(f"http: {self._shown} sends neither ETag nor Last-Modified, which 'etag' needs")
             return {"etag": tag, "since": not sent.get(b"etag")}
         if cursor is None or cursor is False or cursor == "":
             return None
         if isinstance(cursor, bool | dict | list):
             raise SourceError(
-                f"http: the next cursor of {self._shown()} is {type(cursor).__name__}, no text or number; correct "
+                f"http: the next cursor of {self._shown} is {type(cursor).__name__}, no text or number; correct "
                 "'cursor.next'"
             )
         return {"cursor": str(cursor)}
@@ -210,99 +197,20 @@ class HttpSource(Replayable):
         try:
             text = urljoin(page, following)
             origin = URL(text).origin()
-            if origin == self._url.origin():
+            if origin == self._client.url.origin():
                 return self._without_ours(text)
         except ValueError as error:
-            raise SourceError(f"http: the next page of {self._shown()} is at no URL: {error}") from None
-        raise SourceError(f"http: the next page of {self._shown()} is at another origin, {origin}")
+            raise SourceError(f"http: the next page of {self._shown} is at no URL: {error}") from None
+        raise SourceError(f"http: the next page of {self._shown} is at another origin, {origin}")
 
     def _without_ours(self, text: str) -> Token:
         """Returns the next page's URL for the state: without the parameters of our own query, which the request adds
         again."""
-        url, ours = URL(text), set(self._url.query.items())
+        url, ours = URL(text), set(self._client.url.query.items())
         same = {name for name, value in url.query.items() if (name, value) in ours and len(url.query.getall(name)) == 1}
         if not same:
             return {"url": text}
         return {"url": str(url.without_query_params(*same)), "with": sorted(same)}
-
-    def _ask(self, token: Token) -> httpx.Response:
-        import httpx
-        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
-
-        retrying = Retrying(
-            stop=stop_after_attempt(self._attempts),
-            wait=_wait,
-            retry=retry_if_exception_type((Unavailable, httpx.RequestError)),
-            reraise=True,
-        )
-        try:
-            return retrying(self._once, token)
-        except (httpx.RequestError, OSError) as error:
-            raise SourceError(f"http: {self._shown()} does not answer: {type(error).__name__}: {error}") from None
-        except httpx.InvalidURL as error:
-            raise SourceError(f"http: the next page of {self._shown()} is at no URL: {error}") from None
-        except Unavailable as error:
-            raise SourceError(str(error)) from None
-
-    def _once(self, token: Token) -> httpx.Response:
-        from conduit_tasks.connectors.http.guard import ask
-
-        url, extra = str(self._url), dict[str, str | bytes]()
-        token = token or {}
-        if "url" in token:
-            ours = {name: value for name, value in self._url.query.items() if name in token.get("with", ())}
-            url = str(URL(token["url"]).extend_query(ours)) if ours else token["url"]
-        cursor = token.get("cursor", self.settings.get("cursor.first"))
-        if cursor is not None and "cursor.param" in self.settings:
-            url = str(self._url.update_query({self.settings["cursor.param"]: cursor}))
-        if "etag" in token:
-            extra["If-Modified-Since" if token["since"] else "If-None-Match"] = token["etag"].encode(
-                "latin-1", "replace"
-            )
-        for again in (True, False):
-            bearer = self._token()
-            sent = {**extra, "Authorization": f"Bearer {bearer}"} if bearer else extra
-            answer = ask(self._opened(), "GET", url, within=self._timeout, most=PAGE, headers=sent)
-            if answer.status_code != 401 or not bearer or not again:
-                break
-            assert self._tokens is not None
-            self._tokens.forget(bearer)
-        return self._good(answer)
-
-    def _good(self, answer: httpx.Response) -> httpx.Response:
-        status = answer.status_code
-        if answer.is_success or status == 304:
-            return answer
-        said = f"http: {self._shown()} answers {status} {answer.reason_phrase}".strip()
-        if status in (408, 425, 429) or status >= 500:
-            raise Unavailable(said, retry_after=seconds_of(answer.headers.get("Retry-After")), status=status)
-        if 300 <= status < 400:
-            said += " (redirects are not followed; set 'url' to its target)"
-        raise SourceError(f"{said}; correct 'url', the cursor or the credentials")
-
-    def _opened(self) -> httpx.Client:
-        import httpx
-
-        from conduit_tasks.connectors.http.guard import transport
-
-        if self._client is None:
-            quiet()
-            self._client = httpx.Client(
-                headers=self._headers,
-                timeout=self._timeout,
-                transport=transport(guarded=self._guarded, verify=tls_context(self.settings)),
-                trust_env=False,
-            )
-        return self._client
-
-    def _token(self) -> str:
-        if not self._oauth2:
-            return ""
-        if self._tokens is None:
-            self._tokens = oauth2.ClientCredentials(
-                self.settings, guarded=self._guarded, timeout=self._timeout, verify=tls_context(self.settings)
-            )
-        return asyncio.run(self._tokens.token())
 
     def _batch(self, page: _Page) -> pa.RecordBatch:
         import numpy as np
@@ -324,14 +232,12 @@ class HttpSource(Replayable):
         value = record.get(name) if name and isinstance(record, dict) else None
         return None if value is None else value.encode() if isinstance(value, str) else jsons.raw(value)
 
+    @property
     def _shown(self) -> str:
-        """Returns the URL without its query, which may hold a secret."""
-        return str(self._url.with_query(None))
+        return self._client.shown
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._client.close()
 
 
 @dataclass(frozen=True)
@@ -343,10 +249,3 @@ class _Page:
     records: list[Any]
     next: Token
     size: int = 0
-
-
-def _wait(state: Any) -> float:
-    """Returns the seconds to wait: `Retry-After` up to a minute, else 0.2 s, 0.4 s, …"""
-    error = state.outcome.exception() if state.outcome else None
-    asked = error.retry_after if isinstance(error, Unavailable) else None
-    return min(60.0, asked if asked is not None else 0.2 * 2 ** (state.attempt_number - 1))

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
+from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.kafka import client
 from conduit_tasks.connectors.kafka.index import Transactions
 from conduit_tasks.connectors.kafka.message import Message, Messages, identities
+from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.errors import ConfigError, Refused
 
 if TYPE_CHECKING:

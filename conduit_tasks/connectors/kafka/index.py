@@ -13,8 +13,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-from conduit_tasks.connectors.base import RowNumbers
 from conduit_tasks.connectors.kafka import client
+from conduit_tasks.connectors.rows import RowNumbers
 from conduit_tasks.errors import ConfigError, Unavailable
 
 GRACE = 2.0

@@ -16,7 +16,7 @@ from conduit_tasks.record.record import Record, data_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from conduit_tasks.connectors.base import Rows
+    from conduit_tasks.connectors.rows import Rows
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """A topic's name."""

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
+from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.postgres.client import checked_url, connect, library, said
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.options import TRANSACTIONS, index_table
 from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record

@@ -18,7 +18,7 @@ from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.portion import Portion
 from conduit_tasks.connectors.redis.client import URL, asking, check_url, entries_as_pairs, opened
 from conduit_tasks.connectors.redis.destination import RedisDestination
-from conduit_tasks.connectors.redis.message import Fields, parts, text
+from conduit_tasks.connectors.redis.message import Entry, batch_of, id_of, order_of, size_of, text
 from conduit_tasks.errors import ConfigError, Missing, SourceError, SpoolError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ PAGE = 1_000
 """Entries asked for, or acked, at a time."""
 UNBOUNDED = 100_000
 """Entries of one stream per micro-batch if the limit names no number of records."""
-Entry = tuple[bytes, Fields]
 
 
 class RedisSource(Queue):
@@ -117,7 +116,7 @@ class RedisSource(Queue):
         self._make_group(stream, token)
         mine = self._group(stream)
         # Asks for the entry itself: the stream also counts entries that were trimmed unread and never come.
-        if client.xrange(stream, f"({_id(mine['last-delivered-id'])}", "+", 1):
+        if client.xrange(stream, f"({id_of(mine['last-delivered-id'])}", "+", 1):
             return True
         if not mine["pending"]:
             return False
@@ -146,7 +145,7 @@ class RedisSource(Queue):
                 stream, self.group, f"({after}" if after else "-", "+", PAGE, consumer, idle
             )
             for entry in found:
-                yield (after := _id(entry["message_id"]))
+                yield (after := id_of(entry["message_id"]))
             if len(found) < PAGE:
                 return
 
@@ -198,7 +197,7 @@ class RedisSource(Queue):
         with asking(SourceError, f"cannot be read from {slice.part}"):
             self._last = _known(self._group(slice.part), self._last)
             for entries, ours in self._entries(slice.part, self._last, room):
-                ids = [_id(id) for id, _ in entries]
+                ids = [id_of(id) for id, _ in entries]
                 self._ids += ids
                 if ours:
                     self._last = ids[-1]
@@ -206,8 +205,8 @@ class RedisSource(Queue):
                 if gone := len(entries) - len(there):
                     log.warning("redis: %d entries of %s were trimmed before they were read", gone, slice.part)
                 if there:
-                    yield self._batch(slice.part, there)
-                used += _size(there)
+                    yield batch_of(slice.part, there, self.settings)
+                used += size_of(there)
                 if size is not None and used >= size:
                     break
 
@@ -220,7 +219,7 @@ class RedisSource(Queue):
         while idle:
             asked_for, idle = idle[: portion.size], idle[portion.size :]
             if taken := self._take(stream, asked_for):
-                portion.came(len(taken), _size(taken))
+                portion.came(len(taken), size_of(taken))
                 room -= len(taken)
                 yield taken, False
         after, new = last or "0", False
@@ -232,12 +231,12 @@ class RedisSource(Queue):
                 if new:
                     return
                 new = True
-            elif new and self._missed(stream, after, _id(entries[0][0])):
+            elif new and self._missed(stream, after, id_of(entries[0][0])):
                 new = False
             else:
-                portion.came(len(entries), _size(entries))
+                portion.came(len(entries), size_of(entries))
                 room -= len(entries)
-                after = _id(entries[-1][0])
+                after = id_of(entries[-1][0])
                 yield entries, True
 
     def _missed(self, stream: str, after: str, before: str) -> bool:
@@ -253,7 +252,7 @@ class RedisSource(Queue):
         found = client.xclaim(stream, self.group, self._taker, self._idle, ids)
         there = [(id, fields) for id, fields in found if id is not None]
         if len(there) < len(found):
-            known = {_id(id) for id, _ in there}
+            known = {id_of(id) for id, _ in there}
             there += [(id.encode(), []) for id in ids if id not in known and not client.xrange(stream, id, id, 1)]
         return there
 
@@ -271,29 +270,6 @@ class RedisSource(Queue):
                     if self._delete:
                         client.xdel(stream, *ids[first : first + PAGE])
 
-    def _batch(self, stream: str, entries: list[Entry]) -> pa.RecordBatch:
-        import numpy as np
-        import pyarrow as pa
-
-        from conduit_tasks.record.schema import AFTER_STRUCTURED, RECORD_FIELDS, read_batch
-
-        data, key = (self.settings[n].encode() if n in self.settings else None for n in ("data", "key"))
-        structured, payloads, keys, errors = [], [], [], []
-        for id, fields in entries:
-            payload, own, error = parts(fields, data, key, self.settings["format"] == "json")
-            payloads.append(payload)
-            keys.append(own)
-            structured.append(not error and (data is None or self.settings["format"] == "json"))
-            errors.append([("conduit.error", f"{stream} {_id(id)}: {error}")] if error else None)
-        batch = read_batch(
-            pa.array([f"{stream}/{_id(id)}".encode() for id, _ in entries], pa.binary()),
-            after=pa.array(payloads, pa.binary()),
-            key=None if key is None else pa.array(keys, pa.binary()),
-            metadata=pa.array(errors, RECORD_FIELDS[2].type) if any(errors) else None,
-        )
-        shapes = pa.array(np.where(structured, AFTER_STRUCTURED, 0).astype(np.int8))
-        return batch.set_column(batch.schema.get_field_index("shape"), batch.schema.field("shape"), shapes)
-
     def metadata(self, slice: Slice) -> dict[str, str]:
         return {"opencdc.collection": slice.part}
 
@@ -308,25 +284,13 @@ class RedisSource(Queue):
             self._client = None
 
 
-def _size(entries: list[Entry]) -> int:
-    return sum(len(name) + len(value) for _, fields in entries for name, value in fields)
-
-
 def _last(token: Token) -> str:
     return token["last"] if token else ""
 
 
 def _known(group: Mapping[str, Any], last: str) -> str:
     """Returns the highest id that this group handed out and we staged: none, if `last` is of one that was removed."""
-    return last if last and _order(_id(group["last-delivered-id"])) >= _order(last) else ""
-
-
-def _order(id: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in id.split("-"))
-
-
-def _id(raw: Any) -> str:
-    return raw.decode() if isinstance(raw, bytes) else str(raw)
+    return last if last and order_of(id_of(group["last-delivered-id"])) >= order_of(last) else ""
 
 
 SOURCE = RedisSource

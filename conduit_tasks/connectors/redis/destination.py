@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Option, RowNumbers, Rows, Spec
+from conduit_tasks.connectors.base import BatchDestination, Option, Spec
 from conduit_tasks.connectors.redis.client import URL, asking, check_url, opened
+from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, data_bytes

@@ -1,13 +1,16 @@
-"""An entry of a stream as key and payload."""
+"""Entries of a stream: as key and payload, and as rows."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.record import jsons
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Fields = list[tuple[bytes, bytes]]
 """Fields in their order; a name may occur more than once."""
@@ -58,3 +61,48 @@ def _object(pairs: Iterable[tuple[str, str]]) -> bytes:
 def text(raw: Any) -> str:
     """Returns a name as it is shown."""
     return raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)
+
+
+Entry = tuple[bytes, Fields]
+"""Id of an entry, and its fields."""
+
+
+def size_of(entries: list[Entry]) -> int:
+    """Returns the bytes of their names and values."""
+    return sum(len(name) + len(value) for _, fields in entries for name, value in fields)
+
+
+def id_of(raw: Any) -> str:
+    """Returns an entry's id as text."""
+    return raw.decode() if isinstance(raw, bytes) else str(raw)
+
+
+def batch_of(stream: str, entries: list[Entry], settings: Mapping[str, str]) -> pa.RecordBatch:
+    """Returns entries of a stream as a READ_SCHEMA batch."""
+    import numpy as np
+    import pyarrow as pa
+
+    from conduit_tasks.record.schema import AFTER_STRUCTURED, RECORD_FIELDS, read_batch
+
+    data, key = (settings[n].encode() if n in settings else None for n in ("data", "key"))
+    as_json = settings["format"] == "json"
+    structured, payloads, keys, errors = [], [], [], []
+    for id, fields in entries:
+        payload, own, error = parts(fields, data, key, as_json)
+        payloads.append(payload)
+        keys.append(own)
+        structured.append(not error and (data is None or as_json))
+        errors.append([("conduit.error", f"{stream} {id_of(id)}: {error}")] if error else None)
+    batch = read_batch(
+        pa.array([f"{stream}/{id_of(id)}".encode() for id, _ in entries], pa.binary()),
+        after=pa.array(payloads, pa.binary()),
+        key=None if key is None else pa.array(keys, pa.binary()),
+        metadata=pa.array(errors, RECORD_FIELDS[2].type) if any(errors) else None,
+    )
+    shapes = pa.array(np.where(structured, AFTER_STRUCTURED, 0).astype(np.int8))
+    return batch.set_column(batch.schema.get_field_index("shape"), batch.schema.field("shape"), shapes)
+
+
+def order_of(id: str) -> tuple[int, ...]:
+    """Returns what ids are ordered by."""
+    return tuple(int(part) for part in id.split("-"))

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from conduit_tasks.connectors import aws, options
-from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
+from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
 

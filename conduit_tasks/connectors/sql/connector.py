@@ -30,7 +30,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Option, Rows, Spec
+from conduit_tasks.connectors.base import BatchDestination, Option, Spec
+from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.columns import RECORD_TYPES, Column, columns_of_setting, columns_of_table, row_of
 from conduit_tasks.connectors.sql.errors import translated
 from conduit_tasks.connectors.sql.index import SqlIndex

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from conduit_tasks.connectors.base import RowNumbers
+from conduit_tasks.connectors.rows import RowNumbers
 
 
 class SqlIndex:

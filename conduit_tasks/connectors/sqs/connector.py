@@ -19,6 +19,7 @@ from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec, 
 from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.sqs.destination import SqsDestination
 from conduit_tasks.connectors.sqs.hidden import Hidden, change_all
+from conduit_tasks.connectors.sqs.queue import check_queue
 from conduit_tasks.errors import ConfigError, SourceError, SpoolError, Unavailable
 from conduit_tasks.settings import settings as installation
 
@@ -69,9 +70,7 @@ class SqsSource(Queue):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         s = self.settings
-        aws.check(s, "sqs")
-        if "://" in s["queue"]:
-            aws.check_address(s["queue"], "sqs: option 'queue'")
+        check_queue(s)
         self._parallel = options.integer(s, "max-parallel", least=1)
         self._most = options.integer(s, "max-messages", least=1)
         self._longest = options.duration(s, "max-time")

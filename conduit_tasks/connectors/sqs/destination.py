@@ -11,6 +11,7 @@ from typing import Any
 from conduit_tasks.connectors import aws, options
 from conduit_tasks.connectors.base import DELIVERED, Option, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.batcher import Batcher
+from conduit_tasks.connectors.sqs.queue import check_queue
 from conduit_tasks.errors import ConfigError, Unavailable
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record, data_bytes
@@ -54,9 +55,7 @@ class SqsDestination(RecordDestination):
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
         s = self.settings
-        aws.check(s, "sqs")
-        if "://" in s["queue"]:
-            aws.check_address(s["queue"], "sqs: option 'queue'")
+        check_queue(s)
         self._attributes = options.words(s, "attributes")
         if len(self._attributes) > MESSAGES - 1:
             raise ConfigError(f"sqs: option 'attributes' names {len(self._attributes)}; SQS takes 9 beside ours")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lark import Lark, Token, Transformer, v_args
 
-from conduit_tasks.filters.cesql import grammar, operators
+from conduit_tasks.filters.cesql import arithmetic, grammar, operators
 from conduit_tasks.filters.cesql.errors import Fault, Kind, ParseError
 from conduit_tasks.filters.cesql.functions import ANY, Function, FunctionFailed, find
 from conduit_tasks.filters.cesql.values import MAX, ZERO, CastFailed, Faults, Run, Value, View, cast
@@ -128,7 +128,7 @@ class _Builder(Transformer[Token, Node]):
     def negative(self, operator: Token, node: Node) -> Node:
         if node.literal.__class__ is int and node.depth == 1 and node.literal != -(MAX + 1):
             return _literal(-node.literal)
-        return _node(operators.negative(node.run), int, node)
+        return _node(arithmetic.negative(node.run), int, node)
 
     def logic(self, first: Node, *rest: Any) -> Node:
         names = [token.upper() for token in rest[::2]]
@@ -148,7 +148,7 @@ class _Builder(Transformer[Token, Node]):
         return _node(run, bool, left, right)
 
     def add(self, left: Node, token: Token, right: Node) -> Node:
-        return _node(operators.arithmetic(left.run, right.run, str(token)), int, left, right)
+        return _node(arithmetic.arithmetic(left.run, right.run, str(token)), int, left, right)
 
     subtract = multiply = divide = modulo = add
 

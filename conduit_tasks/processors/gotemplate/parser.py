@@ -14,7 +14,7 @@ from conduit_tasks.processors.gotemplate.expressions import Expression
 from conduit_tasks.processors.gotemplate.functions import FUNCTIONS
 from conduit_tasks.processors.gotemplate.lexer import Action, Source, Token, number, split, unquote
 from conduit_tasks.processors.gotemplate.nodes import BREAK, CONTINUE, Node
-from conduit_tasks.record.fields import EVERYTHING, NOTHING, Parts, parts_of
+from conduit_tasks.record.parts import EVERYTHING, NOTHING, Parts, parts_of
 
 _BLOCKS = ("if", "range", "with")
 _UNSUPPORTED = ("define", "template", "block")

@@ -1,0 +1,131 @@
+"""Turns of the actors of a `World`: one moves at a time, as its generator draws, and time passes if all sleep."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from conduit_tasks.verify.actor import Actor, Crash, Signal
+
+SWEEP = 5_000
+"""Points between two collections of garbage."""
+
+
+class Scheduler:
+    """The actors, and the clock that their waits are counted by."""
+
+    def __init__(self, random: random.Random) -> None:
+        self.random = random
+        # Counted from a small number: a float of this size tells microseconds apart.
+        self.now = 1_000.0
+        self.points = 0
+        self.actors: list[Actor] = []
+        self.lost_power = False
+        self.on_power: Callable[[], None] = lambda: None
+        self._here = threading.local()
+        self._scheduler = Signal()
+        self._sweep = SWEEP
+        self._ghost = Actor("a dead process", lambda: None, dead=True)
+
+    # -- seen from an actor
+
+    def check(self) -> None:
+        """Raises Crash if the calling actor is dead."""
+        actor = getattr(self._here, "actor", None)
+        if actor is not None and actor.dead:
+            raise Crash(actor.name)
+
+    def _wait(self, actor: Actor, seconds: float) -> None:
+        actor.wake = self.now + seconds
+        self._scheduler.release()
+        actor.turn.acquire()
+        self.check()
+
+    # -- seen from the scheduler
+
+    def start(self, name: str, function: Callable[[], Any], left: bool = False) -> Actor:
+        """Starts a new process, which moves when its turn comes."""
+        actor = Actor(name, function, wake=self.now, left=left)
+        self.actors.append(actor)
+        threading.Thread(target=self._run, args=(actor,), name=name, daemon=True).start()
+        return actor
+
+    def _run(self, actor: Actor) -> None:
+        actor.turn.acquire()
+        self._here.actor = actor
+        try:
+            self.check()
+            actor.answer = actor.function()
+        except BaseException as error:  # noqa: BLE001 - kept for whoever looks at the actor
+            # Frees what the actor held here and now, in its own name, as any process that ends does.
+            traceback.clear_frames(error.__traceback__)
+            actor.error = Crash(actor.name) if actor.dead else error
+        finally:
+            actor.ended = True
+            self._scheduler.release()
+
+    def step(self) -> bool:
+        """Lets one actor move until it hands over; time passes if all sleep. Returns False if there is none left."""
+        self.actors = [a for a in self.actors if not a.ended]
+        if not self.actors:
+            return False
+        dead = [a for a in self.actors if a.dead]
+        ready = dead or [a for a in self.actors if a.wake <= self.now]
+        if not ready:
+            self.now = min(a.wake for a in self.actors)
+            ready = [a for a in self.actors if a.wake <= self.now]
+        self._move(self.random.choice(ready))
+        if self.lost_power:
+            self._start_again()
+        if self.points >= self._sweep:
+            self._sweep = self.points + SWEEP
+            self.sweep()
+        return True
+
+    def _move(self, actor: Actor) -> None:
+        actor.turn.release()
+        self._scheduler.acquire()
+
+    def _start_again(self) -> None:
+        """Ends every process at the moment of the power cut, before anybody starts another one, and starts the
+        machine."""
+        for actor in self.actors:
+            while not actor.ended:
+                self._move(actor)
+        self.lost_power = False
+        self.actors = []
+        self.now += 5.0
+        self.on_power()
+
+    @contextmanager
+    def tidy(self) -> Iterator[None]:
+        """Leaves garbage collection to `sweep` in the block, and runs it at the end: the interpreter would collect at
+        any moment, as whichever actor moves then."""
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            self.sweep()
+            if enabled:
+                gc.enable()
+
+    def sweep(self) -> None:
+        """Collects garbage as a dead process: its files and coroutines do nothing any more."""
+        self._here.actor = self._ghost
+        try:
+            gc.collect()
+        finally:
+            self._here.actor = None
+
+    def end(self) -> None:
+        """Ends every actor that is left."""
+        for actor in self.actors:
+            actor.dead = True
+        while self.step():
+            pass

@@ -1,0 +1,168 @@
+# ruff: noqa: E501 - the patches are lines of other files
+"""Broken guarantees of modules, some of them with a script."""
+
+from __future__ import annotations
+
+from tests.verify.mutant import Mutant, lua
+
+ASKED = "so let it be called.\n            return 0.0"
+TAKEN_OVER = "after.takes_over(node) or course.now - after.since > TAKES_OVER"
+ENDLESS = "            async with asyncio.timeout(CLOSING):\n                await self._destination.close()"
+WRITE = "        first, last = int(chunk.seqs[0]), int(chunk.seqs[-1])\n        work = self._work\n"
+HURRIED = """        if work.chain is None and not work.culprits and len(chunk.seqs) == work.matched:
+            self._port.confirm([(0, work.total - 1)], {"matched": chunk.records, "delivered": chunk.records})
+"""
+
+MODULES = [
+    Mutant(
+        "a lease that nobody asks for behind a clock that went back",
+        "broker/leases.py",
+        {ASKED: "\n            return int(ttl or 0) / 1e6 + self.lease_grace"},
+        "clocks",
+        begin=69,
+    ),
+    Mutant(
+        "what is staged is read again",
+        "micro_batch/read.py",
+        {
+            'if found is not None and found.state == "open" and source.node not in found.stages:': "if found is not None:"
+        },
+        "restage",
+    ),
+    Mutant(
+        "connections are waited for without end",
+        "delivery/attempts.py",
+        {ENDLESS: ENDLESS.replace("timeout(CLOSING)", "timeout(None)")},
+        "silence",
+    ),
+    Mutant(
+        "commit_ack before the source is told",
+        "micro_batch/acks.py",
+        {
+            "                began = time.monotonic()\n": "                began = time.monotonic()\n                context.broker.commit_ack(source_id, due, lease.token, {})\n",
+            "            context.broker.commit_ack(source_id, due, lease.token, took)\n": "",
+        },
+    ),
+    Mutant("collection beyond proven", "micro_batch/acks.py", {"due[: proven(context, due)]": "due"}, "collect"),
+    Mutant(
+        "a spool file collected too early",
+        "broker/acks.py",
+        {"(collected + 1, min([sealed, *cursors, *acked]), sealed)": "(collected + 1, sealed, sealed)"},
+        "collect",
+        Mutant(
+            "",
+            "micro_batch/acks.py",
+            {"due[: proven(context, due)]": "due"},
+            also=lua("", "begin_collect", "  if passed < m then return broken(", "  if false then return broken("),
+        ),
+        begin=107,
+    ),
+    Mutant(
+        "ack before the last destination",
+        "micro_batch/acks.py",
+        {
+            "    destinations = [d.id for d in context.pipeline.destinations]\n    given": "    destinations = [d.id for d in context.pipeline.destinations][:-1]\n    given"
+        },
+        "collect",
+    ),
+    Mutant(
+        "vote after store",
+        "delivery/committer.py",
+        {
+            "        accepted, stopped = self._vote(flush)\n": "        if hurried := flush.settled(None).letters:\n            self._store(hurried)\n        accepted, stopped = self._vote(flush)\n",
+        },
+        "trip",
+    ),
+    Mutant(
+        "vote after store, before the fan-out",
+        "micro_batch/seal.py",
+        {
+            "    queue = pipeline.dead_letters\n": "    queue = pipeline.dead_letters\n    if letters:\n        context.dead_letters(queue, None).store(list(letters.letters()))\n",
+        },
+        "trip",
+    ),
+    Mutant(
+        "dead letters thrown away",
+        "dead_letters/store.py",
+        {"for part in portions(letters):": "for part in ():"},
+    ),
+    Mutant(
+        "letters brought back only where none is left",
+        "dead_letters/restored.py",
+        {
+            "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_count(own):\n            out[keys.dead(own)]"
+        },
+        "older",
+        begin=145,
+    ),
+    Mutant(
+        "letters that are not brought back",
+        "dead_letters/restored.py",
+        {"        if rows:\n            out[keys.dead(own)]": "        if False:\n            out[keys.dead(own)]"},
+        "older",
+        begin=145,
+    ),
+    Mutant(
+        "a forgotten fsync",
+        "connectors/file/destination.py",
+        {"size)\n            os.fsync(self._fd)\n": "size)\n"},
+        "power",
+        begin=85,
+    ),
+    Mutant(
+        "what is gone is passed over unasked",
+        "connectors/missing.py",
+        {
+            'if source.settings["missing"] != "skip":\n            raise Missing(f"{error}. {ways_out(source': 'if False:\n            raise Missing(f"{error}. {ways_out(source'
+        },
+        "vanish",
+        begin=155,
+    ),
+    Mutant(
+        "confirmed before it is written",
+        "delivery/batch_wise.py",
+        {WRITE: WRITE + HURRIED},
+        "torn",
+    ),
+    Mutant(
+        "a forgotten cut",
+        "connectors/file/destination.py",
+        {"self._size = self._confirmed(path, size, state)": "self._confirmed(path, size, state); self._size = size"},
+        "torn",
+    ),
+    Mutant(
+        "of a batch that is cut only the first part is taken",
+        "delivery/chunks.py",
+        {
+            "_small(handed.coming(batches), limit)": "handed.coming(_small(batches, limit))",
+            "for part in cut(batch, limit):": "for part in list(cut(batch, limit))[:1]:",
+        },
+        "sizes",
+    ),
+    # Runs that last
+    Mutant(
+        "taken over from before the next is ready",
+        "broker/under_way.py",
+        {"return node in self.ready and self.at_work(node)": "return self.at_work(node)"},
+        "handover",
+    ),
+    Mutant(
+        "a run that does not hand over",
+        "micro_batch/course.py",
+        {f"if after is not None and ({TAKEN_OVER}):": "if False:"},
+        "handover",
+    ),
+    Mutant(
+        "a node that never says it is ready",
+        "micro_batch/node.py",
+        {"            self.draining.ready(self.node)\n": ""},
+        "handover",
+    ),
+    # What is sent again
+    Mutant(
+        "letters of destinations dispatched before they are stored",
+        "redrive/before_fan_out.py",
+        {"            DeadLetterStore(self._root, pipeline.id, id).store(each)\n": "            pass\n"},
+        "resend",
+    ),
+]

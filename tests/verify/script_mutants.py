@@ -1,0 +1,163 @@
+# ruff: noqa: E501 - the patches are lines of other files
+"""Broken guarantees of the broker's scripts."""
+
+from __future__ import annotations
+
+from tests.verify.mutant import Mutant, lua
+
+HELD = "  if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] == '' then"
+NO_GUARD = "local no = guard_done(K.lease, A.token)\nif no then return no end\n"
+ACK_GUARD = "local no = fenced(K.lease, A.token)\n  if no then return no end\n  renew(K.lease, A.token)"
+KEPT = "  if found[2] == '1' and A.lasts == '1' then redis.call('RENAME', K.under_way, K.before) end"
+
+SCRIPTS = [
+    lua("overlap", "confirm", "if repeated == 'some' then return broken(", "if false then return broken("),
+    lua("unfenced", "_shared", HELD, "  if false then"),
+    lua("confirm without fencing", "confirm", NO_GUARD),
+    lua("confirm beyond the next", "confirm", "if m ~= cursor + 1 or mb[1] ~= 'sealed' then", "if false then"),
+    lua(
+        "cursor moved with a gap",
+        "confirm",
+        "if all == range_text(0, total - 1) then",
+        "if string.match(all, '%-(%d+)$') == text(total - 1) then",
+        begin=6,
+    ),
+    Mutant(
+        "attempts are not fenced",
+        "broker/scripts/attempt.lua",
+        {
+            "if till > 0 and free > now then": "if false then",
+            "return {'ok', l[5], l[3], l[4], ''}": "redis.call('HDEL', K.lease, 'attempt') return {'ok', A.token, l[3], l[4], ''}",
+        },
+        "attempts",
+    ),
+    lua("begin_ack unguarded", "begin_ack", "if tonumber(A.to) > limit then", "if false then"),
+    lua("begin_ack unfenced", "begin_ack", ACK_GUARD, "renew(K.lease, A.token)"),
+    lua("begin_ack by sealed alone", "begin_ack", "limit = math.min(limit, number(redis.call('HGET', key, 'cursor')))"),
+    lua("commit_ack unfenced", "commit_ack", ACK_GUARD, "renew(K.lease, A.token)"),
+    lua("commit_ack of what was not begun", "commit_ack", "if a[2] ~= A.from or a[3] ~= A.to then", "if false then"),
+    lua(
+        "degraded does not halt",
+        "_shared",
+        "if p[1] == 'stopped' or p[1] == 'degraded' then",
+        "if p[1] == 'stopped' then",
+    ),
+    lua(
+        "stopped does not halt",
+        "_shared",
+        "if p[1] == 'stopped' or p[1] == 'degraded' then",
+        "if p[1] == 'degraded' then",
+    ),
+    lua(
+        "release leaves one behind",
+        "release",
+        "if tonumber(A.expect) >= 0 and number(redis.call('HGET', K.pipeline, 'sealed')) > tonumber(A.expect) then",
+        "if false then",
+    ),
+    lua(
+        "stage by the last",
+        "stage",
+        "if redis.call('HEXISTS', K.micro_batch, 'stage:' .. A.node) == 0 then",
+        "if true then",
+    ),
+    lua("seal by the last", "seal", "if mb[1] ~= 'open' then return", "if false then return", begin=4),
+    lua(
+        "restage keeps the index",
+        "restage",
+        "if not seen[partition] then redis.call('HSET', K.each[leases + i], partition, index) end",
+        "",
+        "restage",
+    ),
+    lua(
+        "restage keeps what was staged",
+        "restage",
+        "  redis.call('HDEL', K.micro_batch, 'stage:' .. node, 'first:' .. node, 'won:' .. node)\n",
+        "",
+        "restage",
+    ),
+    lua(
+        "restage fences nobody",
+        "restage",
+        "text(math.max(token, now_us())), 'owner', '', 'until', '0')",
+        "l[1])",
+        "restage",
+    ),
+    lua(
+        "restage of what is sealed",
+        "restage",
+        "if redis.call('HGET', K.pipeline, 'unsealed') ~= A.m then return {'ok'} end",
+        "",
+        "restage",
+    ),
+    lua(
+        "a lease held by a clock that went back",
+        "acquire",
+        "local till = within(l[3], now, l[6])",
+        "local till = number(l[3])",
+        "clocks",
+        begin=69,
+    ),
+    lua(
+        "an attempt held by a clock that went back",
+        "attempt",
+        "local till = within(l[6], now, l[3])",
+        "local till = number(l[6])",
+        "clocks",
+        begin=43,
+    ),
+    lua("a lease given twice", "acquire", "if l[2] and l[2] ~= '' and free > now then", "if false then"),
+    lua(
+        "a token given twice",
+        "acquire",
+        "math.max(number(l[1]) + 1, number(l[7]) + 1, now)",
+        "math.max(number(l[1]), 1)",
+    ),
+    lua(
+        "begin_collect unguarded",
+        "begin_collect",
+        "  if passed < m then return broken(",
+        "  if false then return broken(",
+    ),
+    lua(
+        "end_collect unguarded",
+        "end_collect",
+        "if redis.call('HGET', K.micro_batch, 'state') ~= 'collecting' then",
+        "if false then",
+        begin=55,
+    ),
+    lua(
+        "a vote counts twice",
+        "vote",
+        "local skip = math.max(0, math.min(count, following - ordinal))",
+        "local skip = 0",
+        "collect",
+    ),
+    lua(
+        "a stop forgets what was delivered",
+        "confirm",
+        "guard_done(K.lease, A.token)",
+        "guard(K.pipeline, K.lease, A.token, K.destination)",
+        "trip",
+    ),
+    lua(
+        "an empty read is progress",
+        "stage",
+        "  if attempts then redis.call('HSET', K.lease, 'attempts', attempts) end\n",
+        "",
+        "queue",
+    ),
+    # What frees memory
+    lua(
+        "an ack is refused where Redis is full",
+        "commit_ack",
+        "-- @returns ok",
+        "-- @grows\n-- @returns ok",
+        "full",
+    ),
+    # Runs that last
+    lua("the run before is not kept", "begin_run", KEPT, "", "handover"),
+    # What is sent again
+    lua(
+        "settle unfenced", "settle", "local no = guard_done(K.lease, A.token)\nif no then return no end\n", "", "resend"
+    ),
+]
