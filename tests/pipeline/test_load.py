@@ -410,9 +410,9 @@ def test_of_several_settings_whose_values_are_wrong_each_is_told(files: Files) -
     assert [f.column for f in found] == [19 + wrong.index(name) for name in ("timeout", "attempts")]
 
 
-def test_a_pipeline_that_would_take_the_name_of_a_replay_dag_is_refused(project: Files) -> None:
+def test_a_pipeline_that_would_take_the_name_of_a_resend_dag_is_refused(project: Files) -> None:
     project.write(project.with_pipeline(), "a.yaml")
-    project.write(project.with_pipeline().replace("id: p", "id: p.replay"), "b.yaml")
+    project.write(project.with_pipeline().replace("id: p", "id: p.resend"), "b.yaml")
     result = load_folder(project.folder)
     assert [p.id for p in result.pipelines] == ["p"]
     assert [f.code for f in result.errors] == ["E106"]
