@@ -47,6 +47,8 @@ class PlanOperator(PythonOperator, BranchMixIn):
 
     def execute(self, context: Any) -> Any:
         follow, result = super().execute(context)
+        # Skipping the others ends the task, by an exception, before Airflow has stored what it returns.
+        context["ti"].xcom_push("return_value", result)
         self.do_branch(context, follow)
         return result
 

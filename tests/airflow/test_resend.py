@@ -10,7 +10,7 @@ from typing import Any
 
 import pendulum
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 from airflow.timetables.base import TimeRestriction
 
 from conduit_tasks.airflow.factory import load_dags
@@ -101,6 +101,24 @@ def test_every_pipeline_has_one_and_nothing_schedules_it(place: shelf.Place) -> 
     assert (dag.dag_id, sorted(dag.task_ids)) == ("p.resend", ["destinations.d", "plan", "redrive"])
     assert dag.get_task("plan").downstream_task_ids == {"destinations.d", "redrive"}
     assert [d.dag_id for d in load_dags()] == ["p", "p.resend"]
+
+
+@pytest.mark.parametrize("follow", [[], ["redrive"], ["destinations.d"]])
+def test_the_result_of_the_plan_is_kept_and_only_what_it_leads_to_runs(place: shelf.Place, follow: list[str]) -> None:
+    dag = build_resend_dag(get_pipeline("p"))
+    plan = dag.get_task("plan")
+    plan.python_callable, plan.op_kwargs = (lambda: (follow, {"read": 9})), {}
+    pushed: dict[str, Any] = {}
+
+    def push(key: str, value: Any) -> None:
+        pushed[key] = value
+
+    ti = SimpleNamespace(task=plan, map_index=-1, xcom_push=push)
+    with pytest.raises(DownstreamTasksSkipped) as skipped:
+        plan.execute({"ti": ti})
+    assert pushed["return_value"] == {"read": 9}
+    names = {name for name, _ in skipped.value.tasks}
+    assert names == {"redrive", "destinations.d"} - set(follow)
 
 
 @pytest.mark.parametrize(

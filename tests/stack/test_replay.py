@@ -113,6 +113,8 @@ def test_airflows_backfills_replay_history_to_a_late_joiner(stack: Stack) -> Non
     ends = {"plan": "success", "destinations.late": "success", "destinations.out": "skipped", "redrive": "skipped"}
     assert did(stack, marks[-1]) == ends
     with stack.api() as api:
+        found = api.request("GET", f"/dags/{DAG}/dagRuns/{marks[-1]}/taskInstances/plan/xcomEntries/return_value")
+        assert found["value"]["chosen"] == 4
         api.trigger(DAG, "letters", {})
         until(lambda: not api.active_runs(DAG), PATIENCE)
         assert api.run(DAG, "letters")["state"] == "success"
