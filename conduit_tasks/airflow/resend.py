@@ -107,10 +107,9 @@ def plan_run(
     also says what `would` be sent, per destination, and nothing is kept. Announces the interval, so that later ones
     wait for it."""
     from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.replay.deliver import announced
-    from conduit_tasks.replay.interval import ask
-    from conduit_tasks.replay.prepare import prepare
-    from conduit_tasks.replay.run import look
+    from conduit_tasks.resend.interval import ask
+    from conduit_tasks.resend.prepare import prepare
+    from conduit_tasks.resend.replay import announced, look
 
     what = what_of(params, dag_run.run_type)
     interval = _interval(params, dag_run, what)
@@ -139,7 +138,7 @@ def redrive_run(
 
     from conduit_tasks.dead_letters.select import selection
     from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.redrive import redrive as sending
+    from conduit_tasks.resend import redrive as sending
 
     by = getattr(dag_run, "triggering_user_name", None) or "airflow"
     result: list[dict[str, Any]] = []
@@ -182,9 +181,9 @@ def deliver_run(
     from dataclasses import asdict
 
     from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.replay.deliver import deliver_replay
-    from conduit_tasks.replay.interval import ask
-    from conduit_tasks.replay.prepare import prepare
+    from conduit_tasks.resend.interval import ask
+    from conduit_tasks.resend.prepare import prepare
+    from conduit_tasks.resend.replay import deliver_replay
 
     what = what_of(params, dag_run.run_type)
     interval = _interval(params, dag_run, what)

@@ -18,8 +18,6 @@ from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.chunks import Seqs
-from conduit_tasks.delivery.engine import deliver
-from conduit_tasks.delivery.handlers import Changes, Handlers
 from conduit_tasks.delivery.isolate_poison import deliver_carefully
 from conduit_tasks.delivery.isolated import survives_forks
 from conduit_tasks.delivery.latency import Latencies
@@ -33,10 +31,10 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.draining import Draining, Ended
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
-from conduit_tasks.micro_batch.recorded import note_unrecorded, recording
+from conduit_tasks.micro_batch.recorded import note_unrecorded
 from conduit_tasks.micro_batch.seal import origins_of
+from conduit_tasks.micro_batch.sending import connect, leased, mark_settled, send
 from conduit_tasks.micro_batch.visibility import extend_visibility
-from conduit_tasks.processors.chain import Chain
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.topology import Destination, Node, Pipeline
 
@@ -67,9 +65,7 @@ def deliver_destination(
     Unavailable (the destination is down and waits), PipelineStopped, Fenced.
     """
     destination = context.pipeline.destination(destination_id)
-    # Nothing is sent in the last `timeout` seconds of a lease, so that fencing covers sends.
-    ttl = context.settings.lease_ttl + destination.delivery.timeout
-    lease = _lease(context, destination.node, draining, wait, ttl)
+    lease = _lease(context, destination, draining, wait)
     marker = Marker(context, destination.node, lease.token)
     with lease, keeping(lease), marker.marking(), extend_visibility(context):
         drain = Drain(context, destination, lease, run_all, run, progress, marker, draining)
@@ -82,15 +78,15 @@ def deliver_destination(
     return ended
 
 
-def _lease(context: Context, node: str, draining: Draining | None, wait: float, ttl: float) -> Lease:
+def _lease(context: Context, destination: Destination, draining: Draining | None, wait: float) -> Lease:
     """Acquires the destination's lease; the run that this one takes over from may keep it as long as it is at work."""
     while draining is not None:
         try:
-            return context.broker.acquire(node, context.owner, ttl=ttl)
+            return leased(context, destination)
         except LeaseHeld:
-            if not draining.taken_over_from(node):
+            if not draining.taken_over_from(destination.node):
                 break
-    return context.broker.acquire(node, context.owner, wait=wait, ttl=ttl)
+    return leased(context, destination, wait)
 
 
 @dataclass
@@ -185,14 +181,8 @@ class Drain:
 def mark_closed(context: Context, destination: str, token: int) -> None:
     """Marks the dead letters in the store that are none any more, because their records were redelivered. If that
     fails, the next redrive does it."""
-    from conduit_tasks.dead_letters.marks import Marks
-
     try:
-        if settled := context.broker.settled(destination):
-            # Redis may forget that they were sent: a mark says so first (X7).
-            Marker(context, Node.destination(destination), token).mark()
-            Marks(context.settings.path(context.settings.dead_letters), context.pipeline.id).write(destination, settled)
-            context.broker.mark(destination, token, [s.key for s in settled])
+        mark_settled(context, destination, token, Marker(context, Node.destination(destination), token))
     except ConduitError as error:
         log.warning("dead letters that were delivered again are marked by the next redrive: %s", error)
 
@@ -280,7 +270,6 @@ class DeliverTask:
             parking=parking,
             latencies=latencies,
         )
-        chain = Chain(destination.processors) if destination.processors else None
         numbering = numbering_of(
             context, destination, connector, manifest, origins=origins, token=lease.token, epoch=self.epoch
         )
@@ -293,8 +282,6 @@ class DeliverTask:
             rows=lambda: watched(numbering, timed(latencies, rows_of(context, manifest, destination))),
             origins=origins,
             confirmed=confirmed.ranges,
-            state=broker.delivery(destination.id).state,
-            chain=chain,
             epoch=self.epoch,
             index=manifest.index_of(),
             span=span,
@@ -303,30 +290,13 @@ class DeliverTask:
             begun=broker.begun(destination.id, self.number, epoch=self.epoch),
             parking=parking,
             seal=manifest.token,
-            look=Marker(context, destination.node, lease.token).look,
-            rested=partial(broker.rested, destination.id),
         )
-        handlers = Handlers(pipeline, destination.node)
-        others = [d.id for d in pipeline.destinations if d is not destination]
-        changes = Changes(handlers, work, lambda x: broker.is_dead(x.key, others)) if handlers else None
-        try:
-            with recording(context, self, work) as tally:
-                return deliver(work, connector, port, destination.delivery, handler, changes=changes, tally=tally)
-        finally:
-            if chain is not None:
-                chain.close()
+        return send(context, work, connector, port, lease.token, run=self.run, handler=handler)
 
 
 def timed(latencies: Latencies | None, rows: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[Any]:
     """Returns the same rows, watched by the latencies if there are any."""
     return rows if latencies is None else latencies.watch(rows)
-
-
-def connect(pipeline: str, destination: Destination) -> Any:
-    """Builds the destination connector from its settings, with the ids of its pipeline and of itself."""
-    connector = destination_class(destination.plugin)(destination.settings)
-    connector.pipeline, connector.connector = pipeline, destination.id
-    return connector
 
 
 def _with_rows(context: Context, manifest: SealedManifest, destination: Destination, seqs: set[int]) -> set[int]:

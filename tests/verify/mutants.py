@@ -415,7 +415,7 @@ MUTANTS = [
     ),
     Mutant(
         "letters of destinations dispatched before they are stored",
-        "redrive/before_fan_out.py",
+        "resend/before_fan_out.py",
         {"            DeadLetterStore(self._root, pipeline.id, id).store(each)\n": "            pass\n"},
         "resend",
     ),

@@ -86,7 +86,7 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
     """Sends dead letters again to exactly their destination (X2), by a run of `<pipeline>.resend`; the result is with
     the run's task. Answers with the counts to be sent (`shares`) and the reasons for those that `cannot`; with
     `dry_run` that is all."""
-    from conduit_tasks.redrive.redrive import shares
+    from conduit_tasks.resend.redrive import shares
 
     chosen = Selection(
         body.destination,

@@ -15,7 +15,7 @@ from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.airflow.api.runs import results, start
 from conduit_tasks.airflow.resend import DEAD_LETTERS, what_of
 from conduit_tasks.pipeline.names import dag_id, earlier_dag_id, resend_dag_id, safe_name
-from conduit_tasks.replay.interval import ask
+from conduit_tasks.resend.interval import ask
 from conduit_tasks.topology import Node
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}", tags=["replay"])
