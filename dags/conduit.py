@@ -1,4 +1,4 @@
-"""The Airflow DAGs of all pipeline files: of each pipeline one, and one that sends its dead letters again."""
+"""The Airflow DAGs of all pipeline files: of each pipeline one, and one that sends its records again."""
 
 from airflow.sdk import get_parsing_context
 

@@ -12,7 +12,7 @@ ORDER = (
     *("record", "metrics", "pipes", "filters", "spool"),
     *("connectors", "processors", "pipeline"),
     *("broker", "delivery", "dead_letters", "ledger"),
-    *("micro_batch", "redrive", "replay", "changes"),
+    *("micro_batch", "resend", "changes"),
     *("spark", "gateway", "airflow", "stack", "cli", "demo", "verify"),
 )
 """From the inside out."""

@@ -23,7 +23,7 @@ from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.airflow.schedule import drain_limit, schedule_of
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
-from conduit_tasks.pipeline.names import dag_id, names_of, redrive_dag_id, replay_dag_id, safe_name
+from conduit_tasks.pipeline.names import dag_id, names_of, resend_dag_id, safe_name
 from conduit_tasks.pipeline.schedule import is_continuous
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node, Pipeline
@@ -43,14 +43,13 @@ SQL_PLUGINS = frozenset({"sql", "spark"})
 
 
 def load_dags(only: str | None = None) -> list[DAG]:
-    """Builds the DAG, the `.redrive` and the `.replay` of every pipeline that loads, or only the DAG named `only`.
+    """Builds the DAG and the `.resend` of every pipeline that loads, or only the DAG named `only`.
 
     A broken pipeline is left out here, so that the others stay; `dags/conduit_errors.py` reports it.
     """
-    from conduit_tasks.airflow.redrive import build_redrive_dag
-    from conduit_tasks.airflow.replay import build_replay_dag
+    from conduit_tasks.airflow.resend import build_resend_dag
 
-    kinds = {dag_id: build_dag, redrive_dag_id: build_redrive_dag, replay_dag_id: build_replay_dag}
+    kinds = {dag_id: build_dag, resend_dag_id: build_resend_dag}
     wanted = None if only is None else names_of(only)
     found = load_folder(settings().path(settings().pipelines), wanted=wanted).pipelines
     return [build(p) for p in found for name, build in kinds.items() if only is None or name(p.id) == only]
@@ -137,9 +136,9 @@ def _acks(pipeline: Pipeline) -> TaskGroup:
     return group
 
 
-def destinations_param(pipeline: Pipeline, meaning: str) -> Param:
-    """Returns the run parameter that chooses some of the pipeline's destinations."""
-    names = [d.id for d in pipeline.destinations]
+def destinations_param(pipeline: Pipeline, meaning: str, *others: str) -> Param:
+    """Returns the run parameter that chooses some of the pipeline's destinations, or `others`."""
+    names = [*(d.id for d in pipeline.destinations), *others]
     items = {"type": "string", "enum": names}
     return Param([], type="array", title="Destinations", description=meaning, items=items, examples=names)
 

@@ -1,4 +1,4 @@
-"""Timetables of `<pipeline>.replay`: data intervals for backfills, no runs of their own."""
+"""Timetables of `<pipeline>.resend`: data intervals for backfills, no runs of their own."""
 
 from __future__ import annotations
 

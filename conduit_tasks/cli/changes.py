@@ -161,7 +161,7 @@ def _apply(file: Path, asked: list[tuple[Pipeline, Decisions]], deadline: float,
 def _replay(p: Pipeline, id: str) -> bool:
     """Replays history to a destination, up to the beginning of its live stream, and returns whether no record became a
     dead letter. Called again it goes on, and sends nothing twice."""
-    from conduit_tasks.replay.run import replay
+    from conduit_tasks.resend.replay import replay
 
     outcomes = replay(p.id, EVER[0], EVER[1], [id], "missing", run=f"apply__{id}", wait=120.0)
     for o in outcomes:

@@ -144,7 +144,7 @@ def redrive(
     """
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.halting import ended_by_force
-    from conduit_tasks.redrive import redrive as sending
+    from conduit_tasks.resend import redrive as sending
 
     with ended_by_force(end_process), opened(pipeline, f"redrive of {by or _operator()}") as context:
         shares, said = sending.shares(context, selection)

@@ -32,9 +32,9 @@ def replay(
     """
     from conduit_tasks.micro_batch.context import opened
     from conduit_tasks.micro_batch.halting import ended_by_force
-    from conduit_tasks.replay.interval import ask
-    from conduit_tasks.replay.run import look
-    from conduit_tasks.replay.run import replay as replaying
+    from conduit_tasks.resend.interval import ask
+    from conduit_tasks.resend.replay import look
+    from conduit_tasks.resend.replay import replay as replaying
 
     chosen = [name for text in destinations or () for name in text.split(",") if name]
     if dry_run:

@@ -20,6 +20,7 @@ from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import note_unrecorded
+from conduit_tasks.micro_batch.sending import leased, mark_settled
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.topology import Destination, Node
 
@@ -48,9 +49,7 @@ def deliver_destination(
     Unavailable (the destination is down and waits), PipelineStopped, Fenced.
     """
     destination = context.pipeline.destination(destination_id)
-    # Nothing is sent in the last `timeout` seconds of a lease, so that fencing covers sends.
-    ttl = context.settings.lease_ttl + destination.delivery.timeout
-    lease = _lease(context, destination.node, draining, wait, ttl)
+    lease = _lease(context, destination, draining, wait)
     marker = Marker(context, destination.node, lease.token)
     with lease, keeping(lease), marker.marking(), extend_visibility(context):
         drain = Drain(context, destination, lease, run_all, run, progress, marker, draining)
@@ -63,15 +62,15 @@ def deliver_destination(
     return ended
 
 
-def _lease(context: Context, node: str, draining: Draining | None, wait: float, ttl: float) -> Lease:
+def _lease(context: Context, destination: Destination, draining: Draining | None, wait: float) -> Lease:
     """Acquires the destination's lease; the run that this one takes over from may keep it as long as it is at work."""
     while draining is not None:
         try:
-            return context.broker.acquire(node, context.owner, ttl=ttl)
+            return leased(context, destination)
         except LeaseHeld:
-            if not draining.taken_over_from(node):
+            if not draining.taken_over_from(destination.node):
                 break
-    return context.broker.acquire(node, context.owner, wait=wait, ttl=ttl)
+    return leased(context, destination, wait)
 
 
 @dataclass
@@ -166,13 +165,7 @@ class Drain:
 def mark_closed(context: Context, destination: str, token: int) -> None:
     """Marks the dead letters in the store that are none any more, because their records were redelivered. If that
     fails, the next redrive does it."""
-    from conduit_tasks.dead_letters.marks import Marks
-
     try:
-        if settled := context.broker.settled(destination):
-            # Redis may forget that they were sent: a mark says so first (X7).
-            Marker(context, Node.destination(destination), token).mark()
-            Marks(context.settings.path(context.settings.dead_letters), context.pipeline.id).write(destination, settled)
-            context.broker.mark(destination, token, [s.key for s in settled])
+        mark_settled(context, destination, token, Marker(context, Node.destination(destination), token))
     except ConduitError as error:
         log.warning("dead letters that were delivered again are marked by the next redrive: %s", error)

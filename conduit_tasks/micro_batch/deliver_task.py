@@ -11,11 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.connectors.registry import destination_class
 from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.chunks import Seqs
-from conduit_tasks.delivery.engine import deliver
-from conduit_tasks.delivery.handlers import Changes, Handlers
 from conduit_tasks.delivery.isolate_poison import deliver_isolated
 from conduit_tasks.delivery.isolated import survives_forks
 from conduit_tasks.delivery.latency import Latencies
@@ -23,12 +20,10 @@ from conduit_tasks.delivery.numbering import watched
 from conduit_tasks.delivery.work import DeliveryReport, Work
 from conduit_tasks.errors import ConduitError
 from conduit_tasks.logs import about
-from conduit_tasks.micro_batch.checkpoint import Marker
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.numbering import column_of, matched_of, numbering_of
-from conduit_tasks.micro_batch.recorded import recording
 from conduit_tasks.micro_batch.seal import origins_of
-from conduit_tasks.processors.chain import Chain
+from conduit_tasks.micro_batch.sending import connect, send
 from conduit_tasks.spool.manifest import SealedManifest
 from conduit_tasks.topology import Destination, Node, Pipeline
 
@@ -121,7 +116,6 @@ class DeliverTask:
             parking=parking,
             latencies=latencies,
         )
-        chain = Chain(destination.processors) if destination.processors else None
         numbering = numbering_of(
             context, destination, connector, manifest, origins=origins, token=lease.token, epoch=self.epoch
         )
@@ -134,8 +128,6 @@ class DeliverTask:
             rows=lambda: watched(numbering, timed(latencies, rows_of(context, manifest, destination))),
             origins=origins,
             confirmed=confirmed.ranges,
-            state=broker.delivery(destination.id).state,
-            chain=chain,
             epoch=self.epoch,
             index=manifest.index_of(),
             span=span,
@@ -144,30 +136,13 @@ class DeliverTask:
             begun=broker.begun(destination.id, self.number, epoch=self.epoch),
             parking=parking,
             seal=manifest.token,
-            look=Marker(context, destination.node, lease.token).look,
-            rested=partial(broker.rested, destination.id),
         )
-        handlers = Handlers(pipeline, destination.node)
-        others = [d.id for d in pipeline.destinations if d is not destination]
-        changes = Changes(handlers, work, lambda x: broker.is_dead(x.key, others)) if handlers else None
-        try:
-            with recording(context, self, work) as tally:
-                return deliver(work, connector, port, destination.delivery, handler, changes=changes, tally=tally)
-        finally:
-            if chain is not None:
-                chain.close()
+        return send(context, work, connector, port, lease.token, run=self.run, handler=handler)
 
 
 def timed(latencies: Latencies | None, rows: Iterator[tuple[Seqs, pa.RecordBatch]]) -> Iterator[Any]:
     """Returns the same rows, watched by the latencies if there are any."""
     return rows if latencies is None else latencies.watch(rows)
-
-
-def connect(pipeline: str, destination: Destination) -> Any:
-    """Builds the destination connector from its settings, with the ids of its pipeline and of itself."""
-    connector = destination_class(destination.plugin)(destination.settings)
-    connector.pipeline, connector.connector = pipeline, destination.id
-    return connector
 
 
 def _with_rows(context: Context, manifest: SealedManifest, destination: Destination, seqs: set[int]) -> set[int]:

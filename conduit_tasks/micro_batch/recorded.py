@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.errors import SpoolError
@@ -24,46 +24,46 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Task(Protocol):
-    """Run and token that identify an attempt, as in `DeliverTask`."""
-
-    @property
-    def run(self) -> str: ...
-
-    @property
-    def token(self) -> int: ...
-
-
 def ledger(context: Context) -> Ledger:
     """Returns the pipeline's ledger."""
     return Ledger(context.spool, context.pipeline.id)
 
 
-@contextmanager
-def recording(context: Context, task: Task, work: Work) -> Iterator[Tally]:
-    """Yields a tally to deliver with; it is written when the delivery ends, well or not."""
+def tally_of(context: Context, work: Work, run: str, token: int) -> Tally:
+    """Returns a tally to deliver a work with. `token`: of the lease."""
     span = RangeSet(((work.first, work.last),)) if work.first <= work.last else RangeSet()
     attempt = Attempt(
         destination=work.destination,
         micro_batch=work.micro_batch,
-        id=f"{task.token}-{secrets.token_hex(4)}",
-        run=task.run,
+        id=attempt_id(token),
+        run=run,
         config=context.pipeline.digest(),
         open=span.subtract(RangeSet.of(work.confirmed)),
         epoch=work.epoch,
     )
-    tally = Tally(attempt)
+    return Tally(attempt)
+
+
+def attempt_id(token: int) -> str:
+    """Returns an id that no other attempt has."""
+    return f"{token}-{secrets.token_hex(4)}"
+
+
+@contextmanager
+def recording(context: Context, *tallies: Tally) -> Iterator[None]:
+    """Writes the tallies when the delivery ends, which runs inside, well or not."""
     try:
-        yield tally
+        yield
     except Exception as error:
-        _write(context, tally, error)
+        _write(context, tallies, error)
         raise
-    _write(context, tally, None)
+    _write(context, tallies, None)
 
 
-def _write(context: Context, tally: Tally, error: Exception | None) -> None:
+def _write(context: Context, tallies: Sequence[Tally], error: Exception | None) -> None:
     try:
-        ledger(context).write(tally.table(error))
+        for tally in tallies:
+            ledger(context).write(tally.table(error))
     except SpoolError as problem:
         log.warning("an attempt is missing in the ledger: %s", problem)
 

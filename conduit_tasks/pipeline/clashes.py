@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from conduit_tasks.pipeline.findings import Finding
-from conduit_tasks.pipeline.names import dag_id, redrive_dag_id, replay_dag_id
+from conduit_tasks.pipeline.names import dag_id, resend_dag_id
 from conduit_tasks.topology import Destination, Pipeline, Source
 
 
@@ -34,7 +34,7 @@ def without_clashes(
             where = f"{twins[0].file}:{twins[0].line}"
             message = f"the pipeline id '{one.id}' is used twice, also in {where}; neither is loaded"
             found.append(_clash(one, "E105", message))
-    others = {name(p.id): p.id for p in pipelines for name in (replay_dag_id, redrive_dag_id)}
+    others = {resend_dag_id(p.id): p.id for p in pipelines}
     kept = []
     for pipeline in pipelines:
         if len(by_id.get(pipeline.id, ())) > 1:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from conduit_tasks.pipeline.guarantees import destination_edge, nack_window, source_edge, writes
-from conduit_tasks.pipeline.names import dag_id, replay_dag_id, safe_name
+from conduit_tasks.pipeline.names import dag_id, resend_dag_id, safe_name
 from conduit_tasks.record.units import format_duration, format_size
 from conduit_tasks.topology import Limits, Pipeline, Processor
 
@@ -21,7 +21,8 @@ def explain(pipeline: Pipeline, *, connectors: bool = True) -> dict[str, Any]:
     return {
         "pipeline": pipeline.id,
         "dag": dag_id(pipeline.id),
-        "replay_dag": replay_dag_id(pipeline.id),
+        "resend_dag": resend_dag_id(pipeline.id),
+        "replay_dag": resend_dag_id(pipeline.id),  # its earlier name
         "status": pipeline.status,
         "schedule": schedule_text(pipeline),
         "nodes": _nodes(pipeline, classes),

@@ -19,7 +19,9 @@ MAX_LENGTH = 250
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 AFTER = "conduit__after_"
 """Prefix of the ids of runs that follow another run at once."""
-REPLAY_SUFFIX, REDRIVE_SUFFIX = ".replay", ".redrive"
+RESEND_SUFFIX = ".resend"
+EARLIER_SUFFIX = ".replay"
+"""Suffix of the DAG that replayed intervals in earlier versions: Airflow still knows its runs."""
 
 
 def is_id(text: str) -> bool:
@@ -38,23 +40,23 @@ def safe_name(id: str, limit: int = MAX_LENGTH) -> str:
 
 
 def dag_id(pipeline: str) -> str:
-    """Returns the id of a pipeline's DAG; leaves room for the suffixes of its other DAGs."""
-    return safe_name(pipeline, MAX_LENGTH - max(len(REPLAY_SUFFIX), len(REDRIVE_SUFFIX)))
+    """Returns the id of a pipeline's DAG; leaves room for the suffix of its other DAG."""
+    return safe_name(pipeline, MAX_LENGTH - len(RESEND_SUFFIX))
 
 
-def replay_dag_id(pipeline: str) -> str:
-    """Returns the id of the DAG that replays intervals of a pipeline."""
-    return dag_id(pipeline) + REPLAY_SUFFIX
+def resend_dag_id(pipeline: str) -> str:
+    """Returns the id of the DAG that sends dead letters or intervals of a pipeline again."""
+    return dag_id(pipeline) + RESEND_SUFFIX
 
 
-def redrive_dag_id(pipeline: str) -> str:
-    """Returns the id of the DAG that sends dead letters of a pipeline again."""
-    return dag_id(pipeline) + REDRIVE_SUFFIX
+def earlier_dag_id(pipeline: str) -> str:
+    """Returns the id that the DAG for replays of a pipeline had in earlier versions."""
+    return dag_id(pipeline) + EARLIER_SUFFIX
 
 
 def names_of(dag: str) -> Callable[[str], bool]:
     """Returns a function that tells, for a pipeline's id, whether one of its DAGs has the name `dag`."""
-    mains = {dag, dag.removesuffix(REPLAY_SUFFIX), dag.removesuffix(REDRIVE_SUFFIX)}
+    mains = {dag, dag.removesuffix(RESEND_SUFFIX)}
     return lambda pipeline: dag_id(pipeline) in mains
 
 

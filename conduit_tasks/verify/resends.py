@@ -18,10 +18,9 @@ from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.schema import SPOOL_SCHEMA, to_records
-from conduit_tasks.redrive.redrive import redrive
-from conduit_tasks.replay.deliver import TURN
-from conduit_tasks.replay.prepare import Prepared, spool_of
-from conduit_tasks.replay.run import replay
+from conduit_tasks.resend.prepare import Prepared, spool_of
+from conduit_tasks.resend.redrive import redrive
+from conduit_tasks.resend.replay import TURN, replay
 from conduit_tasks.verify import deadly
 from conduit_tasks.verify.outside import Event
 from conduit_tasks.verify.scenario_file import PIPELINE

@@ -30,8 +30,7 @@ from conduit_tasks.micro_batch import (  # noqa: F401
     wake,
     work,
 )
-from conduit_tasks.redrive import before_fan_out, redrive
-from conduit_tasks.replay import prepare
+from conduit_tasks.resend import before_fan_out, prepare, redrive
 from conduit_tasks.settings import settings
 from conduit_tasks.verify import deadly, receiver, tasks
 from conduit_tasks.verify.faults import everywhere, faulty, load_scripts

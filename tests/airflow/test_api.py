@@ -136,12 +136,12 @@ def test_a_redrive_says_what_would_go_and_starts_a_run_of_its_dag(
     assert (nothing["shares"], started) == ([], [])
     done = api.post(url, json={"since": "2020-01-01T00:00:00", "classes": ["http 400"]}, headers=ASK).json()
     ((dag, run, user, conf),) = started
-    assert (dag, run, user) == ("p.redrive", done["run_id"], "ann")
+    assert (dag, run, user) == ("p.resend", done["run_id"], "ann")
     # What the run is given is what its DAG takes
-    from conduit_tasks.airflow.redrive import build_redrive_dag
+    from conduit_tasks.airflow.resend import build_resend_dag
     from conduit_tasks.pipeline.load import get_pipeline
 
-    params = build_redrive_dag(get_pipeline("p")).params
+    params = build_resend_dag(get_pipeline("p")).params
     assert conf.keys() <= params.keys()
     assert (conf["since"], conf["classes"]) == ("2020-01-01T00:00:00+00:00", ["http 400"])
     assert api.post(url, json={"class": "http 400"}, headers=ASK).status_code == 422
@@ -159,12 +159,12 @@ def test_a_replay_starts_a_run_of_its_dag_and_shows_what_became_of_it(
     done = api.post(url, json={**march, "destinations": ["web"], "what": "all"}, headers=ASK).json()
     api.post(url, json={**march, "dry_run": True}, headers=ASK)
     (dag, run, user, conf), (*_, dry) = started
-    assert (dag, run, user) == ("p.replay", done["run_id"], "ann")
+    assert (dag, run, user) == ("p.resend", done["run_id"], "ann")
     # What the run is given is what its DAG takes
-    from conduit_tasks.airflow.replay import build_replay_dag
+    from conduit_tasks.airflow.resend import build_resend_dag
     from conduit_tasks.pipeline.load import get_pipeline
 
-    assert conf.keys() == build_replay_dag(get_pipeline("p")).params.keys()
+    assert conf.keys() <= build_resend_dag(get_pipeline("p")).params.keys()
     assert conf == {**march, "destinations": ["web"], "what": "all", "dry-run": False}
     assert (dry["dry-run"], dry["destinations"]) == (True, ["file", "web"])
     # What is wrong is named, and starts nothing
@@ -173,11 +173,21 @@ def test_a_replay_starts_a_run_of_its_dag_and_shows_what_became_of_it(
     assert api.post(url, json={**march, "what": "some"}, headers=ASK).status_code == 422
     assert len(started) == 2
     told = {"plan": {"read": 9, "chosen": 4}, "destinations.web": {"delivered": 4}, "other": None}
-    known = {"run_id": "b", "state": "success", "conf": {}, "interval": ["2013-03-01", "2013-03-02"], "results": told}
-    monkeypatch.setattr(replays, "results", lambda dag, limit: [known] if dag == "p.replay" else [])
-    (found,) = api.get("/v1/pipelines/p/replays").json()["items"]
+    run = {"run_id": "b", "conf": {}, "interval": ["2013-03-01", "2013-03-02"], "results": told}
+    known = [{**run, "dag_id": dag, "state": "running"} for dag in ("p.resend", "p.replay")]
+    kinds: list[bool] = []
+
+    def results(dags: list[str], _: int, wanted: Any) -> list[dict[str, Any]]:
+        kinds.extend(wanted({}, run_type) for run_type in ("backfill", "manual"))
+        return [one for one in known if one["dag_id"] in dags]
+
+    monkeypatch.setattr(replays, "results", results)
+    found, earlier = api.get("/v1/pipelines/p/replays").json()["items"]
     assert (found["from"], found["to"], found["what"]) == ("2013-03-01", "2013-03-02", "missing")
     assert (found["found"]["chosen"], found["sent"]) == (4, {"web": {"delivered": 4}})
+    assert (found["dag_id"], found["state"], kinds) == ("p.resend", "running", [True, False])
+    # Airflow does not go on with the runs of a DAG that is none any more
+    assert (earlier["dag_id"], earlier["state"]) == ("p.replay", "left behind")
 
 
 @pytest.mark.proves("X5")

@@ -127,8 +127,8 @@ def test_a_task_builds_only_its_own_dag(home: Path) -> None:
 
     assert [dag.dag_id for dag in load_dags(only="other")] == ["other"]
     assert sorted(dag.dag_id for dag in load_dags()) == [
-        *("other", "other.redrive", "other.replay"),
-        *("toy", "toy.redrive", "toy.replay"),
+        *("other", "other.resend"),
+        *("toy", "toy.resend"),
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_broken_pipeline_leaves_the_others_and_shows_as_an_import_error(home: 
     path = write_pipeline(home)
     path.with_name("broken.yaml").write_text('version: "2.2"\npipelines:\n  - id: broken\n    shedule: 30s\n')
 
-    assert [dag.dag_id for dag in load_dags()] == ["toy", "toy.redrive", "toy.replay"]
+    assert [dag.dag_id for dag in load_dags()] == ["toy", "toy.resend"]
     with pytest.raises(ConfigError, match=r"broken\.yaml:4.*shedule"):
         raise_findings()
 

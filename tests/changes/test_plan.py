@@ -9,7 +9,7 @@ import pytest
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.micro_batch.plan import plan_run
-from conduit_tasks.pipeline.names import replay_dag_id
+from conduit_tasks.pipeline.names import resend_dag_id
 from tests.changes.parts import SOURCE, TRIGGER, changes, conduit, deliver, destination, file_of, planned, read, write
 from tests.faults.parts import events
 from tests.micro_batch.harness import run_until_quiet, state
@@ -226,7 +226,7 @@ def test_a_file_that_clashes_with_a_pipeline_that_is_there_is_refused(home: Path
     assert "E108 c of a.b would share the" in result.output
     assert not (home / "include/pipelines/changed.yaml").exists()
     # And a pipeline whose DAG would take the name of one that is there
-    changed.write_text(file_of(SOURCE, B, id=replay_dag_id("a")))
+    changed.write_text(file_of(SOURCE, B, id=resend_dag_id("a")))
     result = conduit(command, changed)
     assert result.exit_code == 2, result.output
     assert "E106" in result.output

@@ -22,7 +22,7 @@ from conduit_tasks.errors import ConduitError
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import start
 from conduit_tasks.record.jsons import DEPTH
-from conduit_tasks.redrive.redrive import redrive
+from conduit_tasks.resend.redrive import redrive
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import DeadLetterQueue, Delivery
 from tests.connectors.places import PLACES, Place

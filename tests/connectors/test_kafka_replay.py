@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conduit_tasks.replay.run import replay
+from conduit_tasks.resend.replay import replay
 from tests.connectors.kafka import Kafka
 from tests.micro_batch.harness import payloads, run_until_quiet, write_pipeline
 

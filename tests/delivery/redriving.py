@@ -6,7 +6,7 @@ import sys
 
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.redrive import redrive
+from conduit_tasks.resend import redrive
 from tests.delivery.shelf import register
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from conduit_tasks.micro_batch.acks import ack, collect
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import start
 from conduit_tasks.pipeline.load import get_pipeline
-from conduit_tasks.redrive.redrive import redrive
+from conduit_tasks.resend.redrive import redrive
 from tests.faults.parts import events
 from tests.micro_batch.harness import deliver_again, run_once, state, write_pipeline
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.delivery.rate import TokenBucket
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.redrive.redrive import redrive
-from conduit_tasks.replay.run import replay
+from conduit_tasks.resend.redrive import redrive
+from conduit_tasks.resend.replay import replay
 from tests.delivery.shelf import Binder, Place, Shelf, shelves  # noqa: F401 - a fixture
 from tests.micro_batch.harness import deliver_again, run_until_quiet
 

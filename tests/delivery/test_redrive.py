@@ -20,10 +20,10 @@ from conduit_tasks.errors import ConduitError, Unavailable
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.record.record import Record
-from conduit_tasks.redrive import redrive as module
-from conduit_tasks.redrive import redrive_port
-from conduit_tasks.redrive.redrive import redrive, shares
-from conduit_tasks.redrive.redrive_port import Redriven
+from conduit_tasks.resend import letters
+from conduit_tasks.resend import redrive as module
+from conduit_tasks.resend.letters import Redriven
+from conduit_tasks.resend.redrive import redrive, shares
 from conduit_tasks.settings import forget, settings
 from tests.delivery.shelf import Place, Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.limits import batch_bytes
@@ -376,7 +376,7 @@ def test_a_chunk_is_bounded_by_bytes_too(place: Place, monkeypatch: pytest.Monke
     forget()
     heard: list[int] = []
     sizes: list[int] = []
-    whole = redrive_port.deliver_items
+    whole = letters.deliver_items
     monkeypatch.setattr(
         module, "deliver_items", lambda *args, **more: (sizes.append(len(args[4])), whole(*args, **more))[1]
     )
@@ -394,9 +394,9 @@ def test_records_that_go_again_together_are_read_by_bytes(place: Place, monkeypa
     failed(place, 1, 3, 4, 8)
     with opened("p", "test") as context:
         store = DeadLetterStore(settings().path(settings().dead_letters), context.pipeline.id)
-        items = [redrive_port.Item(letter) for letter in store.letters()]
+        items = [letters.Item(letter) for letter in store.letters()]
     with batch_bytes(30):
-        batches = list(redrive_port._batches(items, redrive_port._origins(items)[1]))
+        batches = list(letters._batches(items, [0] * len(items)))
     assert [seqs.tolist() for seqs, _ in batches] == [[0], [1], [2], [3]]
     assert [batch.column("n").to_pylist() for _, batch in batches] == [[0], [1], [2], [3]]
 

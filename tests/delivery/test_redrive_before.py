@@ -15,10 +15,10 @@ from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.store import DeadLetterStore
 from conduit_tasks.errors import Unavailable
-from conduit_tasks.micro_batch import reprocess
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.redrive.redrive import redrive, shares
-from conduit_tasks.redrive.redrive_port import Redriven
+from conduit_tasks.resend import reprocess
+from conduit_tasks.resend.letters import Redriven
+from conduit_tasks.resend.redrive import redrive, shares
 from conduit_tasks.settings import settings
 from tests.delivery.shelf import Shelf, book, dies_at, shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import deliver_again, run_once, run_until_quiet, write_pipeline

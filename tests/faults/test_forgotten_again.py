@@ -25,8 +25,8 @@ from conduit_tasks.micro_batch.context import Context, open_spool, opened
 from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.micro_batch.read import read_source
-from conduit_tasks.redrive import redrive as redriving
-from conduit_tasks.replay import prepare
+from conduit_tasks.resend import prepare
+from conduit_tasks.resend import redrive as redriving
 from conduit_tasks.settings import settings
 from conduit_tasks.spool.checkpoint import Checkpoint
 from tests.faults.forgetful import MINUTES, Forgetful, broker
@@ -220,6 +220,33 @@ def test_a_portion_that_redis_forgets_while_its_replay_goes_on_is_sent_again(
     # Then it does not end before all is there
     assert confirmed[0] == 0
     assert len(set(confirmed)) > 2
+    assert sorted(place.got("late")) == list(range(40))
+
+
+@pytest.mark.proves("X7", "X3")
+def test_a_replay_of_which_redis_forgets_something_in_every_pass_ends_and_goes_on_when_it_is_called_again(
+    quick: Path, broker: Forgetful, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a destination that joined late, and a Redis that forgets the first portion whenever it was confirmed
+    place = joined(quick)
+    monkeypatch.setattr(prepare, "LIMIT", Limit(records=10, bytes=1 << 20))
+    confirm, forgotten = Replays.replay_confirm, list[int]()
+
+    def forgets(self: Replays, destination: str, run: str, token: int, number: int, *args: Any, **more: Any) -> None:
+        early = broker.log()
+        confirm(self, destination, run, token, number, *args, **more)
+        if number == 0:
+            broker.put_back(early)
+            forgotten.append(number)
+
+    # When a replay goes on, then it ends, and says what to do
+    with monkeypatch.context() as patch:
+        patch.setattr(Replays, "replay_confirm", forgets)
+        with pytest.raises(StateLost, match=r"10 times .* call it again"):
+            again(*IN)
+    assert len(forgotten) == 10
+    # And called again it goes on
+    again(*IN)
     assert sorted(place.got("late")) == list(range(40))
 
 

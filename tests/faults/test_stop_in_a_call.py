@@ -75,15 +75,15 @@ made = ConduitSubmitOperator(task_id="n", pipeline_id="p", node="sources.in", dr
 made._worked({{"run_id": "run", "params": {{}}, "ti": ti}}, Of())
 """
 REDRIVE = f"""{TASK}
-from conduit_tasks.airflow.redrive import redrive
-redrive("p", {{}}, "run", ti, run)
+from conduit_tasks.airflow.resend import redrive_run
+redrive_run(pipeline_id="p", params={{}}, run_id="run", ti=ti, dag_run=run)
 """
 PREPARE = f"""{TASK}
-from conduit_tasks.airflow.replay import prepare_run
-prepare_run(pipeline_id="p", params={INTERVAL!r}, run_id="run", ti=ti, dag_run=run)
+from conduit_tasks.airflow.resend import plan_run
+plan_run(pipeline_id="p", params={INTERVAL!r}, run_id="run", ti=ti, dag_run=run)
 """
 DELIVER = f"""{TASK}
-from conduit_tasks.airflow.replay import deliver_run
+from conduit_tasks.airflow.resend import deliver_run
 deliver_run(pipeline_id="p", destination="to", params={INTERVAL!r}, run_id="run", ti=ti, dag_run=run)
 """
 REDRIVE_COMMAND = COMMAND + 'sys.argv[1:] = ["dead-letters", "redrive", "p"]; main()'

@@ -15,7 +15,7 @@ from conduit_tasks.ledger.messages import Messages, Overall
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import open_spool, opened
 from conduit_tasks.pipeline.load import get_pipeline
-from conduit_tasks.redrive.redrive import redrive
+from conduit_tasks.resend.redrive import redrive
 from conduit_tasks.settings import settings
 from tests.faults.parts import events
 from tests.micro_batch.harness import deliver_again, run_once, write_pipeline

@@ -10,7 +10,7 @@ import pytest
 
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.redrive.redrive import redrive
+from conduit_tasks.resend.redrive import redrive
 from conduit_tasks.spark.session import run_all
 from tests.faults.parts import dead_letters
 from tests.micro_batch.harness import payloads, run_until_quiet, state, write_pipeline

@@ -153,9 +153,9 @@ def test_the_end_of_a_files_name_is_read_in_any_case(project: Files) -> None:
     assert result.findings == []
 
 
-def test_a_pipeline_that_would_take_the_name_of_a_replay_dag_is_refused(project: Files) -> None:
+def test_a_pipeline_that_would_take_the_name_of_a_resend_dag_is_refused(project: Files) -> None:
     project.write(project.with_pipeline(), "a.yaml")
-    project.write(project.with_pipeline().replace("id: p", "id: p.replay"), "b.yaml")
+    project.write(project.with_pipeline().replace("id: p", "id: p.resend"), "b.yaml")
     result = load_folder(project.folder)
     assert [p.id for p in result.pipelines] == ["p"]
     assert [f.code for f in result.errors] == ["E106"]

@@ -9,7 +9,7 @@ import pytest
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline import load
 from conduit_tasks.pipeline.lookup import can_hold
-from conduit_tasks.pipeline.names import dag_id, names_of, redrive_dag_id, replay_dag_id
+from conduit_tasks.pipeline.names import dag_id, names_of, resend_dag_id
 
 FILE = """\
 version: "2.2"
@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_read_is_left_to_who_loads_it(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("id", ["plain", "with:colon", "x" * 128])
 def test_each_dag_of_a_pipeline_leads_to_it(id: str) -> None:
-    for dag in (dag_id(id), replay_dag_id(id), redrive_dag_id(id)):
+    for dag in (dag_id(id), resend_dag_id(id)):
         assert names_of(dag)(id)
         assert not names_of(dag)(f"{id[:-1]}-")
 

@@ -3,7 +3,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_tasks.pipeline.names import dag_id, replay_dag_id, safe_name, task_id
+from conduit_tasks.pipeline.names import dag_id, resend_dag_id, safe_name, task_id
 
 ids = st.text("abcXYZ019_:.-", min_size=1, max_size=128)
 
@@ -27,5 +27,5 @@ def test_a_name_that_is_too_long_is_cut_and_stays_unique() -> None:
 
 @given(ids, ids)
 def test_different_pipelines_have_different_dags(one: str, two: str) -> None:
-    assert re.fullmatch(r"[A-Za-z0-9_.-]{1,250}", replay_dag_id(one))
+    assert re.fullmatch(r"[A-Za-z0-9_.-]{1,250}", resend_dag_id(one))
     assert (dag_id(one) == dag_id(two)) == (one == two)

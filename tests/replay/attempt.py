@@ -11,8 +11,8 @@ from typing import Any
 
 from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.connectors.base import Limit
-from conduit_tasks.replay import prepare
-from conduit_tasks.replay.run import replay
+from conduit_tasks.resend import prepare
+from conduit_tasks.resend.replay import replay
 from conduit_tasks.spool.spool import Spool
 from tests.delivery.shelf import register
 from tests.faults.parts import ROOT

@@ -14,9 +14,8 @@ from conduit_tasks.broker.base import BrokerBase
 from conduit_tasks.errors import ConfigError, PipelineStopped
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.replay.deliver import Replayed
-from conduit_tasks.replay.prepare import prepared
-from conduit_tasks.replay.run import replay
+from conduit_tasks.resend.prepare import prepared
+from conduit_tasks.resend.replay import Replayed, replay
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import payloads, run_until_quiet, write_pipeline
 

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from conduit_tasks.connectors import registry
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.replay.deliver import Replayed
-from conduit_tasks.replay.run import replay
+from conduit_tasks.resend.replay import Replayed, replay
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import lines, payloads, run_until_quiet, write_pipeline
 

@@ -1,4 +1,4 @@
-"""`<pipeline>.redrive` under the real scheduler: its form's parameters, its result, several runs at once."""
+"""`<pipeline>.resend` under the real scheduler, for dead letters: form, result, several runs at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_grou
 
 
 def trigger(stack: Stack, *runs: tuple[str, dict[str, Any]]) -> dict[str, tuple[str, Any]]:
-    """Starts these runs of `failing.redrive` at the same time; their states and results."""
-    dag = "failing.redrive"
+    """Starts these runs of `failing.resend` at the same time; their states and results."""
+    dag = "failing.resend"
     with stack.api() as api:
         until(lambda: api.dag(dag))
         for run, conf in runs:
@@ -44,7 +44,7 @@ def test_dead_letters_go_again_from_airflow_and_none_of_them_twice(stack: Stack,
 
     # And two runs send them at once, while one is refused still
     receiver.refuse, receiver.pause = {7}, 0.02
-    runs = trigger(stack, ("one", {}), ("two", {"classes": ["http 400"]}))
+    runs = trigger(stack, ("one", {}), ("two", {"what": "dead-letters", "classes": ["http 400"]}))
 
     # Then each arrived once, in order, and the results add up to them
     assert receiver.got[10:] == [n for n in range(1, 31) if n != 7]

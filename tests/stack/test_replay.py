@@ -1,4 +1,4 @@
-"""`<pipeline>.replay` under the real scheduler: Airflow's own backfills, in all their ways (SEMANTICS X3)."""
+"""`<pipeline>.resend` under the real scheduler: Airflow's own backfills, in all their ways (SEMANTICS X3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.stack.conftest import PATIENCE, Stack, find_n, until
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.xdist_group("stack")]
 
 AIRFLOW = str(Path(sys.executable).parent / "airflow")
-DAG = "history.replay"
+DAG = "history.resend"
 
 
 def feed(stack: Stack, name: str, first: int, last: int) -> None:
@@ -71,6 +71,12 @@ def _ended(stack: Stack) -> None:
                         raise
 
 
+def did(stack: Stack, run: str) -> dict[str, str]:
+    """Task → state, of one run."""
+    with stack.api() as api:
+        return {task["task_id"]: task["state"] for task in api.tasks(DAG, run)}
+
+
 def live(stack: Stack) -> Any:
     said = json.loads(stack.conduit("status", "history", "--format", "json"))
     return [(d["id"], d["cursor"]) for d in said["destinations"]], said["sealed"]
@@ -103,6 +109,18 @@ def test_airflows_backfills_replay_history_to_a_late_joiner(stack: Stack) -> Non
     assert len(set(marks[2:])) == 3
     assert all(run.startswith("backfill__2013-03-0") for run in marks[2:])
 
+    # And only the destination that was chosen has anything to do; a trigger without an interval redrives (X2)
+    ends = {"plan": "success", "destinations.late": "success", "destinations.out": "skipped", "redrive": "skipped"}
+    assert did(stack, marks[-1]) == ends
+    with stack.api() as api:
+        found = api.request("GET", f"/dags/{DAG}/dagRuns/{marks[-1]}/taskInstances/plan/xcomEntries/return_value")
+        assert found["value"]["chosen"] == 4
+        api.trigger(DAG, "letters", {})
+        until(lambda: not api.active_runs(DAG), PATIENCE)
+        assert api.run(DAG, "letters")["state"] == "success"
+    skipped = {"destinations.late": "skipped", "destinations.out": "skipped"}
+    assert did(stack, "letters") == {"plan": "success", "redrive": "success", **skipped}
+
     # Then `none` leaves alone what there is
     backfill(stack, "2013-03-01", "2013-03-04", "all", "none")
     assert numbers(stack, "late")[14:] == [12, 13, 14, 15]
@@ -114,7 +132,7 @@ def test_airflows_backfills_replay_history_to_a_late_joiner(stack: Stack) -> Non
     # And `failed` only the one that failed
     with stack.api() as api:
         runs = api.request("GET", f"/dags/{DAG}/dagRuns")["dag_runs"]
-        (second,) = [r["dag_run_id"] for r in runs if r["data_interval_start"].startswith("2013-03-02")]
+        (second,) = [r["dag_run_id"] for r in runs if (r["data_interval_start"] or "").startswith("2013-03-02")]
         api.request("PATCH", f"/dags/{DAG}/dagRuns/{second}", json={"state": "failed"})
     backfill(stack, "2013-03-01", "2013-03-04", "all", "failed")
     assert numbers(stack, "late")[22:] == [4, 5, 6, 7]

@@ -161,7 +161,7 @@ MODULES = [
     # What is sent again
     Mutant(
         "letters of destinations dispatched before they are stored",
-        "redrive/before_fan_out.py",
+        "resend/before_fan_out.py",
         {"            DeadLetterStore(self._root, pipeline.id, id).store(each)\n": "            pass\n"},
         "resend",
     ),

@@ -18,11 +18,12 @@ from conduit_tasks.airflow.api.door import Body, Number, Time
 from conduit_tasks.airflow.api.overview import brokers
 from conduit_tasks.airflow.api.pipelines import Limit, Offset, page
 from conduit_tasks.airflow.api.runs import start
+from conduit_tasks.airflow.resend import DEAD_LETTERS
 from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.dead_letters.store import DeadLetterStore, Rows, row_key
 from conduit_tasks.micro_batch.context import opened
-from conduit_tasks.pipeline.names import redrive_dag_id
+from conduit_tasks.pipeline.names import resend_dag_id
 from conduit_tasks.settings import settings
 from conduit_tasks.topology import Pipeline
 
@@ -82,10 +83,10 @@ class Redrive(Body):
 
 @router.post("/redrive", dependencies=[Depends(same_site)])
 def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> dict[str, Any]:
-    """Sends dead letters again to exactly their destination (X2), by a run of `<pipeline>.redrive`; the result is with
+    """Sends dead letters again to exactly their destination (X2), by a run of `<pipeline>.resend`; the result is with
     the run's task. Answers with the counts to be sent (`shares`) and the reasons for those that `cannot`; with
     `dry_run` that is all."""
-    from conduit_tasks.redrive.redrive import shares
+    from conduit_tasks.resend.redrive import shares
 
     chosen = Selection(
         body.destination,
@@ -102,14 +103,15 @@ def redrive_dead_letters(pipeline: Changed, body: Redrive, user: GetUserDep) -> 
         "pipeline": pipeline.id,
         "shares": [{"destination": s.destination, "letters": len(s.rows), "parked": s.waiting} for s in found],
         "cannot": cannot,
-        "dag_id": redrive_dag_id(pipeline.id),
+        "dag_id": resend_dag_id(pipeline.id),
         "run_id": None,
     }
     if body.dry_run or not found:
         return said
     said["run_id"] = f"redrive__{uuid.uuid4()}"
     conf = {
-        "destination": body.destination,
+        "what": DEAD_LETTERS,
+        "destinations": [body.destination] if body.destination else [],
         "classes": body.classes,
         "since": body.since and body.since.isoformat(),
         "until": body.until and body.until.isoformat(),

@@ -11,9 +11,11 @@ from pydantic import ConfigDict, Field
 
 from conduit_tasks.airflow.api.access import Changed, Seen, same_site
 from conduit_tasks.airflow.api.door import Body
+from conduit_tasks.airflow.api.files import pipelines
 from conduit_tasks.airflow.api.runs import results, start
-from conduit_tasks.pipeline.names import replay_dag_id, safe_name
-from conduit_tasks.replay.interval import ask
+from conduit_tasks.airflow.resend import DEAD_LETTERS, what_of
+from conduit_tasks.pipeline.names import dag_id, earlier_dag_id, resend_dag_id, safe_name
+from conduit_tasks.resend.interval import ask
 from conduit_tasks.topology import Node
 
 router = APIRouter(prefix="/v1/pipelines/{pipeline_id}", tags=["replay"])
@@ -35,10 +37,10 @@ class Replay(Body):
 
 @router.post("/replay", dependencies=[Depends(same_site)])
 def replay(pipeline: Changed, body: Replay, user: GetUserDep) -> dict[str, Any]:
-    """Starts a run of `<pipeline>.replay`, which reads the sources; a dry run starts one too, which sends nothing. The
+    """Starts a run of `<pipeline>.resend`, which reads the sources; a dry run starts one too, which sends nothing. The
     result is in the list of replays."""
     chosen = ask(pipeline, body.start, body.end, body.destinations, body.what)
-    said = {"pipeline": pipeline.id, "dag_id": replay_dag_id(pipeline.id), "run_id": f"replay__{uuid.uuid4()}"}
+    said = {"pipeline": pipeline.id, "dag_id": resend_dag_id(pipeline.id), "run_id": f"replay__{uuid.uuid4()}"}
     conf = {
         "from": body.start,
         "to": body.end,
@@ -53,16 +55,19 @@ def replay(pipeline: Changed, body: Replay, user: GetUserDep) -> dict[str, Any]:
 @router.get("/replays")
 def list_replays(pipeline: Seen) -> dict[str, Any]:
     """Lists the last replays, newest first: state, interval, and once they are known, the counts of records found and
-    sent."""
+    sent. A run that an earlier version left unfinished has the state `left behind`: Airflow does not go on with it."""
     ids = {Node.destination(safe_name(d.id)): d.id for d in pipeline.destinations}
-    dag, items = replay_dag_id(pipeline.id), []
-    for run in results(dag, SHOWN):
+    dag, earlier, items = resend_dag_id(pipeline.id), earlier_dag_id(pipeline.id), []
+    dags = [dag] if any(dag_id(p.id) == earlier for p in pipelines()) else [dag, earlier]
+    for run in results(dags, SHOWN, lambda conf, run_type: what_of(conf, run_type) != DEAD_LETTERS):
         conf, told = run["conf"], run["results"]
+        left = run["dag_id"] == earlier and run["state"] in ("queued", "running")
         start, end = run["interval"] if not conf.get("from") else (conf["from"], conf.get("to"))
         items.append(
             {
+                "dag_id": run["dag_id"],
                 "run_id": run["run_id"],
-                "state": run["state"],
+                "state": "left behind" if left else run["state"],
                 "from": start,
                 "to": end,
                 "destinations": conf.get("destinations") or [],

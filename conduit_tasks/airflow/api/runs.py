@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from conduit_tasks.airflow.at_once import at_once
 from conduit_tasks.errors import ConduitError
+
+LOOKED_AT = 500
+"""Runs of a DAG that are looked at for those of one kind."""
 
 
 class NoRun(ConduitError):
@@ -50,31 +55,34 @@ def start(dag: str, run_id: str, user: str, conf: dict[str, Any] | None = None) 
         raise NoRun(f"{error}; trigger the DAG {dag}") from error
 
 
-def results(dag: str, limit: int) -> list[dict[str, Any]]:
-    """Returns the last runs, newest first: id, state, conf, data interval, and the return value of each task."""
+def results(dags: Sequence[str], limit: int, wanted: Callable[[dict[str, Any], str], bool]) -> list[dict[str, Any]]:
+    """Returns the last runs of these DAGs, newest first: id, state, conf, data interval, and the return value of each
+    task. `wanted`: of a run's conf and type. Looks at `LOOKED_AT` runs at most."""
     from airflow.models.dagrun import DagRun
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
     with create_session() as session:
-        newest = select(DagRun).where(DagRun.dag_id == dag).order_by(DagRun.run_after.desc(), DagRun.id.desc())
-        runs = session.scalars(newest.limit(limit)).all()
+        newest = select(DagRun).where(DagRun.dag_id.in_(dags)).order_by(DagRun.run_after.desc(), DagRun.id.desc())
+        found = session.scalars(newest.limit(LOOKED_AT))
+        runs = list(islice((run for run in found if wanted(run.conf or {}, str(run.run_type))), limit))
         returned = select(XComModel).where(
-            XComModel.dag_id == dag,
+            XComModel.dag_id.in_(dags),
             XComModel.run_id.in_([run.run_id for run in runs]),
             XComModel.key == "return_value",
         )
-        told: dict[str, dict[str, Any]] = {}
-        for found in session.scalars(returned):
-            told.setdefault(found.run_id, {})[found.task_id] = XComModel.deserialize_value(found)
+        told: dict[tuple[str, str], dict[str, Any]] = {}
+        for one in session.scalars(returned):
+            told.setdefault((one.dag_id, one.run_id), {})[one.task_id] = XComModel.deserialize_value(one)
         return [
             {
+                "dag_id": run.dag_id,
                 "run_id": run.run_id,
                 "state": str(run.state),
                 "conf": run.conf or {},
                 "interval": [at and at.isoformat() for at in (run.data_interval_start, run.data_interval_end)],
-                "results": told.get(run.run_id, {}),
+                "results": told.get((run.dag_id, run.run_id), {}),
             }
             for run in runs
         ]

@@ -50,7 +50,7 @@ export async function replays(r, { el, ask, of, head, table, count, outward, sai
       el("button", { id: "would", onclick: () => send(true) }, "What would go?"),
       el("button", { id: "replay", form: "f-replay" }, "Replay")),
     table(["Run", "State", "From", "Before", "What", "To", "#Read", "Result"],
-      found.items.map((run) => [itsRun(found.dag_id, run.run_id, run.run_id), run.dry_run ? `${run.state}, dry run` : run.state, run.from, run.to,
+      found.items.map((run) => [itsRun(run.dag_id, run.run_id, run.run_id), run.dry_run ? `${run.state}, dry run` : run.state, run.from, run.to,
         run.what, run.destinations.join(", ") || "all", count(run.found?.read), result(run)]), "Nothing was replayed yet."),
   ];
 }

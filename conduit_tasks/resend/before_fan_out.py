@@ -23,16 +23,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, lease_node
-from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT, DeadLetterStore, first_groups, row_key
 from conduit_tasks.delivery.handlers import HandlerFailed, StateChange
 from conduit_tasks.delivery.reading import KILLED
-from conduit_tasks.errors import BrokerUnavailable, Fenced, PipelineStopped
+from conduit_tasks.errors import PipelineStopped
 from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.halting import halting_call
-from conduit_tasks.micro_batch.reprocess import Place, Start, reprocess, start_of
+from conduit_tasks.micro_batch.sending import mark_settled, settling
 from conduit_tasks.record.dead_letter import DeadLetter
-from conduit_tasks.redrive.redrive_port import Redriven, announce
+from conduit_tasks.resend.letters import Redriven
+from conduit_tasks.resend.port import announce
+from conduit_tasks.resend.reprocess import Place, Start, reprocess, start_of
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
@@ -91,23 +92,16 @@ class BeforeFanOut:
             chunk, left = left[:some], left[some:]
             node, owner = lease_node(""), self._context.owner
             with self._context.broker.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
-                self._mark(lease)
-                try:
+                mark_settled(self._context, "", lease.token, None)
+                with settling(self._context, "", lease, None):
                     self._chunk(lease, chunk)
-                except BaseException:
-                    try:
-                        self._mark(lease, over=True)
-                    except (Fenced, BrokerUnavailable) as error:
-                        log.warning("what was redriven is marked by the next redrive: %s", error)
-                    raise
-                self._mark(lease, over=True)
             yield self.outcome
 
     def tidy(self) -> None:
         """Marks the letters that a redrive that died had dispatched, if nothing else is to be sent."""
         node, owner = lease_node(""), self._context.owner
         with self._context.broker.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
-            self._mark(lease, over=True)
+            mark_settled(self._context, "", lease.token, None, over=True)
 
     def _chunk(self, lease: Lease, groups: Sequence[Rows]) -> None:
         broker, pipeline = self._context.broker, self._context.pipeline
@@ -156,11 +150,6 @@ class BeforeFanOut:
             announce(self._context, "redrive", again, acked)
         except HandlerFailed as error:
             raise PipelineStopped(str(error)) from error
-
-    def _mark(self, lease: Lease, *, over: bool = False) -> None:
-        settled = self._context.broker.settled("")
-        Marks(self._root, self._context.pipeline.id).write(BEFORE_FAN_OUT, settled)
-        self._context.broker.mark("", lease.token, [s.key for s in settled], over=over)
 
 
 def _newest(group: Rows) -> Rows:

@@ -88,21 +88,15 @@ class _Passes:
     def __init__(self, context: Context, letters: Sequence[DeadLetter], isolate_poison: bool) -> None:
         self._context, self._isolate_poison = context, isolate_poison
         self._places = sorted({(x.micro_batch, x.seq) for x in letters})
-        self._origins: list[Origin] = []
         self._tokens = count(1)
         self._passed = Passed()
         numbers = {place: n for n, place in enumerate(self._places)}
-        slices: dict[Any, int] = {}
+        self._origins, slices = origins_of(letters)
         self._rows: dict[Start, list[tuple[int, int, Record]]] = {}
-        for letter in letters:
-            origin = letter.record.origin
-            name = (origin.connector, origin.partition, *sorted(origin.metadata.items()))
-            if name not in slices:
-                slices[name] = len(self._origins)
-                self._origins.append(origin)
+        for letter, slice in zip(letters, slices):
             start = start_of(context.pipeline, letter.node, letter.error_class)
             assert isinstance(start, Start), start
-            row = (slices[name], numbers[letter.micro_batch, letter.seq], letter.record)
+            row = (slice, numbers[letter.micro_batch, letter.seq], letter.record)
             self._rows.setdefault(start, []).append(row)
 
     def run(self) -> Passed:
@@ -169,6 +163,21 @@ class _Passes:
     def _records(self, batch: pa.RecordBatch) -> Iterator[tuple[Place, Record]]:
         for n, record in zip(batch.column("n").to_pylist(), to_records(batch, self._origins)):
             yield self._places[n], record
+
+
+def origins_of(letters: Sequence[DeadLetter]) -> tuple[list[Origin], list[int]]:
+    """Returns the records' origins, and for each record the place of its own."""
+    places: dict[tuple[Any, ...], int] = {}
+    origins: list[Origin] = []
+    slices = []
+    for letter in letters:
+        origin = letter.record.origin
+        name = (origin.connector, origin.partition, *sorted(origin.metadata.items()))
+        if name not in places:
+            places[name] = len(origins)
+            origins.append(origin)
+        slices.append(places[name])
+    return origins, slices
 
 
 def _here(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:

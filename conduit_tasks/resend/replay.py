@@ -1,4 +1,6 @@
-"""Delivers the records that a replay prepared to one destination, portion by portion (SEMANTICS X3).
+"""Replay: sends an interval of records again, to chosen destinations (SEMANTICS X3).
+
+`replay` does all of it in one process, as the command does; the DAG calls its steps task by task.
 
 Each portion is delivered under the destination's own lease, so that live deliveries and redrives wait meanwhile: all of
 them share one file, or one table, and its state. One run at a time delivers to a destination; of the runs that wait,
@@ -9,30 +11,37 @@ cursor is not touched. A dead letter whose record is replayed is closed as a red
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.ranges import RangeSet
-from conduit_tasks.errors import ConduitError, ConfigError, Fenced, LeaseHeld, PipelineStopped
-from conduit_tasks.micro_batch.every import every
+from conduit_tasks.delivery.isolate_poison import deliver_isolated
+from conduit_tasks.errors import ConduitError, ConfigError, Fenced, LeaseHeld, PipelineStopped, StateLost
+from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.every import every, keeping
 from conduit_tasks.micro_batch.halting import halting_call
-from conduit_tasks.replay.interval import Ask
-from conduit_tasks.replay.prepare import Portion, Prepared, prepared, spool_of
-from conduit_tasks.replay.replay_port import PortionTask
-from conduit_tasks.replay.select import Selected, choosing, letters_of
+from conduit_tasks.micro_batch.sending import leased, settling
+from conduit_tasks.resend.interval import Ask, ask
+from conduit_tasks.resend.portion import PortionTask
+from conduit_tasks.resend.prepare import Portion, Prepared, prepare, prepared, read, spool_of
+from conduit_tasks.resend.select import ChosenRows, choosing, count, letters_of
+from conduit_tasks.spool.spool import Spool
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.broker.replay import ReplayProgress
-    from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.topology import Destination
 
 TURN = 120.0
 """Seconds for which a replay without a sign of life keeps its place before replays of later intervals."""
 POLL = 0.25
+PASSES = 10
+"""Limit of passes over the portions of which Redis forgets one each time."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,31 @@ class Replayed:
     delivered: int = 0
     filtered: int = 0
     dead: int = 0
+
+
+def replay(
+    pipeline: str,
+    start: str,
+    end: str,
+    destinations: Sequence[str],
+    what: str,
+    *,
+    run: str,
+    wait: float,
+    progress: Callable[[Prepared], None] = lambda _: None,
+) -> list[Replayed]:
+    """Prepares a replay, and delivers it to one destination after the other. A second call with the same `run` goes on;
+    a call after everything it asks for has ended begins again. Raises what the two steps raise."""
+    with opened(pipeline, run) as context:
+        wanted = ask(context.pipeline, start, end, tuple(destinations), what)
+        # Read before any waiting: if two operators call at once, the second does not repeat the first one's replay.
+        generation = _generation(context, wanted, run)
+        made = prepare(context, wanted, run, generation=generation, wait=wait)
+        progress(made)
+        return [
+            deliver_replay(context, wanted, made, id, run, generation=generation, wait=wait, turn_wait=wait)
+            for id in wanted.destinations
+        ]
 
 
 def deliver_replay(
@@ -71,9 +105,16 @@ def deliver_replay(
     replaying = _Replaying(context, ask, made, context.pipeline.destination(destination_id), run, generation, wait)
     try:
         with announced(context, ask, [destination_id], run, TURN):
-            while not replaying.all(turn_wait):
+            for _ in range(PASSES):
+                if replaying.all(turn_wait):
+                    break
                 # Redis has forgotten a portion meanwhile, and what that had sent may have been cut away (X7).
                 remember(context)
+            else:
+                raise StateLost(
+                    f"Redis has forgotten {PASSES} times what replay {run} had sent to {destination_id}, while it went "
+                    "on: see that Redis keeps what it is told, then call it again, and it goes on"
+                )
     except (ConfigError, PipelineStopped):
         turns(destination_id, run, ask.start, 0)
         raise
@@ -139,13 +180,8 @@ class _Replaying:
 
     def portion(self, number: int, portion: Portion) -> bool:
         """Delivers a portion under one lease. Returns True if the whole run had ended before."""
-        from conduit_tasks.dead_letters.marks import Marks
-        from conduit_tasks.delivery.isolate_poison import deliver_isolated
-        from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
-        from conduit_tasks.micro_batch.every import keeping
-
         context, broker, id = self.context, self.context.broker, self.destination.id
-        with self._leased() as lease, keeping(lease):
+        with leased(self.context, self.destination, self.wait) as lease, keeping(lease):
             marker = Marker(context, self.destination.node, lease.token)
             with marker.marking():
                 share = self._begin(lease)
@@ -154,15 +190,15 @@ class _Replaying:
                 if _whole(share, number, portion):
                     return False
                 take = choosing(context, self.ask, id)(portion)
-                selected = Selected(context, self._spool, portion, id, take)
-                seqs, letters = selected.seqs(), letters_of(context, id)
+                rows = ChosenRows(context, self._spool, portion, id, take)
+                seqs, letters = rows.seqs(), letters_of(context, id)
                 earlier = {key: seq for seq, ids in seqs.items() for i in ids for key in letters.get(i, ())}
                 epoch, claimed = broker.claim(id, lease.token, f"replay {self.run}", sorted(earlier))
                 task = PortionTask(
                     run=self.run,
                     destination=self.destination,
                     number=number,
-                    selected=selected,
+                    rows=rows,
                     seqs=seqs,
                     token=lease.token,
                     epoch=epoch,
@@ -170,18 +206,13 @@ class _Replaying:
                     letters={k: earlier[k] for k in claimed},
                 )
                 try:
-                    with halting_call(broker, self.destination.node):
+                    with settling(context, id, lease, marker), halting_call(broker, self.destination.node):
                         if lease.attempts > self.destination.delivery.max_redeliveries:
                             report = deliver_isolated(task.send, task.confirmed, (0, portion.total - 1))
                         else:
                             report = task.send(None, ())
                 finally:
-                    settled = broker.settled(id)
-                    # The store calls no letter redriven before the spool says so, as Redis may forget it (X7).
-                    marker.mark() if settled else try_to_mark(marker)
-                    root = context.settings.path(context.settings.dead_letters)
-                    Marks(root, context.pipeline.id).write(id, settled)
-                    broker.mark(id, lease.token, [s.key for s in settled], over=True)
+                    try_to_mark(marker)
         was, n = self.outcome, report.counts
         self.outcome = Replayed(
             id, was.chosen + len(seqs), was.delivered + n.delivered, was.filtered + n.filtered, was.dead + n.nacked
@@ -191,9 +222,7 @@ class _Replaying:
     def end(self) -> bool:
         """Ends the run at this destination, if everything is delivered, and a mark says so (X7). Returns False if a
         portion is not: whoever forgets it forgets this lease, too."""
-        from conduit_tasks.micro_batch.checkpoint import Marker, try_to_mark
-
-        with self._leased() as lease:
+        with leased(self.context, self.destination, self.wait) as lease:
             share = self._begin(lease)
             if not share.finished:
                 if not all(_whole(share, number, portion) for number, portion in enumerate(self.made.portions)):
@@ -219,11 +248,23 @@ class _Replaying:
             retention=self.context.pipeline.spool_retention,
         )
 
-    def _leased(self) -> Lease:
-        # As for a live delivery: nothing is sent in the last `timeout` seconds of a lease.
-        ttl = self.context.settings.lease_ttl + self.destination.delivery.timeout
-        return self.context.broker.acquire(self.destination.node, self.context.owner, wait=self.wait, ttl=ttl)
-
 
 def _whole(share: ReplayProgress, number: int, portion: Portion) -> bool:
     return share.done.get(number, RangeSet(())).count == portion.total
+
+
+def _generation(context: Context, wanted: Ask, run: str) -> str:
+    found = prepared(context, run)
+    if found is None:
+        return "1"
+    shares = [context.broker.replay_share(id, run) for id in wanted.destinations]
+    ended = all(s is not None and s.finished and s.prepared == f"{found.token}-{wanted.what}" for s in shares)
+    return str(int(found.generation or 0) + 1) if ended else found.generation
+
+
+def look(context: Context, wanted: Ask) -> tuple[Prepared, dict[str, int]]:
+    """Returns what would be sent: the prepared records, and their number per destination. Changes nothing."""
+    with tempfile.TemporaryDirectory(prefix="conduit-replay-") as folder:
+        spool = Spool(folder)
+        made = read(context, spool, wanted, 1)
+        return made, {id: count(context, spool, wanted, made, id) for id in wanted.destinations}

@@ -13,7 +13,7 @@ and other operators wait meanwhile:
 5. *mark* in the store the operator, the letters sent and the time, and give back the letters that were not sent;
 6. *unpark* keys that no record waits behind any more.
 
-Letters from before the fan-out become letters of destinations first (`redrive_before`).
+Letters from before the fan-out become letters of destinations first (`before_fan_out`).
 
 A crash at any point leaves letters open, or settled and not yet marked; a second call goes on from there. Only records
 that were sent and not settled are sent again, as after a crash of a live delivery (C10).
@@ -22,29 +22,28 @@ that were sent and not settled are sent again, as after a crash of a live delive
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.broker.redrive import lease_node
-from conduit_tasks.dead_letters.book import read_book
-from conduit_tasks.dead_letters.marks import Marks
 from conduit_tasks.dead_letters.select import Selection
-from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, DeadLetterStore, Key, first_groups, portions, row_key
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, Key, first_groups, portions, row_key
 from conduit_tasks.delivery.reading import KILLED
-from conduit_tasks.errors import BrokerUnavailable, Fenced
+from conduit_tasks.micro_batch.checkpoint import Marker
+from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.halting import halting_call
-from conduit_tasks.redrive.before_fan_out import BeforeFanOut, place_of, startable
-from conduit_tasks.redrive.redrive_port import Item, Redriven, deliver_items
-from conduit_tasks.redrive.waiting import Waiting, row_position
+from conduit_tasks.micro_batch.sending import leased, mark_settled, settling
+from conduit_tasks.resend.before_fan_out import BeforeFanOut
+from conduit_tasks.resend.letters import Item, Redriven, deliver_items
+from conduit_tasks.resend.select import Rows, record_of, shares, stores
+from conduit_tasks.resend.waiting import Waiting, row_position
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.micro_batch.context import Context
-    from conduit_tasks.micro_batch.reprocess import Place
     from conduit_tasks.topology import Destination
 
 log = logging.getLogger(__name__)
@@ -52,55 +51,6 @@ log = logging.getLogger(__name__)
 CHUNK = 1_000
 """Limit of records under one lease, for which a live delivery waits; they also have CONDUIT_BATCH_BYTES at most, unless
 a single one is larger."""
-
-Rows = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Selected:
-    """Letters that one destination would get, and the number of parked records behind them that follow if nothing fails
-    again."""
-
-    destination: str
-    rows: Rows
-    waiting: int = 0
-
-
-def shares(
-    context: Context, selection: Selection, passed: Collection[Place] | None = None
-) -> tuple[list[Selected], list[str]]:
-    """Returns what would be sent, and in sentences what is selected but cannot be sent. Changes nothing.
-
-    Letters from before the fan-out come first, as a share of `_pipeline`. `passed`: in place of that share, the records
-    that have passed the fan-out; the destinations' letters of them are included.
-    """
-    out, said = [], []
-    pipeline, before = context.pipeline, selection.destination == BEFORE_FAN_OUT
-    book = read_book(*_stores(context), context.broker, None if before else selection.destination)
-    chosen = book.select(selection)
-    known = {BEFORE_FAN_OUT, *(d.id for d in pipeline.destinations)}
-    for name in sorted({e.destination for e in chosen} - known):
-        count = sum(e.destination == name for e in chosen)
-        said.append(f"{count:,} dead letter(s) belong to {name}, which is no destination of {pipeline.id} any more")
-    if passed is None:
-        places = {place_of(e.row) for e in chosen if e.destination == BEFORE_FAN_OUT}
-        rows = [e.row for e in book.entries if e.open and e.destination == BEFORE_FAN_OUT]
-        rows, why = startable(pipeline, [row for row in rows if place_of(row) in places])
-        said += why
-        if rows:
-            out.append(Selected(BEFORE_FAN_OUT, rows))
-    for destination in pipeline.destinations:
-        if selection.destination not in (None, BEFORE_FAN_OUT, destination.id):
-            continue
-        # A record may have failed in several epochs: it is sent once, and settles all its letters.
-        records = {record_of(e.row) for e in chosen if e.destination == destination.id}
-        rows = [e.row for e in book.entries if e.open and e.destination == destination.id]
-        rows = [row for row in rows if record_of(row) in records or place_of(row) in (passed or ())]
-        rows.sort(key=record_of)
-        waiting = 0 if before else len(Waiting(context, destination).released({row_key(row) for row in rows}))
-        if rows or waiting:
-            out.append(Selected(destination.id, rows, waiting))
-    return out, said
 
 
 def redrive(
@@ -164,7 +114,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.outcome = Redriven(self.destination.id)
-        self._store, self._marks = _stores(self.context)
+        self._store, self._marks = stores(self.context)
         self._waiting = Waiting(self.context, self.destination)
         self._sent: set[Key] = set()
 
@@ -178,7 +128,7 @@ class _Run:
         self._sent = {key for row in rows if (key := row_key(row)) in done and row["at"] < done[key].at}
         left = [list(group) for _, group in groupby(rows, key=record_of)]
         while True:
-            with self._leased() as lease:
+            with leased(self.context, self.destination, self.wait) as lease:
                 self.isolate_poison |= lease.attempts > self.destination.delivery.max_redeliveries
                 alone = self.isolate_poison or bool(left and _deadly(left[0]))
                 most = 1 if alone else first_groups(left, CHUNK)
@@ -191,11 +141,10 @@ class _Run:
 
     def _chunk(self, lease: Lease, rows: Rows, *, alone: bool) -> bool:
         """Claims, delivers, marks, unparks. Returns False if there was nothing to send."""
-        from conduit_tasks.micro_batch.every import keeping
-
         broker, name = self.context.broker, self.destination.id
+        marker = Marker(self.context, self.destination.node, lease.token)
         with keeping(lease):
-            self._mark(lease)
+            mark_settled(self.context, name, lease.token, marker)
             if sent := [key for row in rows if (key := row_key(row)) in self._sent]:
                 broker.purge(name, sent)
                 self.outcome.gone += len(sent)
@@ -213,18 +162,11 @@ class _Run:
             parked = next(portions(self._waiting.load(waiting), 1 if alone else CHUNK), [])
             items += map(Item, parked)
             items.sort(key=lambda item: item.position)
-        try:
+        with settling(self.context, name, lease, marker):
             if items:
                 with halting_call(broker, self.destination.node):
                     self._deliver(lease, epoch, items, alone=alone)
-        except BaseException:
-            try:
-                self._mark(lease, over=True)
-            except (Fenced, BrokerUnavailable) as error:
-                log.warning("what was redriven is marked by the next redrive: %s", error)
-            raise
         with keeping(lease):
-            self._mark(lease, over=True)
             self.outcome.waiting = self._waiting.unpark(lease.token)
         return bool(rows or items)
 
@@ -251,32 +193,6 @@ class _Run:
                 done = deliver(culprits=range(len(items)))
         self.outcome.add(done)
 
-    def _mark(self, lease: Lease, *, over: bool = False) -> None:
-        """Writes the settled letters into the store, and lets the broker forget them."""
-        from conduit_tasks.micro_batch.checkpoint import Marker
-
-        settled = self.context.broker.settled(self.destination.id)
-        if settled:
-            # A state rebuilt from an older mark would cut a file back, and remove records that the letters' marks call
-            # redriven (X7).
-            Marker(self.context, self.destination.node, lease.token).mark()
-        self._marks.write(self.destination.id, settled)
-        self.context.broker.mark(self.destination.id, lease.token, [s.key for s in settled], over=over)
-
-    @contextmanager
-    def _leased(self) -> Iterator[Lease]:
-        # As for a live delivery: nothing is sent in the last `timeout` seconds of a lease.
-        ttl = self.context.settings.lease_ttl + self.destination.delivery.timeout
-        with self.context.broker.acquire(self.destination.node, self.context.owner, wait=self.wait, ttl=ttl) as lease:
-            yield lease
-
-
-def record_of(row: dict[str, Any]) -> tuple[int, int, int, int]:
-    """Returns what a row's record is told from others by, in the order in which they are sent. A replay numbers the
-    records of each portion from 0, in no micro-batch: there the epoch tells them apart, which each portion has."""
-    m, seq, ordinal = row_position(row)
-    return m, 0 if m else row["epoch"], seq, ordinal
-
 
 def _together(groups: Sequence[Rows]) -> list[Rows]:
     """Returns the first records that can be sent in one epoch: none may have killed its worker, and no two the same
@@ -292,8 +208,3 @@ def _together(groups: Sequence[Rows]) -> list[Rows]:
 
 def _deadly(group: Rows) -> bool:
     return any(row["error_class"] == KILLED for row in group)
-
-
-def _stores(context: Context) -> tuple[DeadLetterStore, Marks]:
-    root = context.settings.path(context.settings.dead_letters)
-    return DeadLetterStore(root, context.pipeline.id), Marks(root, context.pipeline.id)

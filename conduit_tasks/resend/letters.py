@@ -1,34 +1,39 @@
-"""Delivers records that are sent again, and tells the broker what became of each (SEMANTICS X2, C3)."""
+"""Dead letters and parked records on their way to one destination, and what the broker is told of each (SEMANTICS X2,
+X4, C3)."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Place
 from conduit_tasks.dead_letters.parking import Parking, key_hash, position_of
 from conduit_tasks.dead_letters.store import Key, portions
-from conduit_tasks.delivery.broker_port import BrokerPort
 from conduit_tasks.delivery.chunks import Seqs
+from conduit_tasks.delivery.handlers import StateChange
+from conduit_tasks.delivery.numbering import watched
+from conduit_tasks.delivery.progress import Settled
 from conduit_tasks.delivery.work import Work
 from conduit_tasks.errors import PipelineStopped
+from conduit_tasks.ledger.entry import Attempt, Tally
+from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.numbering import new_numbering
+from conduit_tasks.micro_batch.recorded import attempt_id, recording
+from conduit_tasks.micro_batch.sending import connect
 from conduit_tasks.record.counts import Counts
 from conduit_tasks.record.dead_letter import DeadLetter
-from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import spool_batch
-from conduit_tasks.redrive.ledger import Entries
+from conduit_tasks.resend.port import ResendPort, announce, send_again
+from conduit_tasks.resend.reprocess import origins_of
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.leases import Lease
-    from conduit_tasks.delivery.handlers import StateChange
-    from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.topology import Destination, Pipeline
 
 
@@ -85,28 +90,14 @@ def deliver_items(
     `by`: the operator, for the ledger. `culprits`: places of items that are not sent, because they killed their worker.
     Opens a connection of its own, so that it may run in another process. Raises what `delivery.engine` raises.
     """
-    from conduit_tasks.delivery.engine import deliver
-    from conduit_tasks.delivery.numbering import watched
-    from conduit_tasks.micro_batch.checkpoint import Marker
-    from conduit_tasks.micro_batch.context import opened
-    from conduit_tasks.micro_batch.deliver_task import connect
-    from conduit_tasks.micro_batch.numbering import new_numbering
-    from conduit_tasks.processors.chain import Chain
-
     with opened(pipeline, "redrive") as own:
-        book = Entries(own.pipeline.digest(), destination.id, f"{token}-{secrets.token_hex(4)}", by, epoch)
-        port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items, book)
-        origins, slices = _origins(items)
+        sending = _Sending(own, destination, token, epoch, items, by)
+        port = ResendPort(own, destination, token, epoch, sending.confirm, sending.original)
+        origins, slices = origins_of([item.letter for item in items])
         numbering = new_numbering(pipeline.id, destination, connect(pipeline.id, destination), origins, token)
-        options = destination.delivery
-        if options.guarantee == "at-most-once":
-            # A dead letter is sent again because an operator asks for it; its marks would overwrite those of live
-            # deliveries.
-            options = replace(options, guarantee="at-least-once")
-        with book.written(own, [item.letter for item in items]):
+        with recording(own, *sending.tallies.values()):
             for processed, group in groupby(range(len(items)), key=lambda n: _processed(destination, items[n].letter)):
                 span = list(group)
-                chain = None if processed or not destination.processors else Chain(destination.processors)
                 work = Work(
                     pipeline=pipeline.id,
                     destination=destination.id,
@@ -115,54 +106,48 @@ def deliver_items(
                     matched=len(items),
                     rows=lambda: watched(numbering, _batches(items, slices)),
                     origins=origins,
-                    state=own.broker.delivery(destination.id).state,
-                    chain=chain,
                     epoch=epoch,
                     index=lambda seq: items[seq].letter.index,
                     span=(span[0], span[-1]),
                     culprits=culprits,
-                    parking=port.parking,
+                    parking=sending.parking,
                     numbering=numbering,
-                    look=Marker(own, destination.node, token).look,
-                    rested=partial(own.broker.rested, destination.id),
                 )
-                try:
-                    deliver(work, connect(pipeline.id, destination), port, options)
-                finally:
-                    if chain is not None:
-                        chain.close()
-        return port.done
+                connector = connect(pipeline.id, destination)
+                # The ledger and the handlers go by the records' true positions, which the engine does not know.
+                send_again(own, work, connector, port, token, run=None, processed=processed)
+        return sending.done
 
 
-class RedrivePort(BrokerPort):
-    """Port of a redrive for the engine: its seqs are places among `items`. Records that voted once do not vote again,
-    and no failure here stops the pipeline."""
+class _Sending:
+    """Items that are being sent; their seqs are places among `items`. `tallies`: for the ledger, one attempt per
+    micro-batch of the items."""
 
-    def __init__(  # noqa: PLR0917 - the six things it is made of
-        self,
-        context: Context,
-        lease: Lease,
-        destination: Destination,
-        epoch: int,
-        items: Sequence[Item],
-        book: Entries,
+    def __init__(  # noqa: PLR0917 - what it is made of
+        self, context: Context, destination: Destination, token: int, epoch: int, items: Sequence[Item], by: str
     ) -> None:
-        handler = context.dead_letters(destination.dead_letters, destination.id)
-        super().__init__(context.broker, lease, destination, 0, "", handler, epoch=epoch)
-        self._context, self._items, self._book = context, items, book
+        self._context, self._destination, self._token = context, destination, token
+        self._epoch, self._items = epoch, items
         self._kept: dict[int, list[DeadLetter]] = {}
         self._step = 0
         self.done = Redriven(destination.id)
         parks = destination.delivery.park_keys or bool(context.broker.parked(destination.id))
         self.parking = Parking({}, self._keep) if parks else None
+        asked: dict[int, set[int]] = defaultdict(set)
+        for item in items:
+            asked[item.letter.micro_batch].add(item.letter.seq)
+        name, config, run = attempt_id(token), context.pipeline.digest(), f"redrive by {by}"
+        self.tallies = {
+            m: Tally(Attempt(destination.id, m, f"{name}-{m}", run, config, _ranges(seqs), epoch))
+            for m, seqs in sorted(asked.items())
+        }
 
     def confirm(
         self,
         ranges: Sequence[tuple[int, int]],
         counts: Counts,
-        *,
-        state: dict[str, Any] | None = None,
-        dead: Sequence[DeadLetter] = (),
+        state: dict[str, Any] | None,
+        dead: Sequence[DeadLetter],
     ) -> None:
         """Settles letters and parked records. A record that waits behind one that failed again stays a letter or a
         parked record; only records that the processors derived from it are parked in their present form. Raises
@@ -180,7 +165,7 @@ class RedrivePort(BrokerPort):
             if seq not in failed and [c.record.ordinal for c in kept] == [item.letter.record.ordinal]:
                 held += bool(item.settles)
                 continue
-            copies += map(self._again, kept)
+            copies += map(self.original, kept)
             outcome = AGAIN if seq in failed else REDRIVEN
             settled |= dict.fromkeys(item.settles, outcome)
             if not item.settles:
@@ -189,16 +174,16 @@ class RedrivePort(BrokerPort):
                 through[hashed] = max(item.position, through.get(hashed, item.position))
             if seq not in failed:
                 handled.append(item)
-        letters = [self._again(letter) for letter in dead]
+        letters = [self.original(letter) for letter in dead]
         if copies:
             self._context.parked(self._destination).store(copies)
         self._announce(handled, letters)
         self._step += 1
         stopped: PipelineStopped | None = None
         try:
-            self._broker.settle(
+            self._context.broker.settle(
                 self._destination.id,
-                self._lease.token,
+                self._token,
                 self._step,
                 settled,
                 {"redriven": len(handled), "retried": counts.retried},
@@ -209,7 +194,7 @@ class RedrivePort(BrokerPort):
             )
         except PipelineStopped as error:
             stopped = error
-        self._book.told([item.letter for item in handled], letters, counts)
+        self._record([item.letter for item in handled], letters, counts)
         self.done.again += len(failed)
         self.done.held += held
         self.done.redriven += sum(bool(item.settles) for item in handled)
@@ -217,75 +202,41 @@ class RedrivePort(BrokerPort):
         if stopped is not None:
             raise stopped
 
-    def store_dead(self, letters: Sequence[DeadLetter]) -> None:
-        """See DeliveryPort."""
-        super().store_dead([self._again(letter) for letter in letters])
-
-    def fail(self, error: str, error_class: str) -> None:
-        """Does nothing: the operator sees the error that is raised, and the pipeline goes on."""
-
-    def _keep(self, letters: Sequence[DeadLetter]) -> None:
-        for letter in letters:
-            self._kept.setdefault(letter.seq, []).append(letter)
-
-    def _again(self, letter: DeadLetter) -> DeadLetter:
+    def original(self, letter: DeadLetter) -> DeadLetter:
         """Returns a letter of the engine with its true position and all attempts so far."""
         before = self._items[letter.seq].letter
         attempts = before.attempts + letter.attempts
         return replace(letter, micro_batch=before.micro_batch, seq=before.seq, index=before.index, attempts=attempts)
 
+    def _keep(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters:
+            self._kept.setdefault(letter.seq, []).append(letter)
+
     def _announce(self, handled: Sequence[Item], letters: Sequence[DeadLetter]) -> None:
         """Calls the handlers for these messages too, before they are settled (C7)."""
-        from conduit_tasks.delivery.handlers import StateChange
-
-        pipeline, node = self._context.pipeline, self._destination.node
-        each = [item.letter for item in handled]
+        id, node = self._context.pipeline.id, self._destination.node
         acked = (
-            StateChange(
-                "acked",
-                pipeline.id,
-                node,
-                x.micro_batch,
-                x.seq,
-                x.index,
-                x.record,
-                epoch=self._epoch,
-                source=x.record.origin.connector,
-            )
-            for x in each
+            StateChange("acked", id, node, x.micro_batch, x.seq, x.index, x.record, epoch=self._epoch, source=source)
+            for x in (item.letter for item in handled)
+            for source in [x.record.origin.connector]
         )
         announce(self._context, node, letters, acked)
 
-
-def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: Iterable[StateChange]) -> None:
-    """Calls the handlers for what is about to be nacked and acked (C7). Raises HandlerFailed; by then the pipeline is
-    degraded."""
-    from conduit_tasks.delivery.handlers import BOTH, ERROR_CLASS, HandlerFailed, Handlers, nacked
-
-    handlers = Handlers(context.pipeline, node)
-    try:
-        if handlers.wants("nacked", *BOTH):
-            handlers.call(nacked(context.pipeline.id, letters), *BOTH)
-        if handlers.wants("acked", *BOTH):
-            handlers.call(acked, *BOTH)
-    except HandlerFailed as error:
-        context.broker.fail(node, str(error), ERROR_CLASS)
-        raise
+    def _record(self, acked: Sequence[DeadLetter], nacked: Sequence[DeadLetter], counts: Counts) -> None:
+        """Adds letters that were settled to the tallies; the counts, of all of them, to the first, so that sums are
+        right."""
+        seqs, nacks = defaultdict[int, set[int]](set), defaultdict[int, list[DeadLetter]](list)
+        for letter in (*acked, *nacked):
+            seqs[letter.micro_batch].add(letter.seq)
+        for letter in nacked:
+            nacks[letter.micro_batch].append(letter)
+        for m, tally in self.tallies.items():
+            tally.told(Settled(_ranges(seqs[m]), counts, nacks[m]))
+            counts = Counts()
 
 
-def _origins(items: Sequence[Item]) -> tuple[list[Origin], list[int]]:
-    """Returns the records' origins, and for each record the place of its own."""
-    origins: dict[tuple[Any, ...], int] = {}
-    kinds: list[Origin] = []
-    slices = []
-    for item in items:
-        origin = item.letter.record.origin
-        name = (origin.connector, origin.partition, *sorted(origin.metadata.items()))
-        if name not in origins:
-            origins[name] = len(kinds)
-            kinds.append(origin)
-        slices.append(origins[name])
-    return kinds, slices
+def _ranges(seqs: set[int]) -> RangeSet:
+    return RangeSet.of((seq, seq) for seq in sorted(seqs))
 
 
 def _batches(items: Sequence[Item], slices: Sequence[int]) -> Iterator[tuple[Seqs, pa.RecordBatch]]:

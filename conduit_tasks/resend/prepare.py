@@ -31,12 +31,12 @@ from conduit_tasks.micro_batch.halting import halting_call
 from conduit_tasks.micro_batch.passes import Pass
 from conduit_tasks.micro_batch.process import NODE, FileReader
 from conduit_tasks.micro_batch.read import SourceReader, group_slices
-from conduit_tasks.micro_batch.reprocess import own_spark
 from conduit_tasks.micro_batch.seal import origins_of
 from conduit_tasks.micro_batch.stage import run_pass
 from conduit_tasks.record.record import Origin
 from conduit_tasks.record.schema import SPOOL_SCHEMA, to_records
-from conduit_tasks.replay.interval import Ask, EventTime
+from conduit_tasks.resend.interval import Ask, EventTime
+from conduit_tasks.resend.reprocess import own_spark
 from conduit_tasks.spool.manifest import PartFile
 from conduit_tasks.spool.spool import Spool, folder_name
 

@@ -1,0 +1,121 @@
+"""What every delivery to a destination has, live or again: the lease, the connector, the work's own parts, the ledger.
+
+The callers differ in the records, in their numbers and in the port to the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from conduit_tasks.connectors.registry import destination_class
+from conduit_tasks.dead_letters.marks import Marks
+from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT
+from conduit_tasks.delivery.engine import deliver
+from conduit_tasks.delivery.handlers import Changes, Handlers
+from conduit_tasks.errors import BrokerUnavailable, Fenced
+from conduit_tasks.micro_batch.checkpoint import Marker
+from conduit_tasks.micro_batch.every import keeping
+from conduit_tasks.micro_batch.recorded import recording, tally_of
+from conduit_tasks.processors.chain import Chain
+
+if TYPE_CHECKING:
+    from conduit_tasks.broker.leases import Lease
+    from conduit_tasks.delivery.port import DeliveryPort
+    from conduit_tasks.delivery.work import DeliveryReport, Work
+    from conduit_tasks.micro_batch.context import Context
+    from conduit_tasks.topology import Delivery, Destination
+
+log = logging.getLogger(__name__)
+
+
+def leased(context: Context, destination: Destination, wait: float = 0.0) -> Lease:
+    """Acquires the lease of a destination, waiting so many seconds for its holder to hand over. Raises LeaseHeld."""
+    # Nothing is sent in the last `timeout` seconds of a lease, so that fencing covers sends.
+    ttl = context.settings.lease_ttl + destination.delivery.timeout
+    return context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
+
+
+def connect(pipeline: str, destination: Destination) -> Any:
+    """Builds the destination connector from its settings, with the ids of its pipeline and of itself."""
+    connector = destination_class(destination.plugin)(destination.settings)
+    connector.pipeline, connector.connector = pipeline, destination.id
+    return connector
+
+
+def send(
+    context: Context,
+    work: Work,
+    connector: Any,
+    port: DeliveryPort,
+    token: int,
+    *,
+    run: str | None,
+    options: Delivery | None = None,
+    handler: Any = None,
+    processed: bool = False,
+) -> DeliveryReport:
+    """Delivers a work, whose `chain`, `state`, `look` and `rested` are filled in here. `token`: of the lease.
+
+    `run`: under which the ledger has it; None: the caller writes the ledger and calls the handlers. `options`: those of
+    the destination, unless given. `handler`: as `dlq` of the engine. `processed`: the records have passed the
+    destination's processors. Raises what the engine raises.
+    """
+    broker, pipeline = context.broker, context.pipeline
+    destination = pipeline.destination(work.destination)
+    chain = Chain(destination.processors) if destination.processors and not processed else None
+    work = replace(
+        work,
+        chain=chain,
+        state=broker.delivery(destination.id).state,
+        look=Marker(context, destination.node, token).look,
+        rested=partial(broker.rested, destination.id),
+    )
+    options = options or destination.delivery
+    try:
+        if run is None:
+            return deliver(work, connector, port, options, handler)
+        handlers = Handlers(pipeline, destination.node)
+        others = [d.id for d in pipeline.destinations if d is not destination]
+        changes = Changes(handlers, work, lambda x: broker.is_dead(x.key, others)) if handlers else None
+        tally = tally_of(context, work, run, token)
+        with recording(context, tally):
+            return deliver(work, connector, port, options, handler, changes=changes, tally=tally)
+    finally:
+        if chain is not None:
+            chain.close()
+
+
+@contextmanager
+def settling(context: Context, id: str, lease: Lease, marker: Marker | None) -> Iterator[None]:
+    """Ends what the caller has claimed, once the block, which sends it, ends, well or not: `mark_settled`, `over`."""
+    try:
+        yield
+    except BaseException:
+        try:
+            mark_settled(context, id, lease.token, marker, over=True)
+        except (Fenced, BrokerUnavailable) as error:
+            log.warning("what was sent again is marked by the next redrive: %s", error)
+        raise
+    with keeping(lease):
+        mark_settled(context, id, lease.token, marker, over=True)
+
+
+def mark_settled(context: Context, id: str, token: int, marker: Marker | None, *, over: bool = False) -> None:
+    """Marks in the store the letters of a destination ("": from before the fan-out) that were settled, and lets the
+    broker forget them. `over`: claims that were not settled are given back.
+
+    Redis may forget that they were sent: `marker` says so first, as a state rebuilt from an older mark would cut away
+    what the store calls redriven (X7).
+    """
+    settled = context.broker.settled(id)
+    if settled:
+        if marker is not None:
+            marker.mark()
+        root = context.settings.path(context.settings.dead_letters)
+        Marks(root, context.pipeline.id).write(id or BEFORE_FAN_OUT, settled)
+    context.broker.mark(id, token, [s.key for s in settled], over=over)

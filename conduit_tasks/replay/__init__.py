@@ -1,1 +1,0 @@
-"""Replay: an interval of a pipeline's records again, to chosen destinations (SEMANTICS X3)."""
