@@ -2,9 +2,9 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 # Processes that run tests beside each other; more than cores, as many tests wait for Airflow or for a lease to lapse.
-WORKERS ?= 4
+WORKERS ?= 6
 
-.PHONY: help env up down demo stack test check format bench clean
+.PHONY: help env up down demo stack test check lint types format bench clean
 
 help:     ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -28,9 +28,13 @@ test:     ## all tests
 	@scripts/env.sh --tests
 	@$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder --junitxml=.pytest_cache/report.xml
 
-check: env ## format, lint, types and known vulnerabilities
+check: lint types ## format, lint, types and known vulnerabilities
+
+lint: env ## format and lint alone: a second
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+
+types: env ## types and known vulnerabilities alone
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/audit.py
 
