@@ -152,7 +152,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """The one Spark Connect server of all tests that do not kill it."""
+    """The one Spark Connect server of all tests: if one of them kills it, it starts again by itself."""
     server = ConnectServer(tmp_path_factory.mktemp("connect"))
     server.start()
     yield server
