@@ -41,7 +41,7 @@ fi
 
 # Compiled once, and quick where nothing changed: where PYTHONDONTWRITEBYTECODE is set, each process would compile what it
 # imports by itself, a quarter of the CPU of one that lives for seconds.
-.venv/bin/python -m compileall -q conduit_tasks
+.venv/bin/python -m compileall -q conduit_tasks benchmarks
 
 if [ "${1:-}" = --tests ]; then
   ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || apt_install postgresql

@@ -152,7 +152,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """The one Spark Connect server of all tests that do not kill it."""
+    """The one Spark Connect server of all tests: if one of them kills it, it starts again by itself."""
     server = ConnectServer(tmp_path_factory.mktemp("connect"))
     server.start()
     yield server
@@ -196,6 +196,7 @@ def pytest_collection() -> Any:
 
 
 _TOGETHER = {
+    "the stack, parts of it killed": ("tests/stack/test_stack", "tests/stack/test_wake"),
     "the stack": ("tests/stack/",),
     "Kafka, PostgreSQL": (
         "tests/connectors/test_kafka",
@@ -215,7 +216,8 @@ _TOGETHER = {
         "tests/spark/test_datasources",
     ),
 }
-"""What shares a server that is costly to start: one worker has it. Any other file is a group of its own."""
+"""What shares a server that is costly to start: one worker has it. Any other file is a group of its own. The stack is
+started twice: the tests of one stack would take longer than all others do beside them."""
 _LONGEST = (
     *_TOGETHER,
     "tests/benchmarks/",

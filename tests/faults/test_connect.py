@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,6 @@ Start = Callable[..., Application]
 LONG = "15"
 """Seconds of a lease that a driver on a loaded machine renews in time, or it fails by that before its server is lost.
 Another server takes as long to start."""
-
-
-@pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[ConnectServer]:
-    """A server of the test's own, to be killed."""
-    server = ConnectServer(tmp_path)
-    server.start()
-    yield server
-    server.stop()
 
 
 def delivering(
@@ -91,14 +82,14 @@ def test_what_a_killed_driver_left_running_at_the_server_is_interrupted_or_waite
 
 @pytest.mark.proves("C9", "C10", "C11")
 def test_a_server_that_is_killed_ends_the_attempt_and_the_next_one_goes_on(
-    home: Path, receiver: Receiver, applications: Start, mortal: ConnectServer, monkeypatch: pytest.MonkeyPatch
+    home: Path, receiver: Receiver, applications: Start, connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONDUIT_LEASE_TTL", LONG)
     forget()
-    rows, application = delivering(home, receiver, applications, mortal)
-    # When the server dies
-    workers = mortal.workers()
-    mortal.kill()
+    rows, application = delivering(home, receiver, applications, connect_server)
+    # When the server dies, which all share: it is there again after
+    workers = connect_server.workers()
+    connect_server.kill()
     # Then the attempt ends, says why, and no worker of it is left
     assert application.wait() == 1, application.log.read_text()[-3000:]
     [failed] = [e for e in application.events() if e["event"] == "failed"]
@@ -106,9 +97,9 @@ def test_a_server_that_is_killed_ends_the_attempt_and_the_next_one_goes_on(
     assert "nothing is lost" in failed["reason"]
     assert still_running(workers, 300) == []
     # And the server is there again by itself, and the next attempt goes on
-    until(mortal.address.listens, "another server")
+    until(connect_server.address.listens, "another server")
     fast(home, receiver)
-    again = applications("p", "destinations.web", "two", mortal.environment)
+    again = applications("p", "destinations.web", "two", connect_server.environment)
     assert again.wait() == 0, again.log.read_text()[-3000:]
     arrived(home, receiver, rows, IN_FLIGHT + UNTOLD)
 

@@ -56,6 +56,10 @@ class Stack:
     def state(self) -> State:
         return State.load(Layout(self.home))
 
+    def pipelines(self) -> list[Path]:
+        """The pipeline files."""
+        return list((self.home / "include" / "pipelines").glob("*.yaml"))
+
     @contextmanager
     def api(self) -> Iterator[Api]:
         url = self.state.api_url
@@ -115,11 +119,15 @@ class Stack:
 
 
 @pytest.fixture
-def stack(only_stack: Stack) -> Stack:
-    """The one stack, running: a test that stopped it leaves it to the next one to start it."""
+def stack(only_stack: Stack) -> Iterator[Stack]:
+    """The one stack, running: a test that stopped it leaves it to the next one to start it. The pipelines that a test
+    adds are gone after it: Airflow would read them with each look at the folder, and every `down` would stop them."""
     if not all(processes.find(p) for p in only_stack.state.processes.values()) or not only_stack.state.processes:
         only_stack.conduit("stack", "up", "--timeout", str(PATIENCE))
-    return only_stack
+    before = set(only_stack.pipelines())
+    yield only_stack
+    for file in set(only_stack.pipelines()) - before:
+        file.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +152,9 @@ def only_stack() -> Iterator[Stack]:
             looking.join()
         for client in own.clients.values():
             client.__exit__(None, None, None)
-        own.conduit("stack", "down", "--deadline", "1", code=None)
+        # Not by `down`, which waits for the pipelines: nobody needs what is in flight.
+        for process in reversed(own.state.processes.values()):
+            processes.stop(process, timeout=0)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -153,7 +163,7 @@ def read_when_changed(stack: Stack, ended: threading.Event) -> None:
 
     def seen() -> list[tuple[str, int]]:
         with suppress(FileNotFoundError):
-            return sorted((str(p), p.stat().st_mtime_ns) for p in (stack.home / "include" / "pipelines").glob("*.yaml"))
+            return sorted((str(p), p.stat().st_mtime_ns) for p in stack.pipelines())
         return []
 
     before = seen()
