@@ -1,4 +1,4 @@
-"""Events of a gateway source in Redis: taken in and not yet acked (`broker/scripts/ingest_*.lua`)."""
+"""Events of a gateway source in Redis: taken in and not yet acked (`broker/scripts/ingest/`)."""
 
 from __future__ import annotations
 

@@ -19,13 +19,12 @@ from benchmarks.calls.parts import Call
 from benchmarks.calls.stored import stored
 from conduit_tasks.broker.base import PORTION
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.scripts import load
+from conduit_tasks.broker.scripts import load, path, paths
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.gateway.store import Budget, IngestStore
 from tests.broker.conftest import Feed, letter
 
-FOLDER = files("conduit_tasks.broker") / "scripts"
-NAMES = sorted(f.name.removesuffix(".lua") for f in FOLDER.iterdir() if f.name.endswith(".lua") and f.name[0] != "_")
+NAMES = sorted(paths(files("conduit_tasks.broker") / "scripts"))
 MOST = 20_000
 """Items of a list."""
 COMMANDS = 13_000
@@ -48,7 +47,7 @@ WHOLE: Mapping[tuple[str, str], str] = {
 
 def body(name: str) -> str:
     """A script without its comments."""
-    return re.sub(r"--.*", "", (FOLDER / f"{name}.lua").read_text())
+    return re.sub(r"--.*", "", path(name).read_text())
 
 
 def items(kind: str, count: int) -> Any:
@@ -115,7 +114,7 @@ def test_a_script_with_all_it_takes_is_a_bounded_number_of_commands(
 
 def test_every_list_says_how_much_it_takes() -> None:
     bare = re.compile(r"^-- @(?:key|arg) +\w+ +\w+\*(?!\d).*", re.MULTILINE)
-    unsaid = [(name, line) for name in NAMES for line in bare.findall((FOLDER / f"{name}.lua").read_text())]
+    unsaid = [(name, line) for name in NAMES for line in bare.findall(path(name).read_text())]
     assert not unsaid
 
 

@@ -15,9 +15,9 @@ from conduit_tasks.broker.broker import Broker
 
 
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> scripts.Script:
-    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "part").mkdir(parents=True)
     (tmp_path / "scripts" / "_shared.lua").write_text("")
-    (tmp_path / "scripts" / "one.lua").write_text(body)
+    (tmp_path / "scripts" / "part" / "one.lua").write_text(body)
     monkeypatch.setattr(scripts, "files", lambda _: tmp_path)
     return scripts.load("one")
 
@@ -36,6 +36,17 @@ def test_a_header_that_does_not_fit_its_body_fails_when_it_is_loaded(
 ) -> None:
     with pytest.raises(TypeError, match=said):
         load(tmp_path, monkeypatch, body)
+
+
+def test_a_script_is_known_by_its_name_alone(tmp_path: Path) -> None:
+    for part in ("one", "other"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / f"in_{part}.lua").touch()
+    assert sorted(scripts.paths(tmp_path)) == ["in_one", "in_other"]
+    scripts.paths.cache_clear()
+    (tmp_path / "other" / "in_one.lua").touch()
+    with pytest.raises(TypeError, match="have the same name"):
+        scripts.paths(tmp_path)
 
 
 def test_a_call_that_does_not_fit_the_header_never_reaches_redis(broker: Broker) -> None:

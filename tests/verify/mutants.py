@@ -15,10 +15,14 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
 from itertools import islice
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
+import conduit_tasks
 from conduit_tasks.broker import scripts
+
+PACKAGE = Path(conduit_tasks.__file__).parent
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,8 @@ def _find(module: Any, path: tuple[str, ...]) -> FunctionType | None:
 
 def lua(name: str, script: str, old: str, new: str = "", theme: str = "", begin: int = 0) -> Mutant:
     """A mutant of a script."""
-    return Mutant(name, f"broker/scripts/{script}.lua", {old: new}, theme, begin=begin)
+    (file,) = PACKAGE.glob(f"broker/scripts/**/{script}.lua")
+    return Mutant(name, file.relative_to(PACKAGE).as_posix(), {old: new}, theme, begin=begin)
 
 
 HELD = "  if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] == '' then"
@@ -133,7 +138,7 @@ MUTANTS = [
     ),
     Mutant(
         "attempts are not fenced",
-        "broker/scripts/attempt.lua",
+        "broker/scripts/leases/attempt.lua",
         {
             "if till > 0 and free > now then": "if false then",
             "return {'ok', l[5], l[3], l[4], ''}": "redis.call('HDEL', K.lease, 'attempt') return {'ok', A.token, l[3], l[4], ''}",
