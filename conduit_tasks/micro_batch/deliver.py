@@ -78,7 +78,7 @@ def deliver_destination(
             drain.redeliver()
         ended = drain.until_caught_up()
     # The same node of the run that takes over may wait for the lease.
-    context.broker.ring(destination.node)
+    context.broker.runs.ring(destination.node)
     return ended
 
 
@@ -86,11 +86,11 @@ def _lease(context: Context, node: str, draining: Draining | None, wait: float, 
     """Acquires the destination's lease; the run that this one takes over from may keep it as long as it is at work."""
     while draining is not None:
         try:
-            return context.broker.acquire(node, context.owner, ttl=ttl)
+            return context.broker.leases.acquire(node, context.owner, ttl=ttl)
         except LeaseHeld:
             if not draining.taken_over_from(node):
                 break
-    return context.broker.acquire(node, context.owner, wait=wait, ttl=ttl)
+    return context.broker.leases.acquire(node, context.owner, wait=wait, ttl=ttl)
 
 
 @dataclass
@@ -111,10 +111,10 @@ class Drain:
         """Delivers in order from the cursor, until nothing is left or the run has lasted as long as it may."""
         broker, destination = self.context.broker, self.destination
         while True:
-            if broker.complete_unmatched(destination.id, self.lease.token):
-                broker.ring("delivered")
-            sealed = broker.latest_sealed()
-            cursor = broker.delivery(destination.id).cursor
+            if broker.deliveries.complete_unmatched(destination.id, self.lease.token):
+                broker.runs.ring("delivered")
+            sealed = broker.micro_batches.latest_sealed()
+            cursor = broker.deliveries.get(destination.id).cursor
             if cursor >= sealed:
                 more = self.draining.more(destination.node, sealed) if self.draining is not None else False
                 if more is True:
@@ -133,15 +133,15 @@ class Drain:
             # Redis may have forgotten since the last look: nothing that was confirmed may be cut away or sent again.
             self.marker.look()
             self._deliver(cursor + 1)
-            broker.ring("delivered")
+            broker.runs.ring("delivered")
 
     def redeliver(self) -> None:
         """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters do not move."""
         broker = self.context.broker
         self.marker.look()
-        epoch = broker.reopen(self.destination.id, self.run, self.lease.token)
+        epoch = broker.redeliveries.begin(self.destination.id, self.run, self.lease.token)
         try:
-            for number, _ in broker.redeliver(self.destination.id, self.run, epoch):
+            for number, _ in broker.redeliveries.ranges(self.destination.id, self.run, epoch):
                 self._deliver(number, epoch)
         finally:
             mark_closed(self.context, self.destination.id, self.lease.token)
@@ -167,11 +167,11 @@ class Drain:
         except ConduitError:
             raise
         except Exception as error:
-            if said := self.context.broker.gave_up(self.destination.node):
+            if said := self.context.broker.leases.gave_up(self.destination.node):
                 raise Unavailable(said) from error
             raise
         try_to_mark(self.marker)
-        if isinstance(report, Fenced) and (said := self.context.broker.gave_up(self.destination.node)):
+        if isinstance(report, Fenced) and (said := self.context.broker.leases.gave_up(self.destination.node)):
             raise Unavailable(said) from report
         if isinstance(report, ConduitError):
             raise report
@@ -188,11 +188,11 @@ def mark_closed(context: Context, destination: str, token: int) -> None:
     from conduit_tasks.dead_letters.marks import Marks
 
     try:
-        if settled := context.broker.settled(destination):
+        if settled := context.broker.redrives.settled(destination):
             # Redis may forget that they were sent: a mark says so first (X7).
             Marker(context, Node.destination(destination), token).mark()
             Marks(context.settings.path(context.settings.dead_letters), context.pipeline.id).write(destination, settled)
-            context.broker.mark(destination, token, [s.key for s in settled])
+            context.broker.redrives.mark(destination, token, [s.key for s in settled])
     except ConduitError as error:
         log.warning("dead letters that were delivered again are marked by the next redrive: %s", error)
 
@@ -220,7 +220,7 @@ class DeliverTask:
                 # The progress of the delivery is read only now: an earlier attempt is fenced by now (invariant 4).
                 if not self.isolate_poison:
                     return self._deliver(context, attempt, None, ())
-                total = context.broker.micro_batch(self.number).total
+                total = context.broker.micro_batches.get(self.number).total
                 connect(context.pipeline.id, context.pipeline.destination(self.destination))
                 # Loaded here, so that not every child loads it again; Arrow loads pandas with its first array.
                 pa.array([0])
@@ -236,11 +236,11 @@ class DeliverTask:
             return error
 
     def _attempt(self, context: Context) -> Attempt:
-        return context.broker.attempt(Node.destination(self.destination), self.destination, self.token)
+        return context.broker.leases.attempt(Node.destination(self.destination), self.destination, self.token)
 
     def _in_child(self, token: int, span: Span, culprits: Sequence[int]) -> DeliveryReport:
         with opened(self.pipeline, self.run) as context:
-            lease = context.broker.attach(Node.destination(self.destination), token)
+            lease = context.broker.leases.attach(Node.destination(self.destination), token)
             return self._deliver(context, lease, span, culprits)
 
     def _confirmed(self) -> Sequence[Span]:
@@ -249,18 +249,20 @@ class DeliverTask:
 
     def _done(self, context: Context) -> RangeSet:
         """Returns the confirmed ranges of this micro-batch; in an epoch everything that is not to be sent again."""
-        total = context.broker.micro_batch(self.number).total
+        total = context.broker.micro_batches.get(self.number).total
         whole = RangeSet(((0, total - 1),)) if total else RangeSet(())
         if self.epoch:
-            left = dict(context.broker.redeliver(self.destination, self.run, self.epoch)).get(self.number, RangeSet(()))
+            left = dict(context.broker.redeliveries.ranges(self.destination, self.run, self.epoch)).get(
+                self.number, RangeSet(())
+            )
             return whole.subtract(left)
-        state = context.broker.delivery(self.destination)
+        state = context.broker.deliveries.get(self.destination)
         return whole if state.cursor >= self.number else state.confirmed
 
     def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> DeliveryReport:
         broker, pipeline = context.broker, context.pipeline
         destination = pipeline.destination(self.destination)
-        manifest = context.spool.read_sealed(broker.micro_batch(self.number).manifest)
+        manifest = context.spool.read_sealed(broker.micro_batches.get(self.number).manifest)
         handler = context.dead_letters(destination.dead_letters, destination.id)
         parking = context.parking(destination)
         origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
@@ -293,22 +295,22 @@ class DeliverTask:
             rows=lambda: watched(numbering, timed(latencies, rows_of(context, manifest, destination))),
             origins=origins,
             confirmed=confirmed.ranges,
-            state=broker.delivery(destination.id).state,
+            state=broker.deliveries.get(destination.id).state,
             chain=chain,
             epoch=self.epoch,
             index=manifest.index_of(),
             span=span,
             culprits=culprits,
             numbering=numbering,
-            begun=broker.begun(destination.id, self.number, epoch=self.epoch),
+            begun=broker.sending.begun(destination.id, self.number, epoch=self.epoch),
             parking=parking,
             seal=manifest.token,
             look=Marker(context, destination.node, lease.token).look,
-            rested=partial(broker.rested, destination.id),
+            rested=partial(broker.deliveries.rested, destination.id),
         )
         handlers = Handlers(pipeline, destination.node)
         others = [d.id for d in pipeline.destinations if d is not destination]
-        changes = Changes(handlers, work, lambda x: broker.is_dead(x.key, others)) if handlers else None
+        changes = Changes(handlers, work, lambda x: broker.dead_letters.is_dead(x.key, others)) if handlers else None
         try:
             with recording(context, self, work) as tally:
                 return deliver(work, connector, port, destination.delivery, handler, changes=changes, tally=tally)

@@ -31,7 +31,7 @@ from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
-    from conduit_tasks.broker.under_way import UnderWay
+    from conduit_tasks.broker.runs import UnderWay
     from conduit_tasks.topology import Pipeline
 
 log = logging.getLogger(__name__)
@@ -127,14 +127,14 @@ class Draining:
         pipeline, broker = self.context.pipeline, self.context.broker
         before = before_destinations(pipeline)
         while True:
-            self._bell = broker.bell()
+            self._bell = broker.runs.bell()
             if self._stopped():
                 return False
             # Read before the look at the sealed micro-batches: a node that ends in between has done all that it will.
             course = self._course()
             if course is not None and (over := _handed_over(course, node)):
                 return over
-            if broker.latest_sealed() > sealed or (early and broker.unsealed() is not None):
+            if broker.micro_batches.latest_sealed() > sealed or (early and broker.micro_batches.unsealed() is not None):
                 return True
             if course is None or not self._any_at_work(course, before):
                 return False
@@ -152,7 +152,7 @@ class Draining:
             self._busy = now
         elif course.after is not None or all(course.began_at(node) for node in nodes) or now - self._busy > NEVER:
             return True
-        self.context.broker.await_bell(since, LOOK)
+        self.context.broker.runs.await_bell(since, LOOK)
         return False
 
     def unheard(self, course: UnderWay) -> str:
@@ -175,7 +175,7 @@ class Draining:
         ago. Waits so many seconds for that to change. Raises PipelineStopped."""
         until = time.monotonic() + seconds
         while True:
-            self._bell = self.context.broker.bell()
+            self._bell = self.context.broker.runs.bell()
             if self._stopped():
                 return False
             course = self._course()
@@ -202,11 +202,11 @@ class Draining:
 
     def ready(self, node: str) -> None:
         """Says that this node can do its work from now on."""
-        self.context.broker.tell_ready(self.run, node)
+        self.context.broker.runs.tell_ready(self.run, node)
 
     def taken_over_from(self, node: str) -> bool:
         """Returns whether the same node of the run before is still at work; waits a moment for that to change."""
-        self._bell = self.context.broker.bell()
+        self._bell = self.context.broker.runs.bell()
         course = self._course()
         if course is None or course.before is None or not course.before.at_work(node):
             return False
@@ -229,11 +229,11 @@ class Draining:
         Yields Ended if the pipeline is stopped or its file has changed."""
         broker = self.context.broker
         while True:
-            self._bell = broker.bell()
+            self._bell = broker.runs.bell()
             if self._stopped():
                 yield None, Ended("the pipeline is stopped, and nothing is left in flight")
             course = self._course()
-            found = broker.unsealed()
+            found = broker.micro_batches.unsealed()
             if found is not None:
                 try:
                     self.context.same_version(found)
@@ -241,7 +241,7 @@ class Draining:
                     yield course, self.outdated(error)
                 if not found.missing:
                     if seal_if_complete(self.context, found.number):
-                        broker.ring("sealed")
+                        broker.runs.ring("sealed")
                     continue
             yield course, found
 
@@ -258,8 +258,12 @@ class Draining:
         left = may_read(context, course)
         limits = None if left is None else {"max-records": left}
         try:
-            with broker.acquire(PLAN, context.owner) as lease, keeping(lease), extend_visibility(context, again=False):
-                if broker.unsealed() is not None or remember(context):
+            with (
+                broker.leases.acquire(PLAN, context.owner) as lease,
+                keeping(lease),
+                extend_visibility(context, again=False),
+            ):
+                if broker.micro_batches.unsealed() is not None or remember(context):
                     return None
                 found = open_next(context, limits)
             self._tell(found)
@@ -270,18 +274,18 @@ class Draining:
             return self._nothing(course, found)
         log.log(logging.DEBUG if course.lasts else logging.INFO, "%s", found.reason)
         self._planned, self._pause = time.monotonic(), BUSY
-        broker.ring("opened")
+        broker.runs.ring("opened")
         return None
 
     def _tell(self, found: Next) -> None:
         """Tells the broker which sources were left out, so that the acks fail, and which no longer are."""
         told = {**dict.fromkeys(found.asked.well, ""), **found.asked.told()}
         for source, why in told.items():
-            self.context.broker.tell_left_out(self.run, source, why)
+            self.context.broker.runs.tell_left_out(self.run, source, why)
 
     def _over(self, course: UnderWay) -> Ended | None:
         """Returns why nothing more is opened in this run; None if more may be opened."""
-        if self.context.broker.stored_status() == "stopping":
+        if self.context.broker.lifecycle.stored_status() == "stopping":
             return Ended("the pipeline is stopping: nothing new is read")
         if course.over:
             return Ended("the scheduler stops: the next run goes on", again=True)
@@ -297,7 +301,7 @@ class Draining:
         """Decides how to go on if nothing was opened: waits while a destination that is behind is at work, and in a run
         that lasts also if none is behind."""
         pipeline, broker = self.context.pipeline, self.context.broker
-        sealed, *cursors = broker.cursors([d.id for d in pipeline.destinations])
+        sealed, *cursors = broker.deliveries.cursors([d.id for d in pipeline.destinations])
         halted = halted_destinations(self.context)
         behind = [d.node for d, cursor in zip(pipeline.destinations, cursors) if cursor < sealed and d.id not in halted]
         if self._any_at_work(course, behind):
@@ -351,7 +355,7 @@ class Draining:
     # -- what is known ----------------------------------------------------------------------------------------------
 
     def _course(self) -> UnderWay | None:
-        return self.context.broker.under_way(self.run)
+        return self.context.broker.runs.under_way(self.run)
 
     @staticmethod
     def _any_at_work(course: UnderWay, nodes: Sequence[str]) -> bool:
@@ -368,14 +372,14 @@ class Draining:
         """Returns whether a graceful stop has come to its end: everything is delivered and acked, and nodes that still
         wait end in good order. Raises PipelineStopped if the pipeline was stopped by force or is degraded."""
         broker = self.context.broker
-        if (status := broker.stored_status()) not in ("stopped", "degraded"):
+        if (status := broker.lifecycle.stored_status()) not in ("stopped", "degraded"):
             return False
-        if status == "degraded" or broker.field(broker.keys.pipeline, "forced") is not None:
+        if status == "degraded" or broker.access.field(broker.keys.pipeline, "forced") is not None:
             raise PipelineStopped(f"pipeline {self.context.pipeline.id} is {status}")
         return True
 
     def _wait(self, seconds: float = LOOK) -> None:
-        self.context.broker.await_bell(self._bell, min(seconds, LOOK))
+        self.context.broker.runs.await_bell(self._bell, min(seconds, LOOK))
 
 
 def _handed_over(course: UnderWay, node: str) -> Ended | None:

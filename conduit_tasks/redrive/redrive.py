@@ -127,7 +127,7 @@ def redrive(
             progress(outcome)
         out.append(first.outcome)
         found, _ = shares(context, selection, first.places)
-    elif context.broker.settled("") and not context.broker.held_for(lease_node("")):
+    elif context.broker.redrives.settled("") and not context.broker.leases.held_for(lease_node("")):
         # What a redrive under way has dispatched, it marks itself.
         first.tidy()
     rows = {share.destination: share.rows for share in found}
@@ -145,9 +145,9 @@ def redrive(
 def _unfinished(context: Context, destination: Destination) -> bool:
     """Returns whether a redrive that died left letters to be marked, or keys to be unparked; one under way does that
     itself."""
-    if context.broker.held_for(destination.node):
+    if context.broker.leases.held_for(destination.node):
         return False
-    return bool(context.broker.settled(destination.id)) or Waiting(context, destination).over()
+    return bool(context.broker.redrives.settled(destination.id)) or Waiting(context, destination).over()
 
 
 @dataclass
@@ -197,7 +197,7 @@ class _Run:
         with keeping(lease):
             self._mark(lease)
             if sent := [key for row in rows if (key := row_key(row)) in self._sent]:
-                broker.purge(name, sent)
+                broker.redrives.purge(name, sent)
                 self.outcome.gone += len(sent)
                 rows = [row for row in rows if row_key(row) not in self._sent]
             asked = {row_key(row) for row in rows}
@@ -205,7 +205,7 @@ class _Run:
             if not rows and not waiting:
                 self._waiting.unpark(lease.token)
                 return False
-            epoch, claimed = broker.claim(name, lease.token, self.by, sorted(asked))
+            epoch, claimed = broker.redrives.claim(name, lease.token, self.by, sorted(asked))
             if len(claimed) < len(asked):
                 self.outcome.gone += len(asked) - len(claimed)
                 waiting = waiting and self._waiting.released(set(claimed))
@@ -255,19 +255,21 @@ class _Run:
         """Writes the settled letters into the store, and lets the broker forget them."""
         from conduit_tasks.micro_batch.checkpoint import Marker
 
-        settled = self.context.broker.settled(self.destination.id)
+        settled = self.context.broker.redrives.settled(self.destination.id)
         if settled:
             # A state rebuilt from an older mark would cut a file back, and remove records that the letters' marks call
             # redriven (X7).
             Marker(self.context, self.destination.node, lease.token).mark()
         self._marks.write(self.destination.id, settled)
-        self.context.broker.mark(self.destination.id, lease.token, [s.key for s in settled], over=over)
+        self.context.broker.redrives.mark(self.destination.id, lease.token, [s.key for s in settled], over=over)
 
     @contextmanager
     def _leased(self) -> Iterator[Lease]:
         # As for a live delivery: nothing is sent in the last `timeout` seconds of a lease.
         ttl = self.context.settings.lease_ttl + self.destination.delivery.timeout
-        with self.context.broker.acquire(self.destination.node, self.context.owner, wait=self.wait, ttl=ttl) as lease:
+        with self.context.broker.leases.acquire(
+            self.destination.node, self.context.owner, wait=self.wait, ttl=ttl
+        ) as lease:
             yield lease
 
 

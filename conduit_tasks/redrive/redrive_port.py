@@ -95,7 +95,7 @@ def deliver_items(
 
     with opened(pipeline, "redrive") as own:
         book = Entries(own.pipeline.digest(), destination.id, f"{token}-{secrets.token_hex(4)}", by, epoch)
-        port = RedrivePort(own, own.broker.attach(destination.node, token), destination, epoch, items, book)
+        port = RedrivePort(own, own.broker.leases.attach(destination.node, token), destination, epoch, items, book)
         origins, slices = _origins(items)
         numbering = new_numbering(pipeline.id, destination, connect(pipeline.id, destination), origins, token)
         options = destination.delivery
@@ -115,7 +115,7 @@ def deliver_items(
                     matched=len(items),
                     rows=lambda: watched(numbering, _batches(items, slices)),
                     origins=origins,
-                    state=own.broker.delivery(destination.id).state,
+                    state=own.broker.deliveries.get(destination.id).state,
                     chain=chain,
                     epoch=epoch,
                     index=lambda seq: items[seq].letter.index,
@@ -124,7 +124,7 @@ def deliver_items(
                     parking=port.parking,
                     numbering=numbering,
                     look=Marker(own, destination.node, token).look,
-                    rested=partial(own.broker.rested, destination.id),
+                    rested=partial(own.broker.deliveries.rested, destination.id),
                 )
                 try:
                     deliver(work, connect(pipeline.id, destination), port, options)
@@ -153,7 +153,7 @@ class RedrivePort(BrokerPort):
         self._kept: dict[int, list[DeadLetter]] = {}
         self._step = 0
         self.done = Redriven(destination.id)
-        parks = destination.delivery.park_keys or bool(context.broker.parked(destination.id))
+        parks = destination.delivery.park_keys or bool(context.broker.redrives.parked(destination.id))
         self.parking = Parking({}, self._keep) if parks else None
 
     def confirm(
@@ -196,7 +196,7 @@ class RedrivePort(BrokerPort):
         self._step += 1
         stopped: PipelineStopped | None = None
         try:
-            self._broker.settle(
+            self._broker.redrives.settle(
                 self._destination.id,
                 self._lease.token,
                 self._step,
@@ -269,7 +269,7 @@ def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: 
         if handlers.wants("acked", *BOTH):
             handlers.call(acked, *BOTH)
     except HandlerFailed as error:
-        context.broker.fail(node, str(error), ERROR_CLASS)
+        context.broker.lifecycle.fail(node, str(error), ERROR_CLASS)
         raise
 
 

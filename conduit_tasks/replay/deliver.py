@@ -67,7 +67,7 @@ def deliver_replay(
     from conduit_tasks.micro_batch.forgotten import remember
 
     remember(context)
-    turns = context.broker.turn
+    turns = context.broker.replays.turn
     replaying = _Replaying(context, ask, made, context.pipeline.destination(destination_id), run, generation, wait)
     try:
         with announced(context, ask, [destination_id], run, TURN):
@@ -89,13 +89,13 @@ def announced(context: Context, ask: Ask, destinations: Sequence[str], run: str,
     def announce() -> bool:
         try:
             for id in destinations:
-                context.broker.turn(id, run, ask.start, ttl)
+                context.broker.replays.turn(id, run, ask.start, ttl)
         except ConduitError:
             return False
         return True
 
     for id in destinations:
-        context.broker.turn(id, run, ask.start, ttl)
+        context.broker.replays.turn(id, run, ask.start, ttl)
     with every(f"turn of {run}", ttl / 4, announce):
         yield
 
@@ -104,7 +104,7 @@ def _await_turn(context: Context, ask: Ask, destination: str, run: str, wait: fl
     """Takes the turn: waits until no replay of an earlier interval is announced, and none is under way. Raises
     LeaseHeld after `wait` seconds."""
     give_up = time.monotonic() + wait
-    while (first := context.broker.turn(destination, run, ask.start, TURN, take=True)) != run:
+    while (first := context.broker.replays.turn(destination, run, ask.start, TURN, take=True)) != run:
         if time.monotonic() > give_up:
             until = int((time.time() + TURN) * 1e6)
             raise LeaseHeld(f"replays to {destination}", f"run {first}, which is before this one", until)
@@ -157,7 +157,7 @@ class _Replaying:
                 selected = Selected(context, self._spool, portion, id, take)
                 seqs, letters = selected.seqs(), letters_of(context, id)
                 earlier = {key: seq for seq, ids in seqs.items() for i in ids for key in letters.get(i, ())}
-                epoch, claimed = broker.claim(id, lease.token, f"replay {self.run}", sorted(earlier))
+                epoch, claimed = broker.redrives.claim(id, lease.token, f"replay {self.run}", sorted(earlier))
                 task = PortionTask(
                     run=self.run,
                     destination=self.destination,
@@ -176,12 +176,12 @@ class _Replaying:
                         else:
                             report = task.send(None, ())
                 finally:
-                    settled = broker.settled(id)
+                    settled = broker.redrives.settled(id)
                     # The store calls no letter redriven before the spool says so, as Redis may forget it (X7).
                     marker.mark() if settled else try_to_mark(marker)
                     root = context.settings.path(context.settings.dead_letters)
                     Marks(root, context.pipeline.id).write(id, settled)
-                    broker.mark(id, lease.token, [s.key for s in settled], over=True)
+                    broker.redrives.mark(id, lease.token, [s.key for s in settled], over=True)
         was, n = self.outcome, report.counts
         self.outcome = Replayed(
             id, was.chosen + len(seqs), was.delivered + n.delivered, was.filtered + n.filtered, was.dead + n.nacked
@@ -201,7 +201,7 @@ class _Replaying:
                 marker = Marker(self.context, self.destination.node, lease.token)
                 marker.mark()
                 covered = None if self.ask.what == "failed" else (self.ask.start, self.ask.end - 1)
-                self.context.broker.replay_end(self.destination.id, self.run, lease.token, covered)
+                self.context.broker.replays.end(self.destination.id, self.run, lease.token, covered)
                 # What is not missing any more is in it, too.
                 try_to_mark(marker)
         return True
@@ -210,7 +210,7 @@ class _Replaying:
         found = prepared(self.context, self.run)
         if found is None or found.token != self.made.token:
             raise Fenced(f"run {self.run} was prepared again meanwhile; call it again")
-        return self.context.broker.replay_begin(
+        return self.context.broker.replays.begin(
             self.destination.id,
             self.run,
             lease.token,
@@ -222,7 +222,7 @@ class _Replaying:
     def _leased(self) -> Lease:
         # As for a live delivery: nothing is sent in the last `timeout` seconds of a lease.
         ttl = self.context.settings.lease_ttl + self.destination.delivery.timeout
-        return self.context.broker.acquire(self.destination.node, self.context.owner, wait=self.wait, ttl=ttl)
+        return self.context.broker.leases.acquire(self.destination.node, self.context.owner, wait=self.wait, ttl=ttl)
 
 
 def _whole(share: ReplayProgress, number: int, portion: Portion) -> bool:

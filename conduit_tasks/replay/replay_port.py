@@ -47,7 +47,7 @@ class PortionTask:
             return self._confirmed(own)
 
     def _confirmed(self, context: Context) -> Sequence[tuple[int, int]]:
-        share = context.broker.replay_share(self.destination.id, self.run)
+        share = context.broker.replays.share(self.destination.id, self.run)
         return share.done.get(self.number, RangeSet(())).ranges if share else ()
 
     def send(self, span: tuple[int, int] | None, culprits: Collection[int]) -> DeliveryReport:
@@ -72,7 +72,7 @@ class PortionTask:
             numbering = numbering_again(
                 pipeline.id, destination, connector, origins, epoch=self.stream + self.number, seqs=list(self.seqs)
             )
-            port = ReplayPort(own, own.broker.attach(destination.node, self.token), destination, self)
+            port = ReplayPort(own, own.broker.leases.attach(destination.node, self.token), destination, self)
             chain = Chain(destination.processors) if destination.processors else None
             options = destination.delivery
             if options.guarantee == "at-most-once":
@@ -88,14 +88,14 @@ class PortionTask:
                 rows=lambda: self.selected.rows(watched(numbering, self.selected.wanted())),
                 origins=origins,
                 confirmed=self._confirmed(own),
-                state=own.broker.delivery(destination.id).state,
+                state=own.broker.deliveries.get(destination.id).state,
                 chain=chain,
                 epoch=self.epoch,
                 span=span,
                 culprits=culprits,
                 numbering=numbering,
                 look=Marker(own, destination.node, self.token).look,
-                rested=partial(own.broker.rested, destination.id),
+                rested=partial(own.broker.deliveries.rested, destination.id),
             )
             handlers = Handlers(pipeline, destination.node)
             changes = Changes(handlers, work) if handlers else None
@@ -129,7 +129,7 @@ class ReplayPort(BrokerPort):
         told, again = RangeSet.of(ranges), {letter.seq for letter in dead}
         settled = {k: AGAIN if seq in again else REDRIVEN for k, seq in self._portion.letters.items() if seq in told}
         numbers = asdict(counts)
-        self._broker.replay_confirm(
+        self._broker.replays.confirm(
             self._destination.id,
             self._portion.run,
             self._lease.token,

@@ -42,7 +42,7 @@ def _generation(context: Context, wanted: Ask, run: str) -> str:
     found = prepared(context, run)
     if found is None:
         return "1"
-    shares = [context.broker.replay_share(id, run) for id in wanted.destinations]
+    shares = [context.broker.replays.share(id, run) for id in wanted.destinations]
     ended = all(s is not None and s.finished and s.prepared == f"{found.token}-{wanted.what}" for s in shares)
     return str(int(found.generation or 0) + 1) if ended else found.generation
 

@@ -51,16 +51,16 @@ class Lasting:
     @contextmanager
     def looking(self) -> Iterator[None]:
         """Notes when nodes report that they are ready."""
-        from conduit_tasks.broker.broker import Broker
+        from conduit_tasks.broker.runs import Runs
 
-        ready = Broker.tell_ready
+        ready = Runs.tell_ready
 
         def tell_ready(broker: Any, run: str, node: str) -> None:
             # Before the call: another may have acted on it by the time the answer comes.
             self._ready.setdefault((run, node), self.world.now)
             ready(broker, run, node)
 
-        with patch.object(Broker, "tell_ready", tell_ready):
+        with patch.object(Runs, "tell_ready", tell_ready):
             yield
 
     def goes_on(self) -> None:

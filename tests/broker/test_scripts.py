@@ -76,8 +76,8 @@ PACKAGE = Path(conduit_tasks.__file__).parent
 BESIDE_SCRIPTS = {
     ("broker/lifecycle.py", "hsetnx"): "the state of a new pipeline: something new, which a full Redis refuses",
     ("broker/lifecycle.py", "set"): "the same",
-    ("broker/delivery.py", "unlink"): "frees, and is never refused",
-    ("broker/delivery.py", "hdel"): "the same",
+    ("broker/redeliveries.py", "unlink"): "frees, and is never refused",
+    ("broker/redeliveries.py", "hdel"): "the same",
 }
 """What is written beside scripts, and why a Redis that is full may be asked for it so."""
 
