@@ -234,6 +234,8 @@ OPEN = load("open")
 STAGE = load("stage")
 RESTAGE = load("restage")
 SEAL = load("seal")
+INDEX = load("index")
+UNINDEX = load("unindex")
 # positions/
 PLACE = load("place")
 GONE = load("gone")
@@ -256,8 +258,6 @@ LAPSE = load("lapse")
 FINISH = load("finish")
 REMEMBER = load("remember")
 # dead_letters/
-INDEX = load("index")
-UNINDEX = load("unindex")
 LETTERS = load("letters")
 # redrives/
 CLAIM = load("claim")

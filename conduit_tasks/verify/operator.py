@@ -163,7 +163,7 @@ class Operator:
     def _mend_cause(self) -> None:
         """Fixes the cause of the first error: records on which a processor fails, or that the receiver refuses."""
         error = self.broker.lifecycle.status().error
-        if error is not None and error.node.startswith("sources."):
+        if error is not None and Node(error.node).kind == "sources":
             deadly.stubborn = False
         else:
             self.scenario.memory.refused = frozenset()

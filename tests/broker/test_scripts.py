@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,18 @@ def test_a_script_is_known_by_its_name_alone(tmp_path: Path) -> None:
     (tmp_path / "other" / "in_one.lua").touch()
     with pytest.raises(TypeError, match="have the same name"):
         scripts.paths(tmp_path)
+
+
+def test_a_script_lies_in_the_folder_of_the_part_that_runs_it(broker: Broker) -> None:
+    modules = {name: sys.modules[type(part).__module__] for name, part in vars(broker).items()}
+    parts = {name: module for name, module in modules.items() if module.__name__.startswith("conduit_tasks.broker.")}
+    run = {
+        (name, getattr(scripts, constant).name)
+        for name, module in parts.items()
+        for constant in re.findall(r"\bscripts\.([A-Z_]+)\b", Path(str(module.__file__)).read_text())
+    }
+    assert {"leases", "micro_batches", "deliveries", "acks"} <= {name for name, _ in run}
+    assert {(name, script) for name, script in run if scripts.path(script).parent.name != name} == set()  # type: ignore[attr-defined]
 
 
 def test_a_call_that_does_not_fit_the_header_never_reaches_redis(broker: Broker) -> None:
