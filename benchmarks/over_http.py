@@ -41,7 +41,7 @@ def run(place: Place, count: int) -> Result:
             ours = drive(place, redis_pid, "--beside", str(receiver))
             expect(place, **lines)
             broker = open_broker("bench")
-            delivered = broker.delivery("http").counters["delivered"]
+            delivered = broker.deliveries.get("http").counters["delivered"]
             broker.close()
         seen = summary(url)
     if not delivered == seen["distinct"] == count:

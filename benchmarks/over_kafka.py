@@ -82,7 +82,7 @@ def once(place: Place, server: KafkaServer, guarantee: str, count: int) -> dict[
         assert server.process is not None
         ours = drive(place, redis_pid, "--beside", str(server.process.pid))
         broker = open_broker("bench")
-        delivered, acked = broker.delivery("out").counters["delivered"], broker.acked_position("in")
+        delivered, acked = broker.deliveries.get("out").counters["delivered"], broker.positions.acked("in")
         broker.close()
     ours["arrived"] = arrived(server, guarantee)
     if not delivered == ours["arrived"] == sum(acked.values()) == count:

@@ -32,7 +32,7 @@ def once(place: Place, events: Any, destination: dict[str, Any], **keys: Any) ->
             drive(place, redis_pid)
         after = calls(client)
         broker = open_broker("bench")
-        counters = broker.delivery(destination["id"]).counters
+        counters = broker.deliveries.get(destination["id"]).counters
         broker.close()
         held = sum(state(client).values())
     # Looking costs two INFO, a MONITOR, its connection, an ECHO and the benchmark's own hello.

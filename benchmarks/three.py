@@ -60,11 +60,11 @@ def expect(place: Place, **lines: int) -> None:
     """Raises SystemExit where a destination does not hold exactly so many lines, or its counters do not add up."""
     broker = open_broker(PIPELINE)
     try:
-        if broker.acked_position("in") != broker.position("in"):
+        if broker.positions.acked("in") != broker.positions.planned("in"):
             raise SystemExit("the source is not acked to its end")
         for name, count in lines.items():
             held = count_of(place.out(f"{name}.jsonl"), b"\n")
-            c = broker.delivery(name).counters
+            c = broker.deliveries.get(name).counters
             told = c["delivered"]
             if held != count or told != count or c["matched"] != c["delivered"] + c["filtered"] + c.get("nacked", 0):
                 raise SystemExit(f"{name}: {count} lines were expected, {held} are there, counters say {c}")

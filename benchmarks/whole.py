@@ -168,7 +168,7 @@ def measure(place: Place, counts: list[int], api: Api, state: State) -> dict[str
 
 
 def _run(api: Api, broker: Broker, state: State) -> Run:
-    run_id, sealed = f"bench__{uuid.uuid4()}", broker.latest_sealed()
+    run_id, sealed = f"bench__{uuid.uuid4()}", broker.micro_batches.latest_sealed()
     acked, memory, now, looked = 0.0, list[tuple[float, int]](), 0.0, 0.0
     began = time.perf_counter()
     api.trigger(PIPELINE, run_id, {})
@@ -176,7 +176,11 @@ def _run(api: Api, broker: Broker, state: State) -> Run:
         looked = now if now - looked >= max(LOOK, now / 40) else looked
         if now > PATIENCE:
             raise SystemExit(f"{run_id} does not end; see .conduit/logs in the work folder's home")
-        if not acked and broker.latest_sealed() > sealed and broker.position("in") == broker.acked_position("in"):
+        if (
+            not acked
+            and broker.micro_batches.latest_sealed() > sealed
+            and broker.positions.planned("in") == broker.positions.acked("in")
+        ):
             acked = now
         if not memory or now - memory[-1][0] > SAMPLE:
             memory.append((now, _memory(state)))

@@ -57,7 +57,7 @@ def tell(pipeline_id: str, run_id: str) -> None:
         return
     with opened(pipeline, run_id) as context:
         for destination in watched:
-            age, deadline = context.broker.waiting_for(destination.id), destination.deadline or 0.0
+            age, deadline = context.broker.deliveries.waiting_for(destination.id), destination.deadline or 0.0
             late = age > deadline
             about = {
                 "pipeline": pipeline.id,
@@ -70,10 +70,10 @@ def tell(pipeline_id: str, run_id: str) -> None:
             }
             for n, alert in enumerate(alerts):
                 subject = f"{destination.id}|{n}:{alert['notifier']}"
-                if not (nonce := context.broker.alert(subject, late)):
+                if not (nonce := context.broker.alerts.claim(subject, late)):
                     continue
                 told = _notify(alert, about)
-                context.broker.alerted(subject, late, nonce, told=told)
+                context.broker.alerts.settle(subject, late, nonce, told=told)
 
 
 def _alerts(pipeline: Pipeline) -> list[Mapping[str, Any]]:

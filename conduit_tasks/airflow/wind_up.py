@@ -27,7 +27,7 @@ def wind_up(dags: Collection[str]) -> None:
         try:
             broker = open_broker(pipeline.id, initialise=False)
             try:
-                if run := broker.wind_up():
+                if run := broker.runs.wind_up():
                     log.info("%s: run %s ends with the micro-batches that its nodes are at", pipeline.id, run)
             finally:
                 broker.close()

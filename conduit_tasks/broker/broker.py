@@ -1,29 +1,84 @@
 """The broker of one pipeline: every read and every change of its state in Redis.
 
-The parts are `lifecycle` (schema, status, stops), `micro_batches` (open, stage, seal), `leases`, `delivery` (cursors,
-confirms, votes), `sending` (what is stored before a send), `redrive` (dead letters sent again, parked keys), `replay`
-(an interval sent again), `acks` (sources, collection), `versions` (of the pipeline file), `lateness` (alerts) and
-`under_way` (nodes at work in a run). State size follows open micro-batches × destinations + exceptions, not the number
-of events.
+It is composed of parts with one idea each. State size follows open micro-batches × destinations + exceptions, not the
+number of events.
 """
 
 from __future__ import annotations
 
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.acks import Acks
-from conduit_tasks.broker.lateness import Lateness
+from conduit_tasks.broker.alerts import Alerts
+from conduit_tasks.broker.collection import Collection
+from conduit_tasks.broker.connection import Client
+from conduit_tasks.broker.dead_letters import DeadLetters
+from conduit_tasks.broker.deliveries import Deliveries
+from conduit_tasks.broker.failures import Failures
+from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.lifecycle import Lifecycle
+from conduit_tasks.broker.micro_batches import MicroBatches
+from conduit_tasks.broker.positions import Positions
+from conduit_tasks.broker.redeliveries import Redeliveries
+from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
+from conduit_tasks.broker.runs import Runs
 from conduit_tasks.broker.sending import Sending
 from conduit_tasks.broker.state import MicroBatch
-from conduit_tasks.broker.under_way import Runs
 from conduit_tasks.broker.versions import Versions
 
 __all__ = ["Broker", "MicroBatch"]
 
 
-class Broker(Lifecycle, Acks, Sending, Replays, Versions, Lateness, Runs):
-    """All operations on one pipeline's state; see the module. `lease_ttl` and `lease_grace` in seconds."""
+class Broker:
+    """All parts of one pipeline's state. `lease_ttl` and `lease_grace` in seconds."""
 
-    def at_work(self) -> list[str]:
-        """Returns the nodes whose lease is held."""
-        return [node for node in self.nodes() if self.held_for(node)]
+    def __init__(self, pipeline: str, redis: Client, *, lease_ttl: float = 15.0, lease_grace: float = 1.0) -> None:
+        self._compose(Access(pipeline, redis, lease_ttl=lease_ttl, lease_grace=lease_grace))
+
+    @classmethod
+    def over(cls, access: Access) -> Broker:
+        """Returns the broker whose parts share this access."""
+        broker = cls.__new__(cls)
+        broker._compose(access)
+        return broker
+
+    def _compose(self, access: Access) -> None:
+        self.access = access
+        """Reads of keys, and runs of scripts, for those who know the keys."""
+        self.pipeline, self.redis, self.keys = access.pipeline, access.redis, access.keys
+        self.leases = Leases(access)
+        """The right to change a node's state."""
+        self.failures = Failures(access)
+        """Failures of nodes that are tried again."""
+        self.micro_batches = MicroBatches(access)
+        """Open, stage, seal."""
+        self.positions = Positions(access, self.micro_batches)
+        """How far each source is planned and acked."""
+        self.lifecycle = Lifecycle(access, self.failures, self.leases, self.micro_batches, self.positions)
+        """Registration, status, stop and start."""
+        self.dead_letters = DeadLetters(access)
+        """The index of dead letters."""
+        self.deliveries = Deliveries(access, self.dead_letters, self.leases)
+        """Cursors, confirms, votes."""
+        self.redeliveries = Redeliveries(access)
+        """Ranges that each run confirmed, sent again."""
+        self.sending = Sending(access)
+        """State that is stored before a send."""
+        self.redrives = Redrives(access, self.dead_letters)
+        """Dead letters sent again; parked keys."""
+        self.replays = Replays(access, self.dead_letters, self.redrives)
+        """An interval sent again."""
+        self.acks = Acks(access, self.deliveries)
+        """What the sources are told."""
+        self.collection = Collection(access, self.deliveries)
+        """Removal of micro-batches that nobody needs."""
+        self.versions = Versions(access)
+        """Version of the pipeline file in force; destinations renamed or forgotten."""
+        self.runs = Runs(access)
+        """Nodes at work in a run, and the bell."""
+        self.alerts = Alerts(access)
+        """Alerts about late destinations, each sent once."""
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.access.close()

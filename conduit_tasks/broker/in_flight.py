@@ -26,17 +26,17 @@ class InFlight:
 
 def in_flight(broker: Broker, destination: str) -> InFlight:
     """Returns what a destination has not confirmed of the sealed micro-batches."""
-    state = broker.hash(broker.keys.destination(destination))
+    state = broker.access.hash(broker.keys.destination(destination))
     if "cursor" not in state:
         return InFlight()
     import orjson
 
     from conduit_tasks.broker.ranges import RangeSet
 
-    sealed, collected = broker.numbers("sealed", "collected")
+    sealed, collected = broker.access.numbers("sealed", "collected")
     cursor = int(state["cursor"])
     pending = range(max(cursor, collected) + 1, sealed + 1)
-    found = broker.read(*(("HMGET", broker.keys.micro_batch(m), "matched", "total", "bytes") for m in pending))
+    found = broker.access.read(*(("HMGET", broker.keys.micro_batch(m), "matched", "total", "bytes") for m in pending))
     records = whole = batches = 0
     for m, (text, total, size) in zip(pending, found):
         matched = orjson.loads(text).get(destination, 0) if text else 0

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.access import Access
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, LeaseHeld, Terminated, Unavailable
 
 _POLL = 0.2
@@ -29,10 +29,8 @@ class Lease:
     without progress; SIGTERM is no error.
     """
 
-    def __init__(
-        self, broker: BrokerBase, node: str, token: int, *, attempts: int, ttl: float, expires_at: float
-    ) -> None:
-        self._broker = broker
+    def __init__(self, access: Access, node: str, token: int, *, attempts: int, ttl: float, expires_at: float) -> None:
+        self._access = access
         self.node, self.token, self.attempts, self.ttl = node, token, attempts, ttl
         self._expires_at = expires_at
         self._lock = threading.Lock()
@@ -51,8 +49,8 @@ class Lease:
     def renew(self) -> None:
         """Renews the lease, whatever the pipeline's status. Raises Fenced if another holder took over."""
         began = time.monotonic()
-        keys = {"lease": self._broker.keys.lease(self.node), "scopes": ()}
-        self._broker.run(scripts.RENEW, keys, token=self.token)
+        keys = {"lease": self._access.keys.lease(self.node), "scopes": ()}
+        self._access.run(scripts.RENEW, keys, token=self.token)
         self.renewed(began)
 
     def release(self, expect_sealed: int | None = None, *, failed: bool = False) -> bool:
@@ -60,9 +58,9 @@ class Lease:
 
         Returns False, and keeps the lease, in that case: the holder looks again, so that none is left behind.
         """
-        answer = self._broker.run(
+        answer = self._access.run(
             scripts.RELEASE,
-            {"lease": self._broker.keys.lease(self.node), "pipeline": self._broker.keys.pipeline},
+            {"lease": self._access.keys.lease(self.node), "pipeline": self._access.keys.pipeline},
             token=self.token,
             expect=-1 if expect_sealed is None else expect_sealed,
             failed=failed,
@@ -93,13 +91,16 @@ class Attempt(Lease):
 
     def release(self, expect_sealed: int | None = None, *, failed: bool = False) -> bool:
         """Ends the attempt; the driver keeps its lease."""
-        keys = {"lease": self._broker.keys.lease(self.node)}
-        self._broker.run(scripts.ATTEMPTED, keys, token=self.token, error="")
+        keys = {"lease": self._access.keys.lease(self.node)}
+        self._access.run(scripts.ATTEMPTED, keys, token=self.token, error="")
         return True
 
 
-class Leases(BrokerBase):
+class Leases:
     """Operations on leases."""
+
+    def __init__(self, access: Access) -> None:
+        self._access, self._keys = access, access.keys
 
     def acquire(self, node: str, owner: str, *, wait: float = 0.0, ttl: float | None = None) -> Lease:
         """Acquires the lease of `node` (`sources.<id>`, `processors`, `seal`, `destinations.<id>`, `acks.<id>`).
@@ -107,7 +108,7 @@ class Leases(BrokerBase):
         Waits up to `wait` seconds for its holder. `ttl` must exceed the longest send, as nothing is sent in the last
         `timeout` seconds of a lease; default: the broker's. Raises LeaseHeld.
         """
-        ttl = self.lease_ttl if ttl is None else ttl
+        ttl = self._access.lease_ttl if ttl is None else ttl
         give_up = time.monotonic() + wait
         nonce = uuid.uuid4().hex
         while True:
@@ -119,7 +120,7 @@ class Leases(BrokerBase):
                 if not asked.busy:
                     with suppress(ConduitError):
                         token, attempts = self._ask(node, owner, nonce, ttl)
-                        Lease(self, node, token, attempts=attempts, ttl=ttl, expires_at=0.0).release()
+                        Lease(self._access, node, token, attempts=attempts, ttl=ttl, expires_at=0.0).release()
                 raise
             except LeaseHeld as held:
                 left = give_up - time.monotonic()
@@ -127,18 +128,18 @@ class Leases(BrokerBase):
                     raise LeaseHeld(node, held.owner, held.until) from None
                 time.sleep(min(_POLL, left))
                 continue
-            return Lease(self, node, token, attempts=attempts, ttl=ttl, expires_at=began + ttl)
+            return Lease(self._access, node, token, attempts=attempts, ttl=ttl, expires_at=began + ttl)
 
     def _ask(self, node: str, owner: str, nonce: str, ttl: float) -> tuple[int, int]:
         """Returns token and attempts, the same ones again for the same `nonce`. Raises LeaseHeld."""
-        grace, lives = int(self.lease_grace * 1e6), int(ttl * 1e6)
-        keys = {"lease": self.keys.lease(node)}
-        token, attempts = self.run(scripts.ACQUIRE, keys, owner=owner, nonce=nonce, ttl=lives, grace=grace)
+        grace, lives = int(self._access.lease_grace * 1e6), int(ttl * 1e6)
+        keys = {"lease": self._keys.lease(node)}
+        token, attempts = self._access.run(scripts.ACQUIRE, keys, owner=owner, nonce=nonce, ttl=lives, grace=grace)
         return int(token), int(attempts)
 
     def held_for(self, node: str) -> float:
         """Returns the seconds until a held lease would be free, grace included; 0 if it is free. Acquires nothing."""
-        lease, (secs, micros) = self.read(("HMGET", self.keys.lease(node), "owner", "until", "ttl"), ("TIME",))
+        lease, (secs, micros) = self._access.read(("HMGET", self._keys.lease(node), "owner", "until", "ttl"), ("TIME",))
         owner, until, ttl = lease
         if not owner:
             return 0.0
@@ -146,7 +147,7 @@ class Leases(BrokerBase):
         if left > int(ttl or 0) / 1e6:
             # The server's clock went back: only `acquire` can make the lease count from now on, so let it be called.
             return 0.0
-        return max(0.0, left + self.lease_grace)
+        return max(0.0, left + self._access.lease_grace)
 
     def attempt(self, node: str, destination: str, token: int) -> Attempt:
         """Begins an executor's attempt at the work of the driver that holds the lease under `token` (invariant 4).
@@ -157,15 +158,15 @@ class Leases(BrokerBase):
         """
         nonce = uuid.uuid4().hex
         keys = {
-            "lease": self.keys.lease(node),
-            "pipeline": self.keys.pipeline,
-            "destination": self.keys.destination(destination),
+            "lease": self._keys.lease(node),
+            "pipeline": self._keys.pipeline,
+            "destination": self._keys.destination(destination),
         }
         while True:
             began = time.monotonic()
             try:
-                own, ttl, attempts, error = self.run(
-                    scripts.ATTEMPT, keys, token=token, nonce=nonce, grace=int(self.lease_grace * 1e6)
+                own, ttl, attempts, error = self._access.run(
+                    scripts.ATTEMPT, keys, token=token, nonce=nonce, grace=int(self._access.lease_grace * 1e6)
                 )
             except LeaseHeld:
                 time.sleep(_POLL)
@@ -173,15 +174,15 @@ class Leases(BrokerBase):
             if error:
                 raise Unavailable(error)
             ttl_s = int(ttl) / 1e6
-            return Attempt(self, node, int(own), attempts=int(attempts), ttl=ttl_s, expires_at=began + ttl_s)
+            return Attempt(self._access, node, int(own), attempts=int(attempts), ttl=ttl_s, expires_at=began + ttl_s)
 
     def give_up(self, node: str, token: int, error: str) -> None:
         """Ends the attempt with this token without progress; `error` says why."""
-        self.run(scripts.ATTEMPTED, {"lease": self.keys.lease(node)}, token=token, error=error)
+        self._access.run(scripts.ATTEMPTED, {"lease": self._keys.lease(node)}, token=token, error=error)
 
     def gave_up(self, node: str) -> str:
         """Returns the reason for which an attempt under the present lease gave up; "" if none did."""
-        return self.field(self.keys.lease(node), "gave_up") or ""
+        return self._access.field(self._keys.lease(node), "gave_up") or ""
 
     def attach(self, node: str, token: int) -> Lease:
         """Renews and returns a lease that another process of the same holder acquired (executors send under their
@@ -190,7 +191,7 @@ class Leases(BrokerBase):
         Raises Fenced.
         """
         began = time.monotonic()
-        keys = {"lease": self.keys.lease(node), "scopes": ()}
-        ttl, _, attempts = self.run(scripts.RENEW, keys, token=token)
+        keys = {"lease": self._keys.lease(node), "scopes": ()}
+        ttl, _, attempts = self._access.run(scripts.RENEW, keys, token=token)
         ttl_s = int(ttl) / 1e6
-        return Lease(self, node, token, attempts=int(attempts), ttl=ttl_s, expires_at=began + ttl_s)
+        return Lease(self._access, node, token, attempts=int(attempts), ttl=ttl_s, expires_at=began + ttl_s)

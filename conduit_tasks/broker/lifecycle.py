@@ -8,10 +8,12 @@ from typing import Any, cast
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase, error_json, seconds, stored_error
+from conduit_tasks.broker.access import Access, error_json, seconds, stored_error
 from conduit_tasks.broker.connection import reaching
+from conduit_tasks.broker.failures import Failures
+from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.micro_batches import MicroBatches
-from conduit_tasks.broker.recovery import Recovering
+from conduit_tasks.broker.positions import Positions
 from conduit_tasks.broker.state import PipelineStatus, Status
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.topology import Node
@@ -19,58 +21,67 @@ from conduit_tasks.topology import Node
 SCHEMA = 1
 """Version of the key layout in `keys.py`."""
 
-MIGRATIONS: dict[int, Callable[[BrokerBase], None]] = {}
+MIGRATIONS: dict[int, Callable[[Access], None]] = {}
 """Schema version → function that migrates its state to the next version; it may run twice (a crash in between)."""
 
 
-class Lifecycle(MicroBatches, Recovering):
+class Lifecycle:
     """Status of the pipeline, and of its destinations if they are isolated."""
+
+    def __init__(
+        self, access: Access, failures: Failures, leases: Leases, micro_batches: MicroBatches, positions: Positions
+    ) -> None:
+        self._access, self._keys = access, access.keys
+        self._failures = failures
+        self._leases = leases
+        self._micro_batches = micro_batches
+        self._positions = positions
 
     def initialise(self) -> None:
         """Creates the state if there is none, and migrates an older one. Raises ConfigError on a newer one."""
-        with reaching(self.redis):
-            found: Any = self.redis.get(self.keys.schema)
+        with reaching(self._access.redis):
+            found: Any = self._access.redis.get(self._keys.schema)
             if found is None:
-                self.redis.hsetnx(self.keys.pipeline, "status", "running")
-                self.redis.hsetnx(self.keys.pipeline, "created", str(int(self.now() * 1e6)))
-                self.redis.set(self.keys.schema, str(SCHEMA), nx=True)
+                self._access.redis.hsetnx(self._keys.pipeline, "status", "running")
+                self._access.redis.hsetnx(self._keys.pipeline, "created", str(int(self._access.now() * 1e6)))
+                self._access.redis.set(self._keys.schema, str(SCHEMA), nx=True)
                 return
         version = int(found)
         if version > SCHEMA:
             raise ConfigError(
-                f"pipeline {self.pipeline} has broker state of schema {version}, this version knows {SCHEMA}: "
+                f"pipeline {self._access.pipeline} has broker state of schema {version}, this version knows {SCHEMA}: "
                 "upgrade conduit-tasks"
             )
         for step in range(version, SCHEMA):
-            MIGRATIONS[step](self)
-            with reaching(self.redis):
-                self.redis.set(self.keys.schema, str(step + 1))
+            MIGRATIONS[step](self._access)
+            with reaching(self._access.redis):
+                self._access.redis.set(self._keys.schema, str(step + 1))
 
     def known(self) -> bool:
         """Returns whether there is state of the pipeline; creates none."""
-        return bool(self.read(("EXISTS", self.keys.schema))[0])
+        return bool(self._access.read(("EXISTS", self._keys.schema))[0])
 
     def register(self, sources: Sequence[str], destinations: Sequence[str]) -> None:
         """Registers the file's present connectors. A new destination starts after the last sealed micro-batch."""
         expect, joined = "", ""
         keys = {
-            "pipeline": self.keys.pipeline,
-            "sources": self.keys.sources,
-            "destinations": self.keys.destinations,
-            "each": [*map(self.keys.destination, destinations), *map(self.keys.ack, sources)],
+            "pipeline": self._keys.pipeline,
+            "sources": self._keys.sources,
+            "destinations": self._keys.destinations,
+            "each": [*map(self._keys.destination, destinations), *map(self._keys.ack, sources)],
         }
         ids = [*destinations, *sources]
-        while self.run(scripts.REGISTER, keys, count=len(destinations), expect=expect, joined=joined, ids=ids) == [
-            "join"
-        ]:
+        while self._access.run(
+            scripts.REGISTER, keys, count=len(destinations), expect=expect, joined=joined, ids=ids
+        ) == ["join"]:
             expect, joined = self._join(sources)
 
     def _join(self, sources: Sequence[str]) -> tuple[str, str]:
         """Returns the pipeline's numbers, and (JSON) the sources' positions after the last sealed micro-batch: the live
         stream of a new destination begins there (X3)."""
-        numbers = self.numbers("last", "sealed", "unsealed")
-        positions = {s: self.position(s) for s in sources}
-        unsealed = self.unsealed()
+        numbers = self._access.numbers("last", "sealed", "unsealed")
+        positions = {s: self._positions.planned(s) for s in sources}
+        unsealed = self._micro_batches.unsealed()
         for source, of in (unsealed.slices if unsealed else {}).items():
             for s in reversed(of):
                 positions.setdefault(source, {})[s.part] = s.start
@@ -78,20 +89,22 @@ class Lifecycle(MicroBatches, Recovering):
 
     def registered(self) -> tuple[list[str], list[str]]:
         """Returns the ids of the registered sources and destinations."""
-        sources, destinations = self.read(("SMEMBERS", self.keys.sources), ("SMEMBERS", self.keys.destinations))
+        sources, destinations = self._access.read(
+            ("SMEMBERS", self._keys.sources), ("SMEMBERS", self._keys.destinations)
+        )
         return sorted(sources), sorted(destinations)
 
     def stored_status(self) -> Status:
         """Returns the stored status: "running" even if nodes fail and are tried again, which only `status` looks up."""
-        return cast(Status, self.field(self.keys.pipeline, "status") or "running")
+        return cast(Status, self._access.field(self._keys.pipeline, "status") or "running")
 
     def status(self) -> PipelineStatus:
         """Returns the pipeline's status, with the first error if it stopped or is recovering because of one."""
-        state = self.hash(self.keys.pipeline)
+        state = self._access.hash(self._keys.pipeline)
         status = cast(Status, state.get("status", "running"))
         error = stored_error(state.get("error"), state.get("error_at"))
         if status == "running":
-            failing, attempts = self.troubles(*self.nodes())
+            failing, attempts = self._failures.troubles(*self.nodes())
             error = failing[0].error if failing else error
             if failing or any(n > 1 for n in attempts.values()):
                 status = "recovering"
@@ -99,7 +112,7 @@ class Lifecycle(MicroBatches, Recovering):
 
     def attempts(self) -> dict[str, int]:
         """Returns node → attempts without progress, including the one under way; 0 if the last ended in good order."""
-        return self.troubles(*self.nodes())[1]
+        return self._failures.troubles(*self.nodes())[1]
 
     def nodes(self) -> list[str]:
         """Returns all nodes that work under a lease, and the planning of each source."""
@@ -113,6 +126,10 @@ class Lifecycle(MicroBatches, Recovering):
             *(Node.ack(s) for s in sources),
         ]
 
+    def at_work(self) -> list[str]:
+        """Returns the nodes whose lease is held."""
+        return [node for node in self.nodes() if self._leases.held_for(node)]
+
     def stop(self, deadline_s: float) -> str:
         """Begins a graceful stop (C15): nothing new is read, records in flight go on. Returns the status."""
         return self._stop(False, deadline_s)
@@ -122,22 +139,22 @@ class Lifecycle(MicroBatches, Recovering):
         return self._stop(True, 0.0)
 
     def _stop(self, force: bool, deadline_s: float) -> str:
-        keys = {"scope": self.keys.pipeline}
-        return str(self.run(scripts.STOP, keys, force=force, deadline=int(deadline_s * 1e6))[0])
+        keys = {"scope": self._keys.pipeline}
+        return str(self._access.run(scripts.STOP, keys, force=force, deadline=int(deadline_s * 1e6))[0])
 
     def halt_destination(self, destination: str) -> None:
         """Stops one destination at the user's word (X1): its holder ends at its next call, the cursor stays."""
-        self.run(scripts.STOP, {"scope": self.keys.destination(destination)}, force=True, deadline=0)
+        self._access.run(scripts.STOP, {"scope": self._keys.destination(destination)}, force=True, deadline=0)
 
     def stopped(self) -> bool:
         """Ends a graceful stop if nothing is in flight (C3); called after every ack. Returns whether the pipeline is
         stopped."""
         sources, destinations = self.registered()
-        answer = self.run(
+        answer = self._access.run(
             scripts.STOPPED,
             {
-                "pipeline": self.keys.pipeline,
-                "each": [*map(self.keys.destination, destinations), *map(self.keys.ack, sources)],
+                "pipeline": self._keys.pipeline,
+                "each": [*map(self._keys.destination, destinations), *map(self._keys.ack, sources)],
             },
             count=len(destinations),
         )
@@ -150,16 +167,16 @@ class Lifecycle(MicroBatches, Recovering):
         `destinations` False: a destination that is stopped itself stays stopped (X1). After an error or a forceful
         stop, the stages of an unsealed micro-batch are dropped (C16).
         """
-        if self.hash(self.keys.pipeline).get("status") in ("degraded", "stopped"):
-            self.drop_unsealed()
-        started = self.members(self.keys.destinations) if destinations else []
-        windows = [self.keys.window(d) for d in ["", *started]]
-        leases = [self.keys.lease(n) for n in self.nodes()]
-        self.run(
+        if self._access.hash(self._keys.pipeline).get("status") in ("degraded", "stopped"):
+            self._micro_batches.drop_unsealed()
+        started = self._access.members(self._keys.destinations) if destinations else []
+        windows = [self._keys.window(d) for d in ["", *started]]
+        leases = [self._keys.lease(n) for n in self.nodes()]
+        self._access.run(
             scripts.START,
             {
-                "scope": self.keys.pipeline,
-                "each": [*windows, *leases, *map(self.keys.destination, started)],
+                "scope": self._keys.pipeline,
+                "each": [*windows, *leases, *map(self._keys.destination, started)],
             },
             windows=len(windows),
             leases=len(leases),
@@ -167,17 +184,19 @@ class Lifecycle(MicroBatches, Recovering):
 
     def fail(self, node: str, error: str, error_class: str, micro_batch: int | None = None) -> bool:
         """Stops the pipeline with this error; returns False if an earlier one is kept (invariant 9)."""
-        return self._fail(self.keys.pipeline, "degraded", error_json(node, error, error_class, micro_batch))
+        return self._fail(self._keys.pipeline, "degraded", error_json(node, error, error_class, micro_batch))
 
     def stop_destination(self, destination: str, error: str, error_class: str, micro_batch: int | None = None) -> bool:
         """Stops one isolated destination with this error (X1); returns False if an earlier one is kept."""
         said = error_json(Node.destination(destination), error, error_class, micro_batch)
-        return self._fail(self.keys.destination(destination), "stopped", said)
+        return self._fail(self._keys.destination(destination), "stopped", said)
 
     def _fail(self, scope: str, status: str, said: dict[str, Any]) -> bool:
-        return bool(self.run(scripts.FAIL, {"scope": scope}, stopped=status, error=said)[0])
+        return bool(self._access.run(scripts.FAIL, {"scope": scope}, stopped=status, error=said)[0])
 
     def start_destination(self, destination: str) -> None:
         """Starts one stopped destination again; its error and its tripped window are cleared."""
-        each = [self.keys.window(destination), self.keys.lease(Node.destination(destination))]
-        self.run(scripts.START, {"scope": self.keys.destination(destination), "each": each}, windows=1, leases=1)
+        each = [self._keys.window(destination), self._keys.lease(Node.destination(destination))]
+        self._access.run(
+            scripts.START, {"scope": self._keys.destination(destination), "each": each}, windows=1, leases=1
+        )

@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import PORTION, BrokerBase, portions, seconds
-from conduit_tasks.broker.dead_index import Indexed, index_entries
-from conduit_tasks.broker.state import Backlog, MicroBatch, Stage
-from conduit_tasks.errors import ConduitError, Fenced, NotStopped
+from conduit_tasks.broker.access import PORTION, Access, portions, seconds
+from conduit_tasks.broker.dead_letters import Indexed, index_entries
+from conduit_tasks.broker.state import MicroBatch, Stage
+from conduit_tasks.errors import ConduitError, Fenced
 from conduit_tasks.metrics.histogram import Histogram, histograms
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
-    from conduit_tasks.connectors.base import Position, Slice
+    from conduit_tasks.connectors.base import Slice
 
 
-class MicroBatches(BrokerBase):
+class MicroBatches:
     """The stream of micro-batches of one pipeline; at most one is unsealed (invariant 3)."""
 
-    def position(self, source: str) -> Position:
-        """Returns the position up to which a source is planned: part → token."""
-        return _tokens(self.scanned(self.keys.planned(source)))
+    def __init__(self, access: Access) -> None:
+        self._access, self._keys = access, access.keys
 
     def open(self, slices: Mapping[str, Sequence[Slice]], config: str, expect: int, *, processors: bool = False) -> int:
         """Opens micro-batch `expect`, the one after the last, and moves the planned positions, in one step.
@@ -43,12 +42,12 @@ class MicroBatches(BrokerBase):
             ends = {s.part: orjson.dumps(s.end).decode() for s in of if not s.open}
             rest += [_slices(of), str(len(ends))]
             rest += [text for pair in ends.items() for text in pair]
-        kind, *_ = self.run(
+        kind, *_ = self._access.run(
             scripts.OPEN,
             {
-                "pipeline": self.keys.pipeline,
-                "micro_batch": self.keys.micro_batch(expect),
-                "planned": [self.keys.planned(s) for s in some],
+                "pipeline": self._keys.pipeline,
+                "micro_batch": self._keys.micro_batch(expect),
+                "planned": [self._keys.planned(s) for s in some],
             },
             expect=expect,
             config=config,
@@ -57,67 +56,37 @@ class MicroBatches(BrokerBase):
             rest=rest,
         )
         if kind == "taken":
-            raise Fenced(f"pipeline {self.pipeline}: another run opened micro-batch {expect}; plan again")
+            raise Fenced(f"pipeline {self._access.pipeline}: another run opened micro-batch {expect}; plan again")
         return int(kind)
-
-    def place(self, source: str, before: Position, after: Position) -> None:
-        """Moves the planned position of a source from `before` to `after`: records in between are read again, or never.
-
-        Only while the pipeline is stopped or degraded and everything sealed is acked. Parts that are missing in `after`
-        are removed. Raises NotStopped, and Fenced if the position is not `before` (nor `after`) any more.
-        """
-        parts = [part for part in {**before, **after} if before.get(part) != after.get(part)]
-        if len(parts) > PORTION:
-            raise ConduitError(f"{len(parts):,} parts are more than can be set at once; name at most {PORTION:,}")
-        rest = [text for part in parts for text in (part, _text(before, part), _text(after, part))]
-        keys = {
-            "pipeline": self.keys.pipeline,
-            "ack": self.keys.ack(source),
-            "planned": self.keys.planned(source),
-        }
-        said = self.run(scripts.PLACE, keys, rest=rest)
-        match said:
-            case ["running", status]:
-                raise NotStopped(
-                    f"pipeline {self.pipeline} is {status or 'not initialised'}; positions are set while it stands "
-                    f"still: `conduit stop {self.pipeline}`, with --force where it cannot end"
-                )
-            case ["busy", sealed, acked]:
-                raise NotStopped(
-                    f"pipeline {self.pipeline} has something in flight: source {source} is acked up to micro-batch "
-                    f"{acked} of {sealed}. Let that be delivered first: `conduit start {self.pipeline}`, `conduit stop "
-                    f"{self.pipeline}` without --force, and then this again"
-                )
-            case ["moved", part]:
-                raise Fenced(f"source {source}: the position of {part} was moved meanwhile; look again")
 
     def latest_sealed(self) -> int:
         """Returns the highest sealed number; 0 before the first."""
-        return self.numbers("sealed")[0]
+        return self._access.numbers("sealed")[0]
 
     def unsealed(self) -> MicroBatch | None:
         """Returns the open micro-batch; None if there is none."""
-        number = self.numbers("unsealed")[0]
+        number = self._access.numbers("unsealed")[0]
         if not number:
             return None
-        found = self.find_micro_batch(number)
+        found = self.find(number)
         # It may have been sealed, even collected, between the two reads.
         return found if found is not None and found.state == "open" else None
 
-    def micro_batch(self, m: int) -> MicroBatch:
+    def get(self, m: int) -> MicroBatch:
         """Returns one micro-batch. Raises ConduitError if it was collected or never opened."""
-        found = self.find_micro_batch(m)
+        found = self.find(m)
         if found is None:
             raise ConduitError(
-                f"pipeline {self.pipeline} has no micro-batch {m}: it was collected (spool.retention) or never opened"
+                f"pipeline {self._access.pipeline} has no micro-batch {m}: it was collected (spool.retention) or never "
+                "opened"
             )
         return found
 
-    def find_micro_batch(self, m: int) -> MicroBatch | None:
+    def find(self, m: int) -> MicroBatch | None:
         """Returns one micro-batch; None if it was collected or never opened."""
         from conduit_tasks.connectors.base import Slice
 
-        data = self.hash(self.keys.micro_batch(m))
+        data = self._access.hash(self._keys.micro_batch(m))
         if not data:
             return None
         sources = orjson.loads(data["sources"])
@@ -157,15 +126,15 @@ class MicroBatches(BrokerBase):
         del body["first_index"]
         counts = [str(n) for n in stage.counts or ()]
         reached = [text for s in slices or () if s.open for text in (s.part, orjson.dumps(s.end).decode())]
-        return self.run(
+        return self._access.run(
             scripts.STAGE,
             {
-                "pipeline": self.keys.pipeline,
-                "micro_batch": self.keys.micro_batch(m),
-                "lease": self.keys.lease(node),
-                "index": self.keys.index(source),
-                "planned": self.keys.planned(source),
-                "figures": self.keys.figures,
+                "pipeline": self._keys.pipeline,
+                "micro_batch": self._keys.micro_batch(m),
+                "lease": self._keys.lease(node),
+                "index": self._keys.index(source),
+                "planned": self._keys.planned(source),
+                "figures": self._keys.figures,
             },
             token=token,
             node=node,
@@ -185,8 +154,8 @@ class MicroBatches(BrokerBase):
         back; slices and indexes of the others stay. Holders of leases on its nodes are fenced. If no source stays, the
         micro-batch is sealed, empty, by `manifest`.
         """
-        m = self.numbers("unsealed")[0]
-        found = self.find_micro_batch(m) if m else None
+        m = self._access.numbers("unsealed")[0]
+        found = self.find(m) if m else None
         if found is None:
             return
         stay = [s for s in found.slices if s in sources]
@@ -200,18 +169,21 @@ class MicroBatches(BrokerBase):
             again = [replace(s, end=None) if s.open else s for s in of]
             rest += [_slices(again) if any(s.open for s in of) else "", *_starts([s for s in of if s.open])]
         nodes = dict.fromkeys([*found.nodes, "seal"])
-        destinations, registered = self.members(self.keys.destinations), self.members(self.keys.sources)
-        self.run(
+        destinations, registered = (
+            self._access.members(self._keys.destinations),
+            self._access.members(self._keys.sources),
+        )
+        self._access.run(
             scripts.RESTAGE,
             {
-                "pipeline": self.keys.pipeline,
-                "micro_batch": self.keys.micro_batch(m),
+                "pipeline": self._keys.pipeline,
+                "micro_batch": self._keys.micro_batch(m),
                 "each": [
-                    *map(self.keys.lease, nodes),
-                    *map(self.keys.index, [*gone, *stay]),
-                    *map(self.keys.planned, [*gone, *stay]),
-                    *map(self.keys.destination, destinations),
-                    *map(self.keys.ack, registered),
+                    *map(self._keys.lease, nodes),
+                    *map(self._keys.index, [*gone, *stay]),
+                    *map(self._keys.planned, [*gone, *stay]),
+                    *map(self._keys.destination, destinations),
+                    *map(self._keys.ack, registered),
                 ],
             },
             m=m,
@@ -228,25 +200,18 @@ class MicroBatches(BrokerBase):
 
     def drop_unsealed(self) -> None:
         """Drops the stages of the unsealed micro-batch: it is read again from its sources (C16)."""
-        m = self.numbers("unsealed")[0]
-        found = self.find_micro_batch(m) if m else None
+        m = self._access.numbers("unsealed")[0]
+        found = self.find(m) if m else None
         if found is not None:
             self.restage(list(found.slices), found.config, processors="processors" in found.nodes)
 
     def undo_unsealed(self) -> None:
         """Ends the unsealed micro-batch empty and moves its sources' positions back to its start: the next plan takes
         the records that are there then (SEMANTICS C9). Only if it cannot be read again, otherwise `drop_unsealed`."""
-        m = self.numbers("unsealed")[0]
-        found = self.find_micro_batch(m) if m else None
+        m = self._access.numbers("unsealed")[0]
+        found = self.find(m) if m else None
         if found is not None:
             self.restage([], found.config)
-
-    def before_unsealed(self, source: str) -> Position:
-        """Returns a source's planned position without the unsealed micro-batch, to which `undo_unsealed` moves it
-        back."""
-        unsealed = self.unsealed()
-        of = unsealed.slices.get(source, []) if unsealed is not None else []
-        return self.position(source) | {s.part: s.start for s in reversed(of)}
 
     def seal(
         self,
@@ -271,21 +236,21 @@ class MicroBatches(BrokerBase):
         letters, more = list(islice(left, PORTION)), list(islice(left, PORTION))
         while more:
             keys = {
-                "pipeline": self.keys.pipeline,
-                "micro_batch": self.keys.micro_batch(m),
-                "lease": self.keys.lease("seal"),
-                "dead": self.keys.dead(""),
+                "pipeline": self._keys.pipeline,
+                "micro_batch": self._keys.micro_batch(m),
+                "lease": self._keys.lease("seal"),
+                "dead": self._keys.dead(""),
             }
-            self.run(scripts.INDEX, keys, token=token, letters=index_entries(letters))
+            self._access.run(scripts.INDEX, keys, token=token, letters=index_entries(letters))
             letters, more = more, list(islice(left, PORTION))
-        answer = self.run(
+        answer = self._access.run(
             scripts.SEAL,
             {
-                "pipeline": self.keys.pipeline,
-                "micro_batch": self.keys.micro_batch(m),
-                "lease": self.keys.lease("seal"),
-                "totals": self.keys.totals,
-                "dead": self.keys.dead(""),
+                "pipeline": self._keys.pipeline,
+                "micro_batch": self._keys.micro_batch(m),
+                "lease": self._keys.lease("seal"),
+                "totals": self._keys.totals,
+                "dead": self._keys.dead(""),
             },
             m=m,
             token=token,
@@ -301,50 +266,23 @@ class MicroBatches(BrokerBase):
 
     def _unindex(self, m: int, token: int) -> None:
         """Removes the indexed letters that an attempt to seal micro-batch m under another token than `token` left."""
-        keys = {"micro_batch": self.keys.micro_batch(m), "dead": self.keys.dead("")}
-        left = self.field(keys["micro_batch"], "indexing")
+        keys = {"micro_batch": self._keys.micro_batch(m), "dead": self._keys.dead("")}
+        left = self._access.field(keys["micro_batch"], "indexing")
         if left is None or left == str(token):
             return
-        found = [field for field in self.scanned(keys["dead"]) if field.startswith(f"0-{m}-")]
+        found = [field for field in self._access.scanned(keys["dead"]) if field.startswith(f"0-{m}-")]
         for portion in portions(found):
-            self.run(scripts.UNINDEX, keys, token=int(left), over=False, letters=portion)
-        self.run(scripts.UNINDEX, keys, token=int(left), over=True, letters=[])
+            self._access.run(scripts.UNINDEX, keys, token=int(left), over=False, letters=portion)
+        self._access.run(scripts.UNINDEX, keys, token=int(left), over=True, letters=[])
 
     def totals(self) -> dict[str, int]:
         """Returns counts over everything sealed: `read`, `filtered`, `nacked`, and `<node>/read` … of each node's
         stages."""
-        return {name: int(n) for name, n in self.hash(self.keys.totals).items()}
+        return {name: int(n) for name, n in self._access.hash(self._keys.totals).items()}
 
     def histograms(self) -> dict[tuple[str, str], Histogram]:
         """Returns (node, what) → durations: `latency` of a destination's records, and the time of a node's stages."""
-        return histograms(self.hash(self.keys.figures))
-
-    def backlog(self, destinations: Sequence[str]) -> Backlog:
-        """Returns the backlog: everything sealed beyond the lowest cursor of these destinations (C13)."""
-        sealed, *cursors = self.cursors(destinations)
-        pending = range(min(cursors, default=sealed) + 1, sealed + 1)
-        *found, (secs, _) = self.read(
-            *(("HMGET", self.keys.micro_batch(m), "total", "bytes", "sealed_at") for m in pending), ("TIME",)
-        )
-        oldest = [int(at) / 1e6 for _, _, at in found if at]
-        if oldest and oldest[0] > int(secs) + 1:
-            # The server's clock went back: until it has caught up, they would have no age.
-            self.not_ahead(*((self.keys.micro_batch(m), "sealed_at", "") for m in pending))
-            oldest[0] = float(secs)
-        return Backlog(
-            records=sum(int(total or 0) for total, _, _ in found),
-            bytes=sum(int(size or 0) for _, size, _ in found),
-            oldest_sealed_at=oldest[0] if oldest else None,
-            micro_batches=len(pending),
-        )
-
-    def cursors(self, destinations: Sequence[str]) -> list[int]:
-        """Returns the last sealed number, then the cursor of each destination (read before it, so never ahead)."""
-        found = self.read(
-            *(("HGET", self.keys.destination(d), "cursor") for d in destinations),
-            ("HGET", self.keys.pipeline, "sealed"),
-        )
-        return [int(found[-1] or 0), *(int(n or 0) for n in found[:-1])]
+        return histograms(self._access.hash(self._keys.figures))
 
 
 def _nodes(sources: Sequence[str], processors: bool) -> list[str]:
@@ -357,14 +295,6 @@ def _stage(data: Mapping[str, str], name: str) -> Stage:
         **orjson.loads(data[name]),
         first_index=None if first is None else tuple(int(n) for n in first.split(",") if n),
     )
-
-
-def _text(position: Position, part: str) -> str:
-    return orjson.dumps(position[part]).decode() if part in position else ""
-
-
-def _tokens(texts: Mapping[str, str]) -> Position:
-    return {part: orjson.loads(token) for part, token in texts.items()}
 
 
 def _slices(slices: Sequence[Slice]) -> str:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import PORTION, portions
-from conduit_tasks.broker.dead_index import DeadIndex, Said, index_entries
+from conduit_tasks.broker.access import PORTION, Access, portions
+from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
@@ -58,9 +58,13 @@ class Settled:
     by: str
 
 
-class Redrives(DeadIndex):
+class Redrives:
     """Operations of a redrive; see the module. `token`: of the destination's lease. Methods raise Fenced,
     PipelineStopped, InvariantBroken."""
+
+    def __init__(self, access: Access, dead_letters: DeadLetters) -> None:
+        self._access, self._keys = access, access.keys
+        self._dead_letters = dead_letters
 
     def claim(self, destination: str, token: int, by: str, letters: Sequence[Letter]) -> tuple[int, list[Letter]]:
         """Begins a redrive; returns its epoch, and those of `letters` that it may send: the others are dead letters no
@@ -68,9 +72,9 @@ class Redrives(DeadIndex):
         self._give_back(destination, token)
         epoch, out, nonce = 0, list[Letter](), uuid.uuid4().hex
         for portion in list(portions(letters)) or [()]:
-            said, *claimed = self.run(
+            said, *claimed = self._access.run(
                 scripts.CLAIM,
-                self._keys(destination, "pipeline", "destination", "lease", "dead", "redrive"),
+                self._named(destination, "pipeline", "destination", "lease", "dead", "redrive"),
                 token=token,
                 nonce=nonce,
                 by=" ".join(by.split()) or "unknown",
@@ -99,14 +103,16 @@ class Redrives(DeadIndex):
         outcomes = {letter_field(key): outcome for key, outcome in settled.items()}
         said = Said({}, positions(park or {}), index_entries(dead))
         if max(len(outcomes), len(said.park), len(said.letters) // 2) > PORTION:
-            epoch, by = self._claim(destination)
+            epoch, by = self.under_way(destination)
             # Letters settled ahead of this step are claimed no more, so this step must not contain them.
             early = Said(outcomes, said.park, said.letters)
-            early = self.say_letters(destination, lease_node(destination), token, early, epoch=epoch, by=by)
+            early = self._dead_letters.write_ahead(
+                destination, lease_node(destination), token, early, epoch=epoch, by=by
+            )
             outcomes, said = early.closed, replace(early, closed={})
-        answer = self.run(
+        answer = self._access.run(
             scripts.SETTLE,
-            self._keys(destination, "pipeline", "destination", "lease", "dead", "redrive", "parked"),
+            self._named(destination, "pipeline", "destination", "lease", "dead", "redrive", "parked"),
             token=token,
             step=step,
             state="" if state is None else orjson.dumps(dict(state)).decode(),
@@ -118,9 +124,9 @@ class Redrives(DeadIndex):
         )
         return str(answer[0])
 
-    def _claim(self, destination: str) -> tuple[int, str]:
+    def under_way(self, destination: str) -> tuple[int, str]:
         """Returns epoch and operator of the redrive under way."""
-        found = self.read(("HMGET", self.keys.redrive(destination), "epoch", "by"))[0]
+        found = self._access.read(("HMGET", self._keys.redrive(destination), "epoch", "by"))[0]
         return int(found[0] or 0), found[1] or ""
 
     def dispatch(
@@ -158,12 +164,14 @@ class Redrives(DeadIndex):
             for at, name in enumerate(["", *to]):
                 mine = [text for n in range(0, len(some), 3) if some[n] == str(at) for text in some[n + 1 : n + 3]]
                 if mine:
-                    self.say_letters(name, "redrive", token, Said({}, {}, mine), epoch=0, by="", every=True)
-        self.run(
+                    self._dead_letters.write_ahead(
+                        name, "redrive", token, Said({}, {}, mine), epoch=0, by="", every=True
+                    )
+        self._access.run(
             scripts.DISPATCH,
             {
-                **self._keys("", "pipeline", "destination", "lease", "dead", "redrive"),
-                "targets": [self.keys.dead(name) for name in to],
+                **self._named("", "pipeline", "destination", "lease", "dead", "redrive"),
+                "targets": [self._keys.dead(name) for name in to],
             },
             token=token,
             step=step,
@@ -174,7 +182,7 @@ class Redrives(DeadIndex):
     def settled(self, destination: str) -> list[Settled]:
         """Returns the letters that are settled, and perhaps not marked in the store yet."""
         out = []
-        for field, value in self.scanned(self.keys.redrive(destination)).items():
+        for field, value in self._access.scanned(self._keys.redrive(destination)).items():
             if field[:1].isdigit() and value != "claimed":
                 outcome, epoch, at, by = value.split("|", 3)
                 out.append(Settled(letter_key(field), outcome, int(epoch), int(at) / 1e6, by))
@@ -182,8 +190,8 @@ class Redrives(DeadIndex):
 
     def claimed(self, destination: str) -> set[Letter]:
         """Returns the letters claimed by a redrive under way, or by one that died; empty if the lease is not held."""
-        owner = self.field(self.keys.lease(lease_node(destination)), "owner")
-        fields = self.scanned(self.keys.redrive(destination)) if owner else {}
+        owner = self._access.field(self._keys.lease(lease_node(destination)), "owner")
+        fields = self._access.scanned(self._keys.redrive(destination)) if owner else {}
         return {letter_key(field) for field, value in fields.items() if value == "claimed" and field[:1].isdigit()}
 
     def mark(self, destination: str, token: int, letters: Sequence[Letter], *, over: bool = False) -> None:
@@ -196,37 +204,37 @@ class Redrives(DeadIndex):
 
     def _give_back(self, destination: str, token: int) -> None:
         """Gives back claims that will not be settled: of the redrive that ends, or of one whose holder is gone."""
-        found = self.scanned(self.keys.redrive(destination))
+        found = self._access.scanned(self._keys.redrive(destination))
         claims = [field for field, value in found.items() if value == "claimed" and field[:1].isdigit()]
         if found:
             for portion in list(portions(claims)) or [()]:
                 self._mark(destination, token, portion, back=True)
 
     def _mark(self, destination: str, token: int, letters: Sequence[str], *, back: bool = False) -> None:
-        keys = self._keys(destination, "lease", "redrive")
-        self.run(scripts.MARK, keys, token=token, back=back, letters=letters)
+        keys = self._named(destination, "lease", "redrive")
+        self._access.run(scripts.MARK, keys, token=token, back=back, letters=letters)
 
     def parked(self, destination: str) -> dict[str, Place]:
         """Returns the parked keys: hash → position up to which the key is settled; records after it wait."""
-        found = self.scanned(self.keys.parked(destination))
+        found = self._access.scanned(self._keys.parked(destination))
         return {key: position(text) for key, text in found.items()}
 
     def unpark(self, destination: str, token: int, key: str, at: Place) -> bool:
         """Unparks a key, so that its records flow again. Returns False, and leaves it parked, if its position is not
         `at` any more."""
-        keys = self._keys(destination, "lease", "parked")
-        return bool(self.run(scripts.UNPARK, keys, token=token, key=key, position=position_text(at))[0])
+        keys = self._named(destination, "lease", "parked")
+        return bool(self._access.run(scripts.UNPARK, keys, token=token, key=key, position=position_text(at))[0])
 
     def purge(self, destination: str, letters: Sequence[Letter]) -> list[Letter]:
         """Removes letters from the index; returns those that stay, because a redrive has claimed them."""
-        keys = self._keys(destination, "lease", "dead", "redrive")
+        keys = self._named(destination, "lease", "dead", "redrive")
         kept: list[str] = []
         for portion in portions(letters):
-            kept += self.run(scripts.PURGE, keys, letters=[letter_field(key) for key in portion])
+            kept += self._access.run(scripts.PURGE, keys, letters=[letter_field(key) for key in portion])
         return [letter_key(field) for field in kept]
 
-    def _keys(self, destination: str, *names: str) -> dict[str, str]:
-        keys = self.keys
+    def _named(self, destination: str, *names: str) -> dict[str, str]:
+        keys = self._keys
         every = {
             "pipeline": keys.pipeline,
             "destination": keys.destination(destination),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import PORTION, portions
-from conduit_tasks.broker.dead_index import Said, index_entries
+from conduit_tasks.broker.access import PORTION, Access, portions
+from conduit_tasks.broker.dead_letters import DeadLetters, Said, index_entries
 from conduit_tasks.broker.ranges import MOST, RangeSet
 from conduit_tasks.broker.redrive import Letter, Redrives, letter_field
 from conduit_tasks.topology import Node
@@ -47,14 +47,19 @@ class ReplayProgress:
         return self.prepared.startswith(f"{token}-")
 
 
-class Replays(Redrives):
+class Replays:
     """Operations of a replay; see the module. `token`: of the destination's lease. Methods raise Fenced,
     PipelineStopped, InvariantBroken."""
+
+    def __init__(self, access: Access, dead_letters: DeadLetters, redrives: Redrives) -> None:
+        self._access, self._keys = access, access.keys
+        self._dead_letters = dead_letters
+        self._redrives = redrives
 
     def joined(self, destination: str) -> Joined | None:
         """Returns the point at which a destination's live stream began; None if it is not known: the destination is
         older than this mark, its state was rebuilt, or micro-batches were collected while it was away."""
-        found = self.field(self.keys.destination(destination), "joined")
+        found = self._access.field(self._keys.destination(destination), "joined")
         if not found:
             return None
         data = orjson.loads(found)
@@ -63,7 +68,7 @@ class Replays(Redrives):
     def replayed(self, destination: str) -> RangeSet:
         """Returns the event times (µs since the epoch) for which replays have delivered all that the destination had
         missed."""
-        return RangeSet.parse(self.field(self.keys.destination(destination), "replayed"))
+        return RangeSet.parse(self._access.field(self._keys.destination(destination), "replayed"))
 
     def turn(self, destination: str, run: str, start: int, ttl: float, *, take: bool = False) -> str:
         """Announces a replay whose interval begins at `start` (µs) for `ttl` seconds (0: it has ended).
@@ -71,20 +76,20 @@ class Replays(Redrives):
         Returns the run that has the turn; if none has it, the run with the earliest interval of all under way. `take`:
         if that is this run, it takes the turn and keeps it until its end.
         """
-        keys = {"turns": self.keys.turns(destination)}
+        keys = {"turns": self._keys.turns(destination)}
         given = {"from": start, "ttl": int(ttl * MICRO), "take": take}
-        return str(self.run(scripts.TURN, keys, run=run, **given)[0])
+        return str(self._access.run(scripts.TURN, keys, run=run, **given)[0])
 
-    def replay_share(self, destination: str, run: str) -> ReplayProgress | None:
+    def share(self, destination: str, run: str) -> ReplayProgress | None:
         """Returns a destination's progress; None if it has none (any more)."""
-        return _share(self.scanned(self.keys.replay(destination, run)))
+        return _share(self._access.scanned(self._keys.replay(destination, run)))
 
-    def replay_begin(
+    def begin(
         self, destination: str, run: str, token: int, prepared: str, *, generation: str, retention: float
     ) -> ReplayProgress:
         """Begins a share, or continues it. A share that finished in another `generation` begins again. `retention`: of
         the spool, in seconds."""
-        self.run(
+        self._access.run(
             scripts.REPLAY_BEGIN,
             self._share_keys(destination, run, "pipeline", "destination", "lease", "replay"),
             token=token,
@@ -93,11 +98,11 @@ class Replays(Redrives):
             remember=int(max(retention, 86_400.0) * 7_000),
         )
         # Only the holder of the lease changes the share.
-        share = self.replay_share(destination, run)
+        share = self.share(destination, run)
         assert share is not None
         return share
 
-    def replay_confirm(  # noqa: PLR0917 - the parts of a confirmation
+    def confirm(  # noqa: PLR0917 - the parts of a confirmation
         self,
         destination: str,
         run: str,
@@ -115,13 +120,15 @@ class Replays(Redrives):
         said = Said({letter_field(key): outcome for key, outcome in (settled or {}).items()}, {}, index_entries(dead))
         parts = [RangeSet(tuple(some)) for some in portions(RangeSet.of(ranges).ranges, MOST)] or [RangeSet()]
         if len(parts) > 1 or max(len(said.closed), len(said.letters) // 2) > PORTION:
-            epoch, by = self._claim(destination)
+            epoch, by = self._redrives.under_way(destination)
             node = Node.destination(destination)
-            said = self.say_letters(destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1)
+            said = self._dead_letters.write_ahead(
+                destination, node, token, said, epoch=epoch, by=by, every=len(parts) > 1
+            )
         # The counters go with the last part.
         for some in parts[:-1]:
-            self.replay_confirm(destination, run, token, portion, some.ranges, {})
-        self.run(
+            self.confirm(destination, run, token, portion, some.ranges, {})
+        self._access.run(
             scripts.REPLAY_CONFIRM,
             self._share_keys(destination, run, "pipeline", "destination", "lease", "dead", "redrive", "replay"),
             token=token,
@@ -133,15 +140,15 @@ class Replays(Redrives):
             letters=said.letters,
         )
 
-    def replay_end(self, destination: str, run: str, token: int, covered: tuple[int, int] | None) -> None:
+    def end(self, destination: str, run: str, token: int, covered: tuple[int, int] | None) -> None:
         """Ends a replay that has delivered everything. `covered`: event times (µs, both included) of which the
         destination now misses nothing."""
         text = str(RangeSet((covered,))) if covered else ""
         keys = self._share_keys(destination, run, "pipeline", "destination", "lease", "replay")
-        self.run(scripts.REPLAY_END, keys, token=token, covered=text)
+        self._access.run(scripts.REPLAY_END, keys, token=token, covered=text)
 
     def _share_keys(self, destination: str, run: str, *names: str) -> dict[str, str]:
-        keys = self.keys
+        keys = self._keys
         every = {
             "pipeline": keys.pipeline,
             "destination": keys.destination(destination),

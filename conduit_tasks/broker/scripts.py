@@ -1,5 +1,8 @@
 """The Lua scripts as typed calls: a script's header is its contract, checked at import.
 
+`scripts/` has a folder for each part of the broker, and for the others that run scripts. A script is known by its name
+alone: in messages, in Redis' own log, and here.
+
 A header line `-- @key NAME TYPE …` or `-- @arg NAME TYPE …` declares KEYS or ARGV in order; a type ending in `*N`
 takes the rest of the list, at most N items; a type ending in `<N` is text that the script parses: at most N items
 separated by commas, or JSON of at most N members. Redis serves nobody else while a script runs: N is chosen so that it
@@ -16,7 +19,9 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import orjson
@@ -130,10 +135,28 @@ def _flat(name: str, declared: tuple[Parameter, ...], given: Mapping[str, Any]) 
     return [text for p in declared for text in p.encode(given[p.name])]
 
 
+@cache
+def paths(folder: Traversable) -> Mapping[str, Traversable]:
+    """Returns name → file of the scripts in the folders of `folder`. Raises TypeError if two have the same name."""
+    every = [file for part in folder.iterdir() if part.is_dir() for file in part.iterdir()]
+    found = {file.name.removesuffix(".lua"): file for file in every if file.name.endswith(".lua")}
+    if len(found) < sum(file.name.endswith(".lua") for file in every):
+        raise TypeError(f"two scripts of {folder} have the same name")
+    return found
+
+
+def path(name: str) -> Traversable:
+    """Returns the file of a script. Raises KeyError if there is none of this name."""
+    return paths(_folder())[name]  # type: ignore[arg-type]  # all that there are can be hashed
+
+
+def _folder() -> Traversable:
+    return files("conduit_tasks.broker") / "scripts"
+
+
 def load(name: str) -> Script:
-    """Loads the script `scripts/<name>.lua`. Raises TypeError if header and body do not fit together."""
-    folder = files("conduit_tasks.broker") / "scripts"
-    body = (folder / f"{name}.lua").read_text()
+    """Loads the script `scripts/<part>/<name>.lua`. Raises TypeError if header and body do not fit together."""
+    body = path(name).read_text()
     declared: dict[str, list[Parameter]] = {"key": [], "arg": []}
     for kind, parameter, type_, mark, most in _DECLARED.findall(body):
         if declared[kind] and declared[kind][-1].rest:
@@ -149,7 +172,7 @@ def load(name: str) -> Script:
     prelude = _prelude("K", "KEYS", declared["key"]) + _prelude("A", "ARGV", declared["arg"])
     if not _GROWS.search(body):
         prelude += _even_when_full(declared["key"])
-    source = prelude + (folder / "_shared.lua").read_text() + body
+    source = prelude + (_folder() / "_shared.lua").read_text() + body
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(name, source, sha, tuple(declared["key"]), tuple(declared["arg"]))
 
@@ -177,74 +200,95 @@ def _prelude(table: str, origin: str, declared: list[Parameter]) -> str:
     return "\n".join(lines) + "\n"
 
 
+# access/
+NOT_AHEAD = load("not_ahead")
+# lifecycle/
 REGISTER = load("register")
+FAIL = load("fail")
+STOP = load("stop")
+STOPPED = load("stopped")
+START = load("start")
+# failures/
+RECOVER = load("recover")
+RECOVERED = load("recovered")
+# versions/
 ADOPT = load("adopt")
+INTERRUPT = load("interrupt")
 RENAMING = load("renaming")
 RENAME = load("rename")
 MATCHED = load("matched")
 FORGET = load("forget")
-FAIL = load("fail")
-STOP = load("stop")
-STOPPED = load("stopped")
-INTERRUPT = load("interrupt")
-START = load("start")
+# rebuild/
 REBUILD_BEGIN = load("rebuild_begin")
 REBUILD_WRITE = load("rebuild_write")
 REBUILD = load("rebuild")
-RECOVER = load("recover")
-RECOVERED = load("recovered")
-NOT_AHEAD = load("not_ahead")
+# runs/
 BEGIN_RUN = load("begin_run")
 AT_WORK = load("at_work")
 READY = load("ready")
 LEFT_OUT = load("left_out")
 WIND_UP = load("wind_up")
 RING = load("ring")
+# micro_batches/
 OPEN = load("open")
-PLACE = load("place")
-GONE = load("gone")
 STAGE = load("stage")
 RESTAGE = load("restage")
 SEAL = load("seal")
 INDEX = load("index")
 UNINDEX = load("unindex")
+# positions/
+PLACE = load("place")
+GONE = load("gone")
+# leases/
 ACQUIRE = load("acquire")
 RENEW = load("renew")
 ATTEMPT = load("attempt")
 ATTEMPTED = load("attempted")
 RELEASE = load("release")
+# deliveries/
 CONFIRM = load("confirm")
-LETTERS = load("letters")
 COMPLETE = load("complete")
 VOTE = load("vote")
-FINISH = load("finish")
-REMEMBER = load("remember")
-REOPEN = load("reopen")
-LAPSE = load("lapse")
+# sending/
 NUMBER = load("number")
 BEGIN_SEND = load("begin_send")
+# redeliveries/
+REOPEN = load("reopen")
+LAPSE = load("lapse")
+FINISH = load("finish")
+REMEMBER = load("remember")
+# dead_letters/
+LETTERS = load("letters")
+# redrives/
 CLAIM = load("claim")
 SETTLE = load("settle")
 DISPATCH = load("dispatch")
 MARK = load("mark")
 UNPARK = load("unpark")
 PURGE = load("purge")
+# replays/
 TURN = load("turn")
 REPLAY_BEGIN = load("replay_begin")
 REPLAY_CONFIRM = load("replay_confirm")
 REPLAY_END = load("replay_end")
+# acks/
 BEGIN_ACK = load("begin_ack")
 COMMIT_ACK = load("commit_ack")
+# collection/
 BEGIN_COLLECT = load("begin_collect")
 END_COLLECT = load("end_collect")
 SLIM = load("slim")
+# alerts/
+ALERT = load("alert")
+ALERTED = load("alerted")
+# ingest/
 INGEST_ADD = load("ingest_add")
 INGEST_PLAN = load("ingest_plan")
 INGEST_ACK = load("ingest_ack")
 INGEST_RESTORE = load("ingest_restore")
-DEDUPE = load("dedupe")
-SCHEMA_REGISTER = load("schema_register")
+# kafka/
 SHARE = load("share")
 SHARED = load("shared")
-ALERT = load("alert")
-ALERTED = load("alerted")
+# processors/
+DEDUPE = load("dedupe")
+SCHEMA_REGISTER = load("schema_register")

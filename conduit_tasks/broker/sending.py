@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import portions
-from conduit_tasks.broker.leases import Leases
+from conduit_tasks.broker.access import Access, portions
 from conduit_tasks.topology import Node
 
 _LANE = "lane:"
@@ -24,8 +23,11 @@ class Numbered:
     before: Mapping[str, int]
 
 
-class Sending(Leases):
+class Sending:
     """The sender's state of a pipe, as far as it must outlive the sender."""
+
+    def __init__(self, access: Access) -> None:
+        self._access, self._keys = access, access.keys
 
     def number(
         self,
@@ -44,15 +46,15 @@ class Sending(Leases):
         yet; `known`: number of lanes that there are: if more are stored, all are forgotten and a new epoch begins;
         `stream`: 0, or the epoch of the redelivery, which has numbers of its own.
         """
-        key = self.keys.numbers(destination, redelivery=stream > 0)
-        [[*of, fixed, earlier]] = self.read(("HMGET", key, "stream", "m", "seal", "fixed", "before"))
+        key = self._keys.numbers(destination, redelivery=stream > 0)
+        [[*of, fixed, earlier]] = self._access.read(("HMGET", key, "stream", "m", "seal", "fixed", "before"))
         fixed = of == [str(stream), str(m), str(seal)] and (fixed or earlier) is not None
         before: dict[str, int] = {}
         lanes: Sequence[tuple[str, int]] = () if fixed else list(counts().items())
         at, epoch = 0, ""
         for some in portions(lanes) if lanes else [()]:
             at += len(some)
-            epoch, *last = self.run(
+            epoch, *last = self._access.run(
                 scripts.NUMBER,
                 {**self._of(destination), "numbers": key},
                 m=m,
@@ -68,28 +70,24 @@ class Sending(Leases):
             before = orjson.loads(earlier) if earlier else self._numbered(key, m)
         return Numbered(int(epoch), before)
 
-    def partitions(self) -> int:
-        """Returns the number of partitions that the sources know."""
-        return sum(self.read(*(("HLEN", self.keys.index(s)) for s in self.members(self.keys.sources))))
-
     def _numbered(self, key: str, m: int) -> dict[str, int]:
         """Returns the last number before micro-batch m of each lane that has records in it."""
-        found = ((field, text.split()) for field, text in self.scanned(key).items() if field.startswith(_LANE))
+        found = ((field, text.split()) for field, text in self._access.scanned(key).items() if field.startswith(_LANE))
         return {field.removeprefix(_LANE): int(before) for field, (of, before, _) in found if of == str(m)}
 
-    def begin_send(self, destination: str, m: int, token: int, seq: int, *, epoch: int = 0) -> None:
+    def begin(self, destination: str, m: int, token: int, seq: int, *, epoch: int = 0) -> None:
         """Marks that all records of micro-batch m up to `seq` may have been sent from now on."""
-        self.run(scripts.BEGIN_SEND, self._of(destination), m=m, token=token, epoch=epoch, seq=seq)
+        self._access.run(scripts.BEGIN_SEND, self._of(destination), m=m, token=token, epoch=epoch, seq=seq)
 
     def begun(self, destination: str, m: int, *, epoch: int = 0) -> int:
-        """Returns the mark of `begin_send`; -1 if nothing of micro-batch m was sent."""
-        mark = self.field(self.keys.destination(destination), "begun")
+        """Returns the mark of `begin`; -1 if nothing of micro-batch m was sent."""
+        mark = self._access.field(self._keys.destination(destination), "begun")
         begun_epoch, begun_m, seq = (mark or "0:0:-1").split(":")
         return int(seq) if (int(begun_epoch), int(begun_m)) == (epoch, m) else -1
 
     def _of(self, destination: str) -> dict[str, str]:
         return {
-            "pipeline": self.keys.pipeline,
-            "destination": self.keys.destination(destination),
-            "lease": self.keys.lease(Node.destination(destination)),
+            "pipeline": self._keys.pipeline,
+            "destination": self._keys.destination(destination),
+            "lease": self._keys.lease(Node.destination(destination)),
         }

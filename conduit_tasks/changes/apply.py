@@ -118,7 +118,7 @@ def apply(
                 raise lost
             _install(file, target, step)
             return
-        broker.interrupt()
+        broker.versions.interrupt()
         _stand_still(broker, pipeline, deadline, wake)
         step("stopped")
         _check_standing(broker, pipeline, plan, decisions)
@@ -126,8 +126,8 @@ def apply(
         for old, new in decisions.rename.items():
             _rename(broker, pipeline, old, new, step)
         _adopt(broker, pipeline, decisions, step)
-        if start and broker.interrupted():
-            broker.start(destinations=False)
+        if start and broker.versions.interrupted():
+            broker.lifecycle.start(destinations=False)
             step("started")
     finally:
         broker.close()
@@ -136,10 +136,10 @@ def apply(
 def _stand_still(broker: Broker, pipeline: Pipeline, deadline: float, wake: Callable[[str], bool] | None) -> None:
     """Stops the pipeline; a micro-batch under way is finished under the version that it began with, if possible."""
     until = time.monotonic() + deadline
-    moves = broker.stored_status() not in ("stopped", "degraded")
+    moves = broker.lifecycle.stored_status() not in ("stopped", "degraded")
     if moves and _live(pipeline.id) is not None:
         control.stop(pipeline.id, deadline=deadline, wake=wake)
-    while held := broker.at_work():
+    while held := broker.lifecycle.at_work():
         if time.monotonic() >= until:
             raise ConduitError(
                 f"pipeline {pipeline.id}: {', '.join(held)} still at work after {deadline:g} s; nothing is changed. "
@@ -148,23 +148,23 @@ def _stand_still(broker: Broker, pipeline: Pipeline, deadline: float, wake: Call
         time.sleep(POLL)
     if moves:
         # No node is at work: what is left waits for a destination that is down, and keeps its place.
-        broker.force_stop()
+        broker.lifecycle.force_stop()
 
 
 def _check_standing(broker: Broker, pipeline: Pipeline, plan: Plan, decisions: Decisions) -> None:
     """Checks what can only be checked once the pipeline stands still, before anything is changed. Raises Undecided, and
     ConfigError for a destination that cannot be renamed."""
     if any(c.what == "spool-path" for c in plan.changes):
-        waiting = [id for id in broker.registered()[1] if in_flight(broker, id).micro_batches]
-        if waiting or broker.unsealed():
+        waiting = [id for id in broker.lifecycle.registered()[1] if in_flight(broker, id).micro_batches]
+        if waiting or broker.micro_batches.unsealed():
             raise Undecided(
                 f"pipeline {pipeline.id}: spool.path cannot change while micro-batches lie in the old spool for "
                 f"{', '.join(waiting) or 'the seal'}. It is stopped: `conduit start {pipeline.id}`, let it drain, "
                 "apply again"
             )
     for old, new in decisions.rename.items():
-        broker.check_rename(old, new)
-        if broker.hash(broker.keys.destination(old)):
+        broker.versions.check_rename(old, new)
+        if broker.access.hash(broker.keys.destination(old)):
             look(broker, open_spool(pipeline), Node.destination(old))
         destination = pipeline.destination(new)
         outside = destination.delivery.guarantee != "at-least-once" or destination.delivery.pipe in INDEX_PIPES
@@ -236,7 +236,7 @@ def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callab
     from conduit_tasks.spool.names import names, renamed
 
     spool = open_spool(pipeline)
-    state = broker.hash(broker.keys.destination(old))
+    state = broker.access.hash(broker.keys.destination(old))
     if not state:
         if old in names(spool, pipeline.id).get(new, ()) and Checkpoint(spool, pipeline.id).read(Node.destination(old)):
             # Redis was lost in the middle, and rebuilt by the mark of the new id: that of the old one must not stay.
@@ -246,8 +246,8 @@ def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callab
     renamed(spool, pipeline.id, old, new)
     step(f"{old} is known as {new} in the spool")
     # X7: a rebuild after Redis was lost finds the new id where the old one was.
-    hashes = {"destination": state, "window": broker.hash(broker.keys.window(old))}
-    with broker.acquire(Node.destination(new), OWNER) as lease:
+    hashes = {"destination": state, "window": broker.access.hash(broker.keys.window(old))}
+    with broker.leases.acquire(Node.destination(new), OWNER) as lease:
         number = int(state.get("cursor", 0))
         Checkpoint(spool, pipeline.id).write(Mark(Node.destination(new), lease.token, lease.token, number, hashes))
     step(f"{new} is marked where {old} is")
@@ -255,14 +255,14 @@ def _rename(broker: Broker, pipeline: Pipeline, old: str, new: str, step: Callab
     step(f"{moved} files of dead letters moved")
     _unmark(broker, spool, old)
     step(f"{old} has no mark any more")
-    broker.rename(old, new)
+    broker.versions.rename(old, new)
     step(f"{old} is {new}")
 
 
 def _unmark(broker: Broker, spool: Spool, id: str) -> None:
     """Has the marks of a destination count no more, before Redis forgets its id: whoever has that later is another, and
     by these marks a lost Redis would be rebuilt as if it had got what this one got (X7)."""
-    with broker.acquire(Node.destination(id), OWNER) as lease:
+    with broker.leases.acquire(Node.destination(id), OWNER) as lease:
         Checkpoint(spool, broker.pipeline).forget(Node.destination(id), lease.token)
 
 
@@ -270,13 +270,17 @@ def _adopt(broker: Broker, pipeline: Pipeline, decisions: Decisions, step: Calla
     with opened(pipeline, "apply"):
         # Opening registers what is new, from now on.
         step("registered")
-    broker.adopt(pipeline, OWNER)
+    broker.versions.adopt(pipeline, OWNER)
     step(f"version {pipeline.digest()} is in force")
     # A destination with nothing left is forgotten without being asked for.
-    for id in broker.left():
-        nothing = not in_flight(broker, id).micro_batches and not broker.dead_count(id) and not broker.parked(id)
+    for id in broker.versions.left():
+        nothing = (
+            not in_flight(broker, id).micro_batches
+            and not broker.dead_letters.count(id)
+            and not broker.redrives.parked(id)
+        )
         if nothing or id in decisions.forget:
             _unmark(broker, open_spool(pipeline), id)
             step(f"{id} has no mark any more")
-            broker.forget(id)
+            broker.versions.forget(id)
             step(f"{id} is forgotten")

@@ -71,9 +71,9 @@ class Plan:
 
 def plan_change(pipeline: Pipeline, broker: Broker) -> Plan:
     """Compares a pipeline's file with what is in force and in flight. `broker` may know nothing of the pipeline."""
-    if not broker.known():
+    if not broker.lifecycle.known():
         return Plan(pipeline.id, pipeline.digest(), None, False, [])
-    now = broker.in_force()
+    now = broker.versions.in_force()
     if now is None:
         return Plan(pipeline.id, pipeline.digest(), None, True, _Effects(pipeline, broker, {}).without_version())
     found = [] if now.digest == pipeline.digest() else _Effects(pipeline, broker, now.topology).all()
@@ -83,7 +83,7 @@ def plan_change(pipeline: Pipeline, broker: Broker) -> Plan:
 def left_behind(pipeline: Pipeline, broker: Broker) -> list[Change]:
     """Returns destinations that left the file before, and still have something to deliver, redrive or release."""
     out = []
-    for id in broker.left():
+    for id in broker.versions.left():
         if any(d.id == id for d in pipeline.destinations):
             continue
         waiting, rest = in_flight(broker, id), _exceptions(broker, id)
@@ -102,8 +102,8 @@ class _Effects:
     def __init__(self, pipeline: Pipeline, broker: Broker, old: Mapping[str, Any]) -> None:
         self._pipeline, self._broker, self._old = pipeline, broker, old
         self._new = version_of(pipeline)
-        self._unsealed: MicroBatch | None = broker.unsealed()
-        self._next = broker.latest_sealed() + 1
+        self._unsealed: MicroBatch | None = broker.micro_batches.unsealed()
+        self._next = broker.micro_batches.latest_sealed() + 1
 
     def all(self) -> list[Change]:
         """Returns every change, as `differences` orders them."""
@@ -113,7 +113,7 @@ class _Effects:
     def without_version(self) -> list[Change]:
         """Returns the connectors that came or went: there is nothing else to see if no version is recorded."""
         self._alike = {}
-        sources, destinations = self._broker.registered()
+        sources, destinations = self._broker.lifecycle.registered()
         now = {Node.source(s) for s in sources} | {Node.destination(d) for d in destinations}
         then = {s.node for s in self._pipeline.sources} | {d.node for d in self._pipeline.destinations}
         gone = [Difference("removed", node) for node in sorted(now - then)]
@@ -147,7 +147,7 @@ class _Effects:
 
     def _source(self, d: Difference, id: str) -> Change:
         if d.kind == "added":
-            known = self._broker.position(id)
+            known = self._broker.positions.planned(id)
             came_back = "it was here before and goes on at its position" if known else "read from its beginning"
             return Change("added", d.node, "source", came_back)
         if d.kind == "removed":
@@ -171,11 +171,11 @@ class _Effects:
         broker, said, waits = self._broker, ["nothing more is read from it; what is sealed is delivered"], []
         if self._unsealed and self._unsealed.slices.get(id):
             said.append(f"its share of micro-batch {self._unsealed.number} is not sealed and goes back to it")
-        acked = int(broker.hash(broker.keys.ack(id)).get("m", 0))
+        acked = int(broker.access.hash(broker.keys.ack(id)).get("m", 0))
         if acked < self._next - 1:
             waits.append(f"micro-batches {acked + 1} to {self._next - 1} are never acked to it")
-        taken = broker.hash(broker.keys.ingested(id))
-        if held := int(taken.get("last", 0)) - int(broker.position(id).get("", 0) or 0):
+        taken = broker.access.hash(broker.keys.ingested(id))
+        if held := int(taken.get("last", 0)) - int(broker.positions.planned(id).get("", 0) or 0):
             waits.append(
                 f"{held:,} events whose producers were answered wait to be read, and would stay where they are"
             )
@@ -192,7 +192,7 @@ class _Effects:
         waiting = in_flight(self._broker, id)
         flying = {id: waiting} if waiting.micro_batches else {}
         if d.kind == "added":
-            if "cursor" in self._broker.hash(self._broker.keys.destination(id)):
+            if "cursor" in self._broker.access.hash(self._broker.keys.destination(id)):
                 lost = f"; {waiting.lost} micro-batches it lacks are collected" if waiting.lost else ""
                 return Change(
                     "added", d.node, "destination", f"was here before and goes on at its cursor{lost}", flying
@@ -229,13 +229,16 @@ class _Effects:
         return effect
 
     def _to_deliver(self) -> dict[str, InFlight]:
-        found = {id: in_flight(self._broker, id) for id in self._broker.registered()[1]}
+        found = {id: in_flight(self._broker, id) for id in self._broker.lifecycle.registered()[1]}
         return {id: flying for id, flying in found.items() if flying.micro_batches}
 
 
 def _exceptions(broker: Broker, destination: str) -> str:
     """Returns the open dead letters and parked keys, in words."""
-    counts = [(broker.dead_count(destination), "dead letters"), (len(broker.parked(destination)), "parked keys")]
+    counts = [
+        (broker.dead_letters.count(destination), "dead letters"),
+        (len(broker.redrives.parked(destination)), "parked keys"),
+    ]
     return " and ".join(f"{count:,} {name}" for count, name in counts if count)
 
 

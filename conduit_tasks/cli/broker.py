@@ -128,7 +128,10 @@ def _pipelines(client: Client) -> list[tuple[str, str, str]]:
     with reaching(client):
         found = sorted(client.scan_iter(match=SCHEMA_PATTERN))
         names = [key.removeprefix("{conduit:").removesuffix("}:schema") for key in found]
-        return [(name, str(client.get(key)), Broker(name, client).status().status) for name, key in zip(names, found)]
+        return [
+            (name, str(client.get(key)), Broker(name, client).lifecycle.status().status)
+            for name, key in zip(names, found)
+        ]
 
 
 def _findings(client: Client, mode: str, pipelines: list[tuple[str, str, str]]) -> list[str]:

@@ -90,7 +90,7 @@ def count(
     with _opened(pipeline, selection) as (_, broker, book):
         found = book.select(selection, every=every)
         numbers = Counter((e.destination, str(e.row["error_class"]), e.state) for e in found)
-        parked = {name: len(broker.parked(name)) for name in broker.members(broker.keys.destinations)}
+        parked = {name: len(broker.redrives.parked(name)) for name in broker.access.members(broker.keys.destinations)}
         rows = [{"destination": d, "class": c, "state": s, "letters": n} for (d, c, s), n in sorted(numbers.items())]
         if format is Format.json:
             print_json({"letters": rows, "parked_keys": {name: n for name, n in parked.items() if n}})
@@ -196,7 +196,7 @@ def purge(
         for name in sorted({e.destination for e in found}):
             keys = {e.key for e in found if e.destination == name}
             # First the index, then the files: a crash in between leaves letters that are no longer open.
-            keys -= set(broker.purge(index_name(name), sorted(keys)))
+            keys -= set(broker.redrives.purge(index_name(name), sorted(keys)))
             store.remove(name, keys)
             marks.remove(name, keys)
             removed += len(keys)

@@ -88,10 +88,10 @@ def read_book(
         name = index_name(each)
         # The store is read first: what is stored and indexed meanwhile is missing from both, not from one.
         rows = store.rows(each, columns) if columns else store.rows(each)
-        index = {(e.epoch, e.micro_batch, e.seq, e.ordinal): e for e in broker.dead_letters(name)}
-        claimed = broker.claimed(name)
+        index = {(e.epoch, e.micro_batch, e.seq, e.ordinal): e for e in broker.dead_letters.entries(name)}
+        claimed = broker.redrives.claimed(name)
         done = marks.read(each)
-        done |= {s.key: Mark(s.outcome, s.epoch, _moment(s.at), s.by) for s in broker.settled(name)}
+        done |= {s.key: Mark(s.outcome, s.epoch, _moment(s.at), s.by) for s in broker.redrives.settled(name)}
         keys = set()
         for row in rows:
             key = row_key(row)
@@ -105,14 +105,14 @@ def read_book(
         missing = index.keys() - keys
         if missing:
             missing -= {row_key(row) for row in store.rows(each, ["id"])}
-            still = {(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in broker.dead_letters(name)}
+            still = {(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in broker.dead_letters.entries(name)}
             lost[each] = [index[key] for key in sorted(missing & still)]
     return Book(entries, lost)
 
 
 def indexed(broker: Broker) -> list[str]:
     """Returns the destinations that the broker has, and `_pipeline`, by their names in the store."""
-    return [*broker.members(broker.keys.destinations), BEFORE_FAN_OUT]
+    return [*broker.access.members(broker.keys.destinations), BEFORE_FAN_OUT]
 
 
 def index_name(destination: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.broker.dead_index import index_entry
+from conduit_tasks.broker.dead_letters import index_entry
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import Place, positions
 from conduit_tasks.dead_letters.marks import Marks
@@ -54,7 +54,7 @@ def lost_exceptions(
             waiting = [row for row in parked.rows(name, _KEYED) if _confirmed(row, deliveries[own])]
             opens = pipeline.destination(own).delivery.park_keys
             found = _parked(rows if opens else [], [row for row in waiting if not _confirmed(row, known)])
-            there = broker.scanned(keys.parked(own)) if found else {}
+            there = broker.access.scanned(keys.parked(own)) if found else {}
             if found := {hashed: at for hashed, at in found.items() if hashed not in there}:
                 out[keys.parked(own)] = positions(found)
     return out
@@ -85,5 +85,5 @@ def _known(broker: Broker, destination: str) -> Mapping[str, str]:
     """Returns how far a destination is according to Redis itself; before the fan-out, the last sealed micro-batch,
     because sealing tells Redis of the letters."""
     if not destination:
-        return {"cursor": str(broker.numbers("sealed")[0])}
-    return {"cursor": "0", **broker.hash(broker.keys.destination(destination))}
+        return {"cursor": str(broker.access.numbers("sealed")[0])}
+    return {"cursor": "0", **broker.access.hash(broker.keys.destination(destination))}

@@ -32,9 +32,9 @@ class BrokerPort:
     """The DeliveryPort that talks to Redis.
 
     `run`: the run whose confirms are remembered for `retention` seconds. `epoch` above 0: a redelivery
-    (`Broker.reopen`), in which records do not vote a second time; `sent` then returns those of the given seqs that have
-    rows for this destination. `parking`: of the same work; its records are stored before the confirm, and its keys are
-    parked with it (X4). `latencies`: of the same work; sent with the confirm.
+    (`Redeliveries.begin`), in which records do not vote a second time; `sent` then returns those of the given seqs that
+    have rows for this destination. `parking`: of the same work; its records are stored before the confirm, and its keys
+    are parked with it (X4). `latencies`: of the same work; sent with the confirm.
     """
 
     def __init__(  # noqa: PLR0917  # the six parts of a port
@@ -73,7 +73,7 @@ class BrokerPort:
         if self._parking is not None:
             self._parking.save()
         began = time.monotonic()
-        self._broker.confirm(
+        self._broker.deliveries.confirm(
             self._destination.id,
             self._m,
             self._lease.token,
@@ -98,7 +98,7 @@ class BrokerPort:
         Ranges also cover records that failed before the fan-out. If a redrive made such a record a letter of this
         destination, it has no row in the micro-batch: it was not sent here, and stays a letter (T4, X2)."""
         if self._earlier is None:
-            found = [e for e in self._broker.dead_letters(self._destination.id) if e.micro_batch == self._m]
+            found = [e for e in self._broker.dead_letters.entries(self._destination.id) if e.micro_batch == self._m]
             seqs = {e.seq for e in found if e.epoch < self._epoch}
             rows = self._sent(seqs) if seqs else seqs
             self._earlier = [(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in found if e.seq in rows]
@@ -118,7 +118,7 @@ class BrokerPort:
             return None
         began = time.monotonic()
         window = self._destination.dead_letters
-        tripped = self._broker.vote(
+        tripped = self._broker.deliveries.vote(
             self._destination.id,
             self._m,
             self._lease.token,
@@ -136,13 +136,13 @@ class BrokerPort:
     def fail(self, error: str, error_class: str) -> None:
         """See DeliveryPort."""
         if self._isolate:
-            self._broker.stop_destination(self._destination.id, error, error_class, self._m)
+            self._broker.lifecycle.stop_destination(self._destination.id, error, error_class, self._m)
         else:
-            self._broker.fail(self._destination.node, error, error_class, self._m)
+            self._broker.lifecycle.fail(self._destination.node, error, error_class, self._m)
 
     def give_up(self, error: str) -> None:
         """See DeliveryPort."""
-        self._broker.give_up(self._lease.node, self._lease.token, error)
+        self._broker.leases.give_up(self._lease.node, self._lease.token, error)
 
     def store_dead(self, letters: Sequence[DeadLetter]) -> None:
         """See DeliveryPort; the lease is renewed first, and checked again by the confirm that follows."""
@@ -152,14 +152,14 @@ class BrokerPort:
     def begin_send(self, seq: int) -> None:
         """See DeliveryPort."""
         began = time.monotonic()
-        self._broker.begin_send(self._destination.id, self._m, self._lease.token, seq, epoch=self._epoch)
+        self._broker.sending.begin(self._destination.id, self._m, self._lease.token, seq, epoch=self._epoch)
         self._lease.renewed(began)
 
     def renew(self) -> None:
         """See DeliveryPort."""
         began = time.monotonic()
         keys = self._broker.keys
-        self._broker.run(
+        self._broker.access.run(
             scripts.RENEW,
             {
                 "lease": keys.lease(self._lease.node),

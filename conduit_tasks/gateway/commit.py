@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from conduit_tasks.broker.base import portions
+from conduit_tasks.broker.access import portions
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError
 from conduit_tasks.gateway.pipe import LANES, WITHHELD
 from conduit_tasks.gateway.store import CROWDED, Budget

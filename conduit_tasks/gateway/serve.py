@@ -172,7 +172,7 @@ class Service:
                 if source.plugin != GATEWAY:
                     continue
                 try:
-                    Broker(pipeline.id, self.client).initialise()
+                    Broker(pipeline.id, self.client).lifecycle.initialise()
                     built = GatewaySource(source.settings)
                     if source.durability == "spool" and built.pipe is not None:
                         raise ConfigError("durability: spool does not keep what a pipe knows; remove one of the two")

@@ -1,4 +1,4 @@
-"""Events of a gateway source in Redis: taken in and not yet acked (`broker/scripts/ingest_*.lua`)."""
+"""Events of a gateway source in Redis: taken in and not yet acked (`broker/scripts/ingest/`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.connection import Client, reaching
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, SourceError
@@ -63,12 +63,17 @@ class Held:
     bytes: int
 
 
-class IngestStore(BrokerBase):
+class IngestStore:
     """The events of one gateway source. `redis` answers in text, except for `entries`, which needs a raw client."""
 
     def __init__(self, pipeline: str, source: str, redis: Client) -> None:
-        super().__init__(pipeline, redis)
+        self._access = Access(pipeline, redis)
+        self.keys = self._access.keys
         self.source = source
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._access.close()
 
     def add(
         self,
@@ -115,14 +120,14 @@ class IngestStore(BrokerBase):
         }
         if wait_fsync:
             command = ("WAITAOF", 1, 0, FSYNC_WAIT_MS)
-            (kind, *answer), synced = scripts.INGEST_ADD.followed(self.redis, command, keys, **args)
+            (kind, *answer), synced = scripts.INGEST_ADD.followed(self._access.redis, command, keys, **args)
             if int(synced[0]) < 1:
                 raise BrokerUnavailable(f"Redis did not write its append-only file to disk within {FSYNC_WAIT_MS} ms")
             answer = answer if kind == "ok" else [kind]
         else:
-            answer = self.run(scripts.INGEST_ADD, keys, **args)
+            answer = self._access.run(scripts.INGEST_ADD, keys, **args)
         if answer == ["lost"]:
-            raise JournalLost(f"Redis does not know the journal of {self.pipeline}/{self.source}")
+            raise JournalLost(f"Redis does not know the journal of {self._access.pipeline}/{self.source}")
         number, size = int(answer[1]), int(answer[2])
         ids: list[str | None] = []
         for said, count, chunk in zip(answer[0], counts, chunks):
@@ -133,8 +138,8 @@ class IngestStore(BrokerBase):
 
     def lanes(self, names: Sequence[str]) -> list[str]:
         """Returns the state of each lane's receiver; "" if there is none yet."""
-        with reaching(self.redis):
-            found: Any = self.redis.hmget(self.keys.ingest_index(self.source), list(names))
+        with reaching(self._access.redis):
+            found: Any = self._access.redis.hmget(self.keys.ingest_index(self.source), list(names))
         return [state or "" for state in found]
 
     def restore(self, journal: str, chunks: Sequence[Chunk]) -> int:
@@ -142,9 +147,8 @@ class IngestStore(BrokerBase):
         last call gives the journal's name."""
         ids, counts = [c.id for c in chunks], [c.count for c in chunks]
         data = [c.data for c in chunks]
-        return int(
-            self.run(scripts.INGEST_RESTORE, self._streams(), journal=journal, ids=ids, counts=counts, chunks=data)[0]
-        )
+        args: dict[str, Any] = {"journal": journal, "ids": ids, "counts": counts, "chunks": data}
+        return int(self._access.run(scripts.INGEST_RESTORE, self._streams(), **args)[0])
 
     def _streams(self) -> dict[str, str]:
         """Returns the keys that every script of a gateway source uses."""
@@ -156,7 +160,7 @@ class IngestStore(BrokerBase):
 
     def state(self) -> dict[str, str]:
         """Returns the state of the source in Redis, as it is stored."""
-        return self.hash(self.keys.ingested(self.source))
+        return self._access.hash(self.keys.ingested(self.source))
 
     def held(self) -> Held:
         """Returns the amount that is stored and not yet acked."""
@@ -167,7 +171,7 @@ class IngestStore(BrokerBase):
     def plan(self, after: int | None, limit: Limit) -> list[Slice]:
         """Returns slices past number `after` within `limit`; one event is planned even if it is larger than the
         limit."""
-        holes, first, *pairs = self.run(
+        holes, first, *pairs = self._access.run(
             scripts.INGEST_PLAN,
             self._streams(),
             after=-1 if after is None else after,
@@ -192,8 +196,9 @@ class IngestStore(BrokerBase):
         while at <= end:
             # Redis copies everything that one command reads: so it reads what is known to fit a page, else one entry.
             until = self._within_a_page(at, min(end, at + wide - 1), before)
-            with reaching(self.redis):
-                found: Any = self.redis.xrange(stream, str(at), until or "+", count=PAGE_ENTRIES if until else 1)
+            with reaching(self._access.redis):
+                count = PAGE_ENTRIES if until else 1
+                found: Any = self._access.redis.xrange(stream, str(at), until or "+", count=count)
             page: list[tuple[bytes, bytes]] = []
             begin = at
             for id, fields in found:
@@ -208,8 +213,8 @@ class IngestStore(BrokerBase):
                     break
             if at == begin:
                 raise SourceError(
-                    f"gateway source {self.source} of pipeline {self.pipeline}: event {at} of those up to {end} is not "
-                    f"in {stream}: Redis lost it, or somebody removed it. See docs/operations.md, Redis"
+                    f"gateway source {self.source} of pipeline {self._access.pipeline}: event {at} of those up to "
+                    f"{end} is not in {stream}: Redis lost it, or somebody removed it. See docs/operations.md, Redis"
                 )
             if page:
                 yield page
@@ -232,8 +237,8 @@ class IngestStore(BrokerBase):
     def _holding(self, event: int) -> tuple[bytes, int, int, int] | None:
         """Returns the id of the entry that holds an event, its first event, the bytes of all entries up to it
         inclusive, and its own bytes."""
-        with reaching(self.redis):
-            found: Any = self.redis.xrange(self.keys.ingest_sizes(self.source), str(event), "+", count=1)
+        with reaching(self._access.redis):
+            found: Any = self._access.redis.xrange(self.keys.ingest_sizes(self.source), str(event), "+", count=1)
         for id, fields in found:
             last, size = map(int, id.split(b"-"))
             first = last - int(fields[b"n"]) + 1
@@ -243,5 +248,5 @@ class IngestStore(BrokerBase):
 
     def ack(self, to: int) -> None:
         """Removes the events up to number `to`; does nothing if they are gone already."""
-        while self.run(scripts.INGEST_ACK, self._streams(), to=to)[0]:
+        while self._access.run(scripts.INGEST_ACK, self._streams(), to=to)[0]:
             pass

@@ -28,7 +28,7 @@ def samples(pipelines: Iterable[Pipeline], broker_of: Callable[[str], Broker]) -
     try:
         for number, pipeline in enumerate(pipelines):
             broker = broker_of(pipeline.id)
-            if not number and (used := broker.used()):
+            if not number and (used := broker.access.used()):
                 found.append(sample("broker_memory_ratio", used))
             found.extend(_pipeline(broker, pipeline))
     except BrokerUnavailable:
@@ -38,29 +38,31 @@ def samples(pipelines: Iterable[Pipeline], broker_of: Callable[[str], Broker]) -
 
 def _pipeline(broker: Broker, pipeline: Pipeline) -> Iterator[Sample]:
     id = pipeline.id
-    status = broker.status().status
+    status = broker.lifecycle.status().status
     for each in STATUSES:
         yield sample("pipeline_status", each == status, id, each)
-    sealed = broker.latest_sealed()
+    sealed = broker.micro_batches.latest_sealed()
     yield sample("sealed_micro_batches", sealed, id)
-    (collected,) = broker.numbers("collected")
-    held = broker.read(*(("HGET", broker.keys.micro_batch(m), "bytes") for m in range(collected + 1, sealed + 1)))
+    (collected,) = broker.access.numbers("collected")
+    held = broker.access.read(
+        *(("HGET", broker.keys.micro_batch(m), "bytes") for m in range(collected + 1, sealed + 1))
+    )
     yield sample("spool_bytes", sum(int(size or 0) for size in held), id)
     yield sample("spool_micro_batches", len(held), id)
-    for name, n in broker.totals().items():
+    for name, n in broker.micro_batches.totals().items():
         node, _, what = name.rpartition("/")
         if node and what == "skipped":
             yield sample("source_skipped", n, id, node)
         elif node:
             yield sample("source_records", n, id, node, what)
-    for node, attempts in broker.attempts().items():
+    for node, attempts in broker.lifecycle.attempts().items():
         yield sample("attempts", attempts, id, node)
-    yield sample("dead_letters", broker.dead_count(""), id, "")
-    found = broker.histograms()
+    yield sample("dead_letters", broker.dead_letters.count(""), id, "")
+    found = broker.micro_batches.histograms()
     for (node, what), histogram in found.items():
         if what != LATENCY:
             yield sample("stage_seconds", histogram, id, node, what)
-    now = broker.now()
+    now = broker.access.now()
     for destination in pipeline.destinations:
         try:
             yield from _destination(broker, destination, now, found.get((destination.node, LATENCY)))
@@ -72,7 +74,7 @@ def _pipeline(broker: Broker, pipeline: Pipeline) -> Iterator[Sample]:
 
 def _destination(broker: Broker, destination: Destination, now: float, latency: Histogram | None) -> Iterator[Sample]:
     id = destination.id
-    state, backlog, of = broker.delivery(id), broker.backlog([id]), (broker.pipeline, id)
+    state, backlog, of = broker.deliveries.get(id), broker.deliveries.backlog([id]), (broker.pipeline, id)
     yield sample("destination_matched", state.counters["matched"], *of)
     for outcome in OUTCOMES:
         yield sample("destination_records", state.counters[outcome], *of, outcome)
@@ -81,11 +83,11 @@ def _destination(broker: Broker, destination: Destination, now: float, latency: 
     yield sample("destination_lag_records", max(0, backlog.records - state.confirmed.count), *of)
     yield sample("destination_lag_bytes", backlog.bytes, *of)
     yield sample("destination_lag_seconds", backlog.age(now), *of)
-    yield sample("destination_waiting_seconds", broker.waiting_for(id), *of)
+    yield sample("destination_waiting_seconds", broker.deliveries.waiting_for(id), *of)
     if destination.deadline is not None:
         yield sample("destination_deadline_seconds", destination.deadline, *of)
     yield sample("destination_stopped", state.status == "stopped", *of)
-    yield sample("dead_letters", broker.dead_count(id), *of)
-    yield sample("parked_keys", len(broker.parked(id)), *of)
+    yield sample("dead_letters", broker.dead_letters.count(id), *of)
+    yield sample("parked_keys", len(broker.redrives.parked(id)), *of)
     if latency is not None:
         yield sample("destination_latency_seconds", latency, *of)

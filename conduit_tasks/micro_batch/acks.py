@@ -63,13 +63,13 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
         broker, draining = context.broker, Draining(context, run_id, 0.0)
         names = [d.id for d in context.pipeline.destinations]
         lowest, over, looked, ledger = -1, False, time.monotonic(), _Ledger()
-        course = broker.under_way(run_id)
+        course = broker.runs.under_way(run_id)
         while not over:
-            since = broker.bell()
+            since = broker.runs.bell()
             if time.monotonic() - looked > LOOK:
                 looked = time.monotonic()
                 look()
-            before, lowest = lowest, min(broker.cursors(names))
+            before, lowest = lowest, min(broker.deliveries.cursors(names))
             if lowest == before and not (over := draining.over(since)):
                 continue
             done = _ack(context, source_id, ledger)
@@ -79,12 +79,12 @@ def ack_along(pipeline_id: str, source_id: str, run_id: str, look: Callable[[], 
             left = may_read(context, course)
             # Told before the last look at the run: a node that ends after it sees that the acks hear it no more.
             if source_id == context.pipeline.sources[0].id:
-                broker.tell_at_work(run_id, ACKS, 0)
-            if now := broker.under_way(run_id):
+                broker.runs.tell_at_work(run_id, ACKS, 0)
+            if now := broker.runs.under_way(run_id):
                 # The run that takes over goes on with what is left.
                 again = "" if now.after else now.again or draining.unheard(now)
                 left_out = now.left_out.get(source_id)
-            elif broker.has_forgotten(course):
+            elif broker.runs.has_forgotten(course):
                 again = "Redis has forgotten this run"
     began = course.began if course else 0.0
     done = {"acked": acked, "collected": collected, "again": again, "began": began}
@@ -103,7 +103,7 @@ def _ack(context: Context, source_id: str, ledger: _Ledger) -> dict[str, Any]:
     collected = collect(context)
     if context.in_force():
         ledger.collect(context)
-    if context.broker.stored_status() == "stopping":
+    if context.broker.lifecycle.stored_status() == "stopping":
         in_flight(context)
     return {"acked": acked, "collected": collected}
 
@@ -138,11 +138,11 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
     given = None
     on = ack_on(source)
     through = told if on == "delivered" else None
-    with context.broker.acquire(Node.ack(source_id), context.owner, wait=5.0) as lease:
+    with context.broker.leases.acquire(Node.ack(source_id), context.owner, wait=5.0) as lease:
         marker = Marker(context, Node.ack(source_id), lease.token)
         apart = issubclass(source_class(source.plugin), Queue)
         while (
-            due := context.broker.begin_ack(source_id, destinations, on, lease.token, apart=apart, through=through)
+            due := context.broker.acks.begin(source_id, destinations, on, lease.token, apart=apart, through=through)
         ) is not None:
             try:
                 # Invariant 1: Redis may forget its last second, the spool does not.
@@ -168,12 +168,12 @@ def ack(context: Context, source_id: str, told: int | None = None) -> dict[str, 
                     ) from error
                 except Exception as error:
                     said = f"the source {source_id} did not take its ack: {type(error).__name__}: {error}"
-                    context.broker.fail(Node.ack(source_id), said, type(error).__name__, due.m_to)
+                    context.broker.lifecycle.fail(Node.ack(source_id), said, type(error).__name__, due.m_to)
                     raise PipelineStopped(
                         f"{said}. Fix it, then `conduit start {context.pipeline.id}`: the same position is given again"
                     ) from error
                 took = observed(Node.ack(source_id), "ack", time.monotonic() - began)
-            context.broker.commit_ack(source_id, due, lease.token, took)
+            context.broker.acks.commit(source_id, due, lease.token, took)
             given = due.position
         if given is not None:
             try_to_mark(marker)
@@ -191,25 +191,25 @@ def collect(context: Context) -> list[int]:
     done: list[int] = []
     for name in destinations:
         after = max(context.pipeline.spool_retention, UNFINISHED)
-        if (left := context.broker.lapse(name, after)) is not None:
+        if (left := context.broker.redeliveries.lapse(name, after)) is not None:
             log.warning(
                 "%s: sending again what run %s had delivered to %s was left unfinished for %.0f hours and is given up; "
                 "%d micro-batch(es) were not sent whole. To send them, replay their interval: `conduit replay %s`",
                 *(context.pipeline.id, left[0], name, after / 3600, left[1], context.pipeline.id),
             )
-    due = context.broker.collectable(sources, destinations, context.pipeline.spool_retention)
+    due = context.broker.collection.due(sources, destinations, context.pipeline.spool_retention)
     if due and listened_to(context):
-        told = context.broker.told()
+        told = context.broker.acks.told()
         due = [number for number in due if number <= told]
     due = due[: proven(context, due)]
     if due and away(context):
         Checkpoint(context.spool, context.pipeline.id).collecting(due[-1])
     for number in due:
-        context.broker.begin_collect(number)
+        context.broker.collection.begin(number)
         context.spool.collect(context.pipeline.id, number)
-        context.broker.end_collect(number)
+        context.broker.collection.end(number)
         done.append(number)
     classes = [source_class(source.plugin) for source in context.pipeline.sources]
     queues = [of.comes_again for of in classes if issubclass(of, Queue)]
-    context.broker.slim(sources, destinations, max([SLIM_AFTER, *queues]))
+    context.broker.collection.slim(sources, destinations, max([SLIM_AFTER, *queues]))
     return done

@@ -28,7 +28,7 @@ from conduit_tasks.micro_batch.visibility import unsettled
 from conduit_tasks.topology import Limits, Source
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.recovery import Failing
+    from conduit_tasks.broker.failures import Failing
     from conduit_tasks.broker.state import MicroBatch
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
     """
     pipeline, broker = context.pipeline, context.broker
     nodes = [node for s in pipeline.sources for node in (node_of(s.id), s.node)]
-    failing = {f.node: f for f in broker.failing(*nodes)}
+    failing = {f.node: f for f in broker.failures.failing(*nodes)}
     out = Asked()
     records, size, slices, number = room.records, room.bytes, most, len(pipeline.sources)
     for left, at in zip(range(number, 0, -1), range(expect, expect + number)):
@@ -91,10 +91,10 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
             found = _plan(context, source, limit)
             out.well.append(source.id)
             if before is not None:
-                broker.recovered(node)
+                broker.failures.recovered(node)
             if unread is not None and not found:
                 # What could not be read is gone, or was passed over by hand.
-                broker.recovered(source.node)
+                broker.failures.recovered(source.node)
         except OF_ALL:
             raise
         except Exception as error:
@@ -122,14 +122,14 @@ def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:
     waited_for: dict[str, str] = {s.node: s.id for s in sources if s.node in unsealed.missing}
     if len(sources) < 2 or not waited_for:
         return []
-    failing = [f for f in context.broker.failing(*waited_for) if f.error.error_class not in _OF_ALL]
+    failing = [f for f in context.broker.failures.failing(*waited_for) if f.error.error_class not in _OF_ALL]
     for failure in failing:
         log.error("%s: micro-batch %d goes on without a source: %s", context.pipeline.id, unsealed.number, failure)
     return [waited_for[f.node] for f in failing]
 
 
 def _plan(context: Context, source: Source, limit: Limit) -> list[Slice]:
-    position = context.broker.position(source.id)
+    position = context.broker.positions.planned(source.id)
     with halting_call(context.broker, node_of(source.id)), context.sources.asked(source.id) as connector:
         if isinstance(connector, Queue):
             connector.receipts, connector.unsettled = Kept(context.spool), unsettled(context, source)

@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conduit_tasks.broker.under_way import Heard
+from conduit_tasks.broker.runs import Heard
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.every import every
 from conduit_tasks.micro_batch.plan import records_read
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.under_way import UnderWay
+    from conduit_tasks.broker.runs import UnderWay
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
 
         def say(seconds: float = AT_WORK, again: str = "", *, begins: bool = False) -> Heard:
             try:
-                return broker.tell_at_work(run_id, node, seconds, again, begins=begins)
+                return broker.runs.tell_at_work(run_id, node, seconds, again, begins=begins)
             except BrokerUnavailable as error:
                 log.warning("the other nodes of the run do not hear of %s: %s", node, error)
                 return Heard.NOBODY
@@ -76,7 +76,7 @@ def at_work(pipeline_id: str, run_id: str, node: str) -> Iterator[AtWork]:
             heard = say(ends.tried_again_in + AT_WORK if ends.tried_again_in else over, ends.again)
             with suppress(BrokerUnavailable):
                 # Decided by the answer to that last word: acks that heard it may have ended a moment later.
-                course = broker.under_way(run_id) if heard is Heard.WITHOUT_ACKS else None
+                course = broker.runs.under_way(run_id) if heard is Heard.WITHOUT_ACKS else None
                 if course is not None and course.after is None:
                     ends.late, ends.left = course, may_read(context, course)
 

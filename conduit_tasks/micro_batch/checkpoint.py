@@ -97,22 +97,22 @@ def _compare(before: Mark | None, now: Mark, spool: Spool, pipeline: str) -> Non
 
 
 def _destination(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
-    state = broker.hash(broker.keys.destination(id))
-    return int(state.get("cursor", 0)), {"destination": state, "window": broker.hash(broker.keys.window(id))}
+    state = broker.access.hash(broker.keys.destination(id))
+    return int(state.get("cursor", 0)), {"destination": state, "window": broker.access.hash(broker.keys.window(id))}
 
 
 def _at(broker: Broker) -> int:
     """Returns microseconds, not below any token that sealed a micro-batch, even if the server's clock went back."""
-    newest = broker.field(broker.keys.lease("seal"), "token")
-    return max(int(broker.now() * 1e6), int(newest or 0))
+    newest = broker.access.field(broker.keys.lease("seal"), "token")
+    return max(int(broker.access.now() * 1e6), int(newest or 0))
 
 
 def _source(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
-    ack, intent = broker.hash(broker.keys.ack(id)), broker.hash(broker.keys.intent(id))
-    acked = broker.scanned(broker.keys.acked(id))
-    index = broker.scanned(broker.keys.index(id))
+    ack, intent = broker.access.hash(broker.keys.ack(id)), broker.access.hash(broker.keys.intent(id))
+    acked = broker.access.scanned(broker.keys.acked(id))
+    index = broker.access.scanned(broker.keys.index(id))
     # Read after the index: staged records are numbered in it already, and would be numbered again.
-    unsealed = broker.unsealed()
+    unsealed = broker.micro_batches.unsealed()
     stage = unsealed.stages.get(Node.source(id)) if unsealed else None
     if unsealed is not None and stage is not None:
         for piece, first in zip(unsealed.slices[id], stage.first_index or ()):
@@ -124,9 +124,9 @@ def _source(broker: Broker, id: str) -> tuple[int, dict[str, dict[str, str]]]:
 def _totals(broker: Broker) -> dict[str, str]:
     """Returns the counts of everything up to the last sealed micro-batch, and that micro-batch's number as `sealed`."""
     while True:
-        sealed = broker.latest_sealed()
-        totals = {name: str(n) for name, n in broker.totals().items()}
-        if sealed == broker.latest_sealed():
+        sealed = broker.micro_batches.latest_sealed()
+        totals = {name: str(n) for name, n in broker.micro_batches.totals().items()}
+        if sealed == broker.micro_batches.latest_sealed():
             return {**totals, SEALED: str(sealed)}
 
 
@@ -139,14 +139,14 @@ def proven(context: Context, numbers: Sequence[int]) -> int:
         return 0
     pipeline, broker = context.pipeline, context.broker
     checkpoint = Checkpoint(context.spool, pipeline.id)
-    manifests = broker.read(*(("HGET", broker.keys.micro_batch(m), "manifest") for m in numbers))
+    manifests = broker.access.read(*(("HGET", broker.keys.micro_batch(m), "manifest") for m in numbers))
     there = {m: token_of(path) for m, path in zip(numbers, manifests) if path}
     nodes = marked(pipeline)
     marks = checkpoint.read()
     for node in nodes:
         if covers(marks.get(node), there) < numbers[-1]:
             try:
-                with broker.acquire(node, context.owner) as lease:
+                with broker.leases.acquire(node, context.owner) as lease:
                     Marker(context, node, lease.token).mark()
             except LeaseHeld:
                 continue
@@ -158,7 +158,7 @@ def proven(context: Context, numbers: Sequence[int]) -> int:
 def away(context: Context) -> bool:
     """Returns whether a node that is not in the pipeline file may come back to it, behind what is collected meanwhile.
     The marks of those in the file say that they do not need it (`proven`)."""
-    if context.broker.left():
+    if context.broker.versions.left():
         return True
     return bool(Checkpoint(context.spool, context.pipeline.id).besides(marked(context.pipeline)))
 

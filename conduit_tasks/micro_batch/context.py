@@ -39,7 +39,7 @@ class Context:
     def in_force(self) -> bool:
         """Returns whether this is the version in force, or none is recorded. An older version does not know which other
         destinations have to confirm what it would ack or collect (invariants 1 and 6)."""
-        return self.broker.field(self.broker.keys.version, "digest") in (None, self.pipeline.digest())
+        return self.broker.access.field(self.broker.keys.version, "digest") in (None, self.pipeline.digest())
 
     def same_version(self, micro_batch: MicroBatch) -> None:
         """Checks invariant 3: one version makes a micro-batch, from its slices to its seal. To be called under the
@@ -63,7 +63,7 @@ class Context:
 
     def parking(self, destination: Destination) -> Parking | None:
         """Returns the parking of a destination (X4); None if it neither parks keys nor has any parked from before."""
-        parked = self.broker.parked(destination.id)
+        parked = self.broker.redrives.parked(destination.id)
         if not parked and not destination.delivery.park_keys:
             return None
         from conduit_tasks.dead_letters.parking import Parking
@@ -91,7 +91,7 @@ def open_broker(pipeline: str, *, initialise: bool = True) -> Broker:
     check_durability(redis, config.redis_durability)
     broker = Broker(pipeline, redis, lease_ttl=config.lease_ttl, lease_grace=config.lease_grace)
     if initialise:
-        broker.initialise()
+        broker.lifecycle.initialise()
     return broker
 
 
@@ -108,7 +108,7 @@ def opened(pipeline: str | Pipeline, run: str) -> Iterator[Context]:
     cursors; closes its connections afterwards."""
     pipeline = get_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     with about(pipeline=pipeline.id, run=run), closing(open_broker(pipeline.id)) as broker:
-        broker.register([s.id for s in pipeline.sources], [d.id for d in pipeline.destinations])
+        broker.lifecycle.register([s.id for s in pipeline.sources], [d.id for d in pipeline.destinations])
         owner = f"{run}@{socket.gethostname()}:{os.getpid()}"
         with closing(OpenSources(pipeline)) as sources:
             yield Context(pipeline, broker, open_spool(pipeline), settings(), owner, sources)

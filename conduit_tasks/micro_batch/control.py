@@ -35,10 +35,10 @@ def start(pipeline_id: str, destination: str | None = None) -> str:
     """
     with opened(pipeline_id, "start") as context:
         if destination:
-            context.broker.start_destination(_known(context, destination))
+            context.broker.lifecycle.start_destination(_known(context, destination))
         else:
-            context.broker.start()
-        return context.broker.status().status
+            context.broker.lifecycle.start()
+        return context.broker.lifecycle.status().status
 
 
 def stop_destination(pipeline_id: str, destination: str) -> str:
@@ -49,8 +49,8 @@ def stop_destination(pipeline_id: str, destination: str) -> str:
     pipeline is not isolated.
     """
     with opened(pipeline_id, "stop") as context:
-        context.broker.halt_destination(_alone(context, destination))
-        return context.broker.status().status
+        context.broker.lifecycle.halt_destination(_alone(context, destination))
+        return context.broker.lifecycle.status().status
 
 
 def _alone(context: Context, destination: str) -> str:
@@ -74,7 +74,7 @@ def _known(context: Context, destination: str) -> str:
 def force_stop(pipeline_id: str) -> Stop:
     """Stops at once (C16): holders of leases end at their next call to the broker; what is not sealed is dropped."""
     with opened(pipeline_id, "stop") as context:
-        return Stop(context.broker.force_stop())
+        return Stop(context.broker.lifecycle.force_stop())
 
 
 def stop(
@@ -86,7 +86,7 @@ def stop(
     delivered, and returns False if it cannot. In that case only tasks already at work are waited for.
     """
     with opened(pipeline_id, "stop") as context:
-        context.broker.stop(deadline)
+        context.broker.lifecycle.stop(deadline)
         until = time.monotonic() + deadline
         left = in_flight(context)
         woken = at_work = time.monotonic()
@@ -94,14 +94,14 @@ def stop(
         if hopeless:
             wake = None
         while wait and left and time.monotonic() < until:
-            if hopeless and context.broker.at_work():
+            if hopeless and context.broker.lifecycle.at_work():
                 at_work = time.monotonic()
             elif hopeless and time.monotonic() - at_work >= QUIET:
-                return Stop(context.broker.status().status, left, alone=True)
+                return Stop(context.broker.lifecycle.status().status, left, alone=True)
             time.sleep(min(POLL, max(0.0, until - time.monotonic())))
             left = in_flight(context)
             # Repeatedly, as a run may end that skipped a destination which was down for the moment.
             if left and wake is not None and time.monotonic() - woken >= WAKE:
                 woken = time.monotonic()
                 wake(pipeline_id)
-        return Stop(context.broker.status().status, left, bool(wait and left))
+        return Stop(context.broker.lifecycle.status().status, left, bool(wait and left))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from conduit_tasks.micro_batch.process import NODE as PROCESSORS
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.under_way import UnderWay
+    from conduit_tasks.broker.runs import UnderWay
     from conduit_tasks.topology import Pipeline
 
 BEGINS_WITHIN = 5.0

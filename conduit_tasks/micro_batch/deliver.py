@@ -58,7 +58,7 @@ def deliver_destination(
             drain.redeliver()
         ended = drain.until_caught_up()
     # The same node of the run that takes over may wait for the lease.
-    context.broker.ring(destination.node)
+    context.broker.runs.ring(destination.node)
     return ended
 
 
@@ -91,10 +91,10 @@ class Drain:
         """Delivers in order from the cursor, until nothing is left or the run has lasted as long as it may."""
         broker, destination = self.context.broker, self.destination
         while True:
-            if broker.complete_unmatched(destination.id, self.lease.token):
-                broker.ring("delivered")
-            sealed = broker.latest_sealed()
-            cursor = broker.delivery(destination.id).cursor
+            if broker.deliveries.complete_unmatched(destination.id, self.lease.token):
+                broker.runs.ring("delivered")
+            sealed = broker.micro_batches.latest_sealed()
+            cursor = broker.deliveries.get(destination.id).cursor
             if cursor >= sealed:
                 more = self.draining.more(destination.node, sealed) if self.draining is not None else False
                 if more is True:
@@ -113,15 +113,15 @@ class Drain:
             # Redis may have forgotten since the last look: nothing that was confirmed may be cut away or sent again.
             self.marker.look()
             self._deliver(cursor + 1)
-            broker.ring("delivered")
+            broker.runs.ring("delivered")
 
     def redeliver(self) -> None:
         """Sends again exactly what this run had confirmed, in a new epoch; live cursors and counters do not move."""
         broker = self.context.broker
         self.marker.look()
-        epoch = broker.reopen(self.destination.id, self.run, self.lease.token)
+        epoch = broker.redeliveries.begin(self.destination.id, self.run, self.lease.token)
         try:
-            for number, _ in broker.redeliver(self.destination.id, self.run, epoch):
+            for number, _ in broker.redeliveries.ranges(self.destination.id, self.run, epoch):
                 self._deliver(number, epoch)
         finally:
             mark_closed(self.context, self.destination.id, self.lease.token)
@@ -147,11 +147,11 @@ class Drain:
         except ConduitError:
             raise
         except Exception as error:
-            if said := self.context.broker.gave_up(self.destination.node):
+            if said := self.context.broker.leases.gave_up(self.destination.node):
                 raise Unavailable(said) from error
             raise
         try_to_mark(self.marker)
-        if isinstance(report, Fenced) and (said := self.context.broker.gave_up(self.destination.node)):
+        if isinstance(report, Fenced) and (said := self.context.broker.leases.gave_up(self.destination.node)):
             raise Unavailable(said) from report
         if isinstance(report, ConduitError):
             raise report

@@ -56,7 +56,7 @@ class DeliverTask:
                 # The progress of the delivery is read only now: an earlier attempt is fenced by now (invariant 4).
                 if not self.isolate_poison:
                     return self._deliver(context, attempt, None, ())
-                total = context.broker.micro_batch(self.number).total
+                total = context.broker.micro_batches.get(self.number).total
                 connect(context.pipeline.id, context.pipeline.destination(self.destination))
                 # Loaded here, so that not every child loads it again; Arrow loads pandas with its first array.
                 pa.array([0])
@@ -72,11 +72,11 @@ class DeliverTask:
             return error
 
     def _attempt(self, context: Context) -> Attempt:
-        return context.broker.attempt(Node.destination(self.destination), self.destination, self.token)
+        return context.broker.leases.attempt(Node.destination(self.destination), self.destination, self.token)
 
     def _in_child(self, token: int, span: Span, culprits: Sequence[int]) -> DeliveryReport:
         with opened(self.pipeline, self.run) as context:
-            lease = context.broker.attach(Node.destination(self.destination), token)
+            lease = context.broker.leases.attach(Node.destination(self.destination), token)
             return self._deliver(context, lease, span, culprits)
 
     def _confirmed(self) -> Sequence[Span]:
@@ -85,18 +85,20 @@ class DeliverTask:
 
     def _done(self, context: Context) -> RangeSet:
         """Returns the confirmed ranges of this micro-batch; in an epoch everything that is not to be sent again."""
-        total = context.broker.micro_batch(self.number).total
+        total = context.broker.micro_batches.get(self.number).total
         whole = RangeSet(((0, total - 1),)) if total else RangeSet(())
         if self.epoch:
-            left = dict(context.broker.redeliver(self.destination, self.run, self.epoch)).get(self.number, RangeSet(()))
+            left = dict(context.broker.redeliveries.ranges(self.destination, self.run, self.epoch)).get(
+                self.number, RangeSet(())
+            )
             return whole.subtract(left)
-        state = context.broker.delivery(self.destination)
+        state = context.broker.deliveries.get(self.destination)
         return whole if state.cursor >= self.number else state.confirmed
 
     def _deliver(self, context: Context, lease: Lease, span: Span | None, culprits: Sequence[int]) -> DeliveryReport:
         broker, pipeline = context.broker, context.pipeline
         destination = pipeline.destination(self.destination)
-        manifest = context.spool.read_sealed(broker.micro_batch(self.number).manifest)
+        manifest = context.spool.read_sealed(broker.micro_batches.get(self.number).manifest)
         handler = context.dead_letters(destination.dead_letters, destination.id)
         parking = context.parking(destination)
         origins, connector = origins_of(pipeline.id, manifest.slices), connect(pipeline.id, destination)
@@ -133,7 +135,7 @@ class DeliverTask:
             span=span,
             culprits=culprits,
             numbering=numbering,
-            begun=broker.begun(destination.id, self.number, epoch=self.epoch),
+            begun=broker.sending.begun(destination.id, self.number, epoch=self.epoch),
             parking=parking,
             seal=manifest.token,
         )

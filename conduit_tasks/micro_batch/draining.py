@@ -38,7 +38,7 @@ from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
-    from conduit_tasks.broker.under_way import UnderWay
+    from conduit_tasks.broker.runs import UnderWay
 
 log = logging.getLogger(__name__)
 
@@ -103,14 +103,14 @@ class Draining(Waiting):
         pipeline, broker = self.context.pipeline, self.context.broker
         before = before_destinations(pipeline)
         while True:
-            self._bell = broker.bell()
+            self._bell = broker.runs.bell()
             if self._stopped():
                 return False
             # Read before the look at the sealed micro-batches: a node that ends in between has done all that it will.
             course = self._course()
             if course is not None and (over := handed_over(course, node)):
                 return over
-            if broker.latest_sealed() > sealed or (early and broker.unsealed() is not None):
+            if broker.micro_batches.latest_sealed() > sealed or (early and broker.micro_batches.unsealed() is not None):
                 return True
             if course is None or not any_at_work(course, before):
                 return False
@@ -128,7 +128,7 @@ class Draining(Waiting):
             self._busy = now
         elif course.after is not None or all(course.began_at(node) for node in nodes) or now - self._busy > NEVER:
             return True
-        self.context.broker.await_bell(since, LOOK)
+        self.context.broker.runs.await_bell(since, LOOK)
         return False
 
     def unheard(self, course: UnderWay) -> str:
@@ -153,11 +153,11 @@ class Draining(Waiting):
         Yields Ended if the pipeline is stopped or its file has changed."""
         broker = self.context.broker
         while True:
-            self._bell = broker.bell()
+            self._bell = broker.runs.bell()
             if self._stopped():
                 yield None, Ended("the pipeline is stopped, and nothing is left in flight")
             course = self._course()
-            found = broker.unsealed()
+            found = broker.micro_batches.unsealed()
             if found is not None:
                 try:
                     self.context.same_version(found)
@@ -165,7 +165,7 @@ class Draining(Waiting):
                     yield course, self.outdated(error)
                 if not found.missing:
                     if seal_if_complete(self.context, found.number):
-                        broker.ring("sealed")
+                        broker.runs.ring("sealed")
                     continue
             yield course, found
 
@@ -179,8 +179,12 @@ class Draining(Waiting):
         left = may_read(context, course)
         limits = None if left is None else {"max-records": left}
         try:
-            with broker.acquire(PLAN, context.owner) as lease, keeping(lease), extend_visibility(context, again=False):
-                if broker.unsealed() is not None or remember(context):
+            with (
+                broker.leases.acquire(PLAN, context.owner) as lease,
+                keeping(lease),
+                extend_visibility(context, again=False),
+            ):
+                if broker.micro_batches.unsealed() is not None or remember(context):
                     return None
                 found = open_next(context, limits)
             self._tell(found)
@@ -191,7 +195,7 @@ class Draining(Waiting):
             return self._nothing(course, found)
         log.log(logging.DEBUG if course.lasts else logging.INFO, "%s", found.reason)
         self._pace.found()
-        broker.ring("opened")
+        broker.runs.ring("opened")
         return None
 
     def _may_look(self, course: UnderWay) -> bool:
@@ -208,11 +212,11 @@ class Draining(Waiting):
         """Tells the broker which sources were left out, so that the acks fail, and which no longer are."""
         told = {**dict.fromkeys(found.asked.well, ""), **found.asked.told()}
         for source, why in told.items():
-            self.context.broker.tell_left_out(self.run, source, why)
+            self.context.broker.runs.tell_left_out(self.run, source, why)
 
     def _over(self, course: UnderWay) -> Ended | None:
         """Returns why nothing more is opened in this run; None if more may be opened."""
-        if self.context.broker.stored_status() == "stopping":
+        if self.context.broker.lifecycle.stored_status() == "stopping":
             return Ended("the pipeline is stopping: nothing new is read")
         if course.over:
             return Ended("the scheduler stops: the next run goes on", again=True)
@@ -228,7 +232,7 @@ class Draining(Waiting):
         """Decides how to go on if nothing was opened: waits while a destination that is behind is at work, and in a run
         that lasts also if none is behind."""
         pipeline, broker = self.context.pipeline, self.context.broker
-        sealed, *cursors = broker.cursors([d.id for d in pipeline.destinations])
+        sealed, *cursors = broker.deliveries.cursors([d.id for d in pipeline.destinations])
         halted = halted_destinations(self.context)
         behind = [d.node for d, cursor in zip(pipeline.destinations, cursors) if cursor < sealed and d.id not in halted]
         if any_at_work(course, behind):

@@ -38,12 +38,12 @@ def remember(context: Context) -> bool:
     marks = Checkpoint(spool, pipeline.id).read()
     said = forgotten(context, marks)
     if not rebuild.holds_state(broker):
-        here_before = 0 < broker.numbers("created")[0] < _newest(spool, pipeline.id, marks)
+        here_before = 0 < broker.access.numbers("created")[0] < _newest(spool, pipeline.id, marks)
         if not (said and here_before) and (lost := state_lost(spool, pipeline.id)):
             raise lost
     if not said:
         return False
-    with broker.acquire(rebuild.NODE, context.owner, wait=WAIT) as lease, keeping(lease):
+    with broker.leases.acquire(rebuild.NODE, context.owner, wait=WAIT) as lease, keeping(lease):
         # Another run may have brought it back meanwhile.
         if said := forgotten(context, Checkpoint(spool, pipeline.id).read()):
             log.warning("%s: Redis has forgotten that %s; its state is rebuilt from the spool", pipeline.id, said)
@@ -87,9 +87,9 @@ def forgotten(context: Context, marks: dict[str, Mark]) -> str:
             return f"{node} had said {mark.words} words (it counts {words})"
         if gone and number < gone.number and spool.sealed(pipeline.id, number + 1) is None:
             return f"micro-batch {number + 1} was collected while {node} was out of the file"
-    last = broker.numbers("last")[0]
+    last = broker.access.numbers("last")[0]
     # A number is given before its manifest is written; it is read twice, as another run may do both in between.
-    if spool.sealed(pipeline.id, last + 1) is not None and broker.numbers("last")[0] == last:
+    if spool.sealed(pipeline.id, last + 1) is not None and broker.access.numbers("last")[0] == last:
         return f"micro-batch {last + 1} was sealed (it says that {last} was the last)"
     return ""
 
@@ -104,6 +104,6 @@ def _reached(context: Context, nodes: list[str]) -> list[tuple[int, int]]:
             commands.append(("HMGET", keys.destination(node.id), "cursor", "words"))
         else:
             commands.append(("HMGET", keys.ack(node.id), "m", "to"))
-    said = [[int(n or 0) for n in found] for found in context.broker.read(*commands)]
+    said = [[int(n or 0) for n in found] for found in context.broker.access.read(*commands)]
     destinations = [Node(node).kind == "destinations" for node in nodes]
     return [(a, b) if kind else (max(a, b), 0) for kind, (a, b) in zip(destinations, said, strict=True)]

@@ -26,16 +26,16 @@ def forget_gone(context: Context) -> int:
 
     forgotten = 0
     for source in context.pipeline.sources:
-        if not source_class(source.plugin).parts_go or not context.broker.look_due(source.id, EVERY):
+        if not source_class(source.plugin).parts_go or not context.broker.positions.look_due(source.id, EVERY):
             continue
         connector = source_connector(context.pipeline, source.id)
         try:
             if (after := connector.forget_after) is None:
                 continue
-            known = context.broker.position(source.id)
+            known = context.broker.positions.planned(source.id)
             with halting_call(context.broker, "plan"):
                 gone = connector.gone(known)
-            forgotten += context.broker.note_gone(source.id, gone, after)
+            forgotten += context.broker.positions.note_gone(source.id, gone, after)
         except (ConduitError, OSError) as error:
             log.info("%s: which of its parts are gone is looked at later: %s", source.id, error)
         finally:

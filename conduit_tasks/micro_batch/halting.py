@@ -66,7 +66,7 @@ class _Stops:
         keys = broker.keys
         places = [keys.pipeline, *([keys.destination(self._node.id)] if self._node.kind == "destinations" else [])]
         try:
-            found = broker.read(*[("HMGET", place, "status", "forced") for place in places])
+            found = broker.access.read(*[("HMGET", place, "status", "forced") for place in places])
         except BrokerUnavailable:
             return False
         now = time.monotonic()

@@ -44,17 +44,17 @@ def tell(context: Context) -> int | None:
     if not handlers.wants("acked", "message"):
         return None
     broker, destinations = context.broker, [d.id for d in context.pipeline.destinations]
-    if context.in_force() and broker.ack_due(MESSAGES, destinations, "delivered"):
+    if context.in_force() and broker.acks.due(MESSAGES, destinations, "delivered"):
         try:
-            with broker.acquire(Node.ack(MESSAGES), context.owner, wait=5.0) as lease, keeping(lease):
-                while (due := broker.begin_ack(MESSAGES, destinations, "delivered", lease.token)) is not None:
+            with broker.leases.acquire(Node.ack(MESSAGES), context.owner, wait=5.0) as lease, keeping(lease):
+                while (due := broker.acks.begin(MESSAGES, destinations, "delivered", lease.token)) is not None:
                     with halting_call(broker, Node.ack(MESSAGES)):
                         _tell(context, handlers, range(due.m_from, due.m_to + 1))
-                    broker.commit_ack(MESSAGES, due, lease.token)
+                    broker.acks.commit(MESSAGES, due, lease.token)
         except LeaseHeld:
             # The ack of another source tells them.
             pass
-    return broker.told()
+    return broker.acks.told()
 
 
 def _tell(context: Context, handlers: Handlers, numbers: range) -> None:
@@ -71,7 +71,7 @@ def _tell(context: Context, handlers: Handlers, numbers: range) -> None:
         try:
             handlers.call(_acked(context, spool.read_sealed(path), overall.of(number).nacked), "message")
         except HandlerFailed as error:
-            context.broker.fail(Node.ack(MESSAGES), str(error), ERROR_CLASS, number)
+            context.broker.lifecycle.fail(Node.ack(MESSAGES), str(error), ERROR_CLASS, number)
             raise PipelineStopped(str(error)) from error
 
 
@@ -79,7 +79,7 @@ def _indexed(context: Context, numbers: range) -> dict[int, set[int]]:
     """Returns the nacks that the broker's index has in these micro-batches, also of records that were dropped."""
     out: dict[int, set[int]] = {}
     for destination in ["", *(d.id for d in context.pipeline.destinations)]:
-        for entry in context.broker.dead_letters(destination):
+        for entry in context.broker.dead_letters.entries(destination):
             if entry.micro_batch in numbers and not entry.epoch:
                 out.setdefault(entry.micro_batch, set()).add(entry.seq)
     return out

@@ -135,7 +135,7 @@ def _each(draining: Draining, next_one: Callable[[], MicroBatch | Ended], work: 
         except Outdated as error:
             found = draining.outdated(error)
             return Ended(f"{done} micro-batches; {found.reason}", found.again)
-        draining.context.broker.ring("staged")
+        draining.context.broker.runs.ring("staged")
         done += 1
 
 
@@ -146,9 +146,9 @@ def _telling(context: Context, node: Node, progress: Callable[..., None]) -> Ite
 
     def so_far() -> tuple[int, int]:
         if node.kind == "destinations":
-            state = broker.delivery(node.id)
-            return state.counters.get("delivered", 0), broker.latest_sealed() - state.cursor
-        return broker.totals().get(f"{node}/read", 0), 0
+            state = broker.deliveries.get(node.id)
+            return state.counters.get("delivered", 0), broker.micro_batches.latest_sealed() - state.cursor
+        return broker.micro_batches.totals().get(f"{node}/read", 0), 0
 
     try:
         last, at = so_far()[0], time.monotonic()

@@ -39,13 +39,13 @@ def numbering_of(
 
     def number(known: int, counts: Any) -> Any:
         of = {"seal": manifest.token, "counts": counts, "known": known, "stream": epoch}
-        return context.broker.number(destination.id, manifest.micro_batch, token, **of)
+        return context.broker.sending.number(destination.id, manifest.micro_batch, token, **of)
 
     if isinstance(connector, BatchDestination):
         numbered = number(1, lambda: {"": matched_of(context, manifest, destination)})
         return RowNumbering(numbered, context.pipeline.id, destination.id)
     lanes = LaneOf(destination.delivery.order_by, origins)
-    known = KEY_LANES if lanes.by_key else context.broker.partitions()
+    known = KEY_LANES if lanes.by_key else context.broker.positions.partitions()
     numbered = number(known, lambda: count_lanes(lane_columns(context, manifest, destination, lanes), lanes))
     return LaneNumbers(numbered, lanes, destination.node)
 

@@ -67,34 +67,34 @@ def plan_run(
                 continue
             if found.work:
                 most = (limits or {}).get("max-records")
-                context.broker.begin_run(run_id, most, records_read(context), moved(context), lasts=lasts)
+                context.broker.runs.begin(run_id, most, records_read(context), moved(context), lasts=lasts)
                 for source, why in found.left_out.items():
-                    context.broker.tell_left_out(run_id, source, why)
+                    context.broker.runs.tell_left_out(run_id, source, why)
             return found
 
 
 def _lasting(context: Context) -> str:
     """Returns the run that lasts and reads what comes; empty if there is none."""
-    now, _ = context.broker.runs_under_way()
+    now, _ = context.broker.runs.latest()
     reads = now is not None and now.lasts and all(now.at_work(s.node) for s in context.pipeline.sources)
     return now.run if now is not None and reads else ""
 
 
 def records_read(context: Context) -> int:
     """Returns the number of records that the sources have read, of everything sealed."""
-    totals = context.broker.totals()
+    totals = context.broker.micro_batches.totals()
     return sum(totals.get(f"{s.node}/read", 0) for s in context.pipeline.sources)
 
 
 def moved(context: Context) -> int:
     """Returns the progress of the pipeline as one number: the same as long as nothing was sealed or delivered."""
-    return sum(context.broker.cursors([d.id for d in context.pipeline.destinations]))
+    return sum(context.broker.deliveries.cursors([d.id for d in context.pipeline.destinations]))
 
 
 def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bool = False) -> PlanResult:
     """Plans, see `plan_run`. `lasts`: there is work, if only to wait for more."""
     broker, pipeline = context.broker, context.pipeline
-    status = broker.status()
+    status = broker.lifecycle.status()
     if status.status == "degraded":
         error = status.error
         said = f"{error.node}: {error.error}" if error else "no error is stored"
@@ -106,14 +106,14 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
         return PlanResult(None, False, f"pipeline {pipeline.id} is stopped; `conduit start {pipeline.id}` starts it")
     _take_over(context)
     forget_gone(context)
-    unsealed = broker.unsealed()
+    unsealed = broker.micro_batches.unsealed()
     if unsealed is not None:
         # Nothing of it is sealed, so nothing is final for its sources yet: a changed file reads it again (C16), and a
         # source that could not be read is taken out of it for the others.
         failed = failed_to_read(context, unsealed)
         if failed or unsealed.config != pipeline.digest():
             _restage(context, unsealed, without=failed)
-            unsealed = broker.unsealed()
+            unsealed = broker.micro_batches.unsealed()
     if unsealed is not None:
         return PlanResult(unsealed.number, True, f"micro-batch {unsealed.number} is not sealed yet: going on with it")
     if status.status == "stopping":
@@ -124,7 +124,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
         return PlanResult(next_one.number, True, next_one.reason, next_one.asked.told())
     pending = outstanding(context)
     names = [d.id for d in pipeline.destinations]
-    if not pending and broker.collectable([s.id for s in pipeline.sources], names, pipeline.spool_retention):
+    if not pending and broker.collection.due([s.id for s in pipeline.sources], names, pipeline.spool_retention):
         pending = "micro-batches to collect"
     if pending or lasts:
         said = pending or f"{next_one.reason}: the run waits for more"
@@ -166,13 +166,13 @@ def open_next(context: Context, limits: Mapping[str, int] | None = None) -> Next
     if room is None:
         said = _shut(context)
         return Next(None, said or "the lag budget is used up", looked=False, budget=not said)
-    expect = broker.latest_sealed() + 1
+    expect = broker.micro_batches.latest_sealed() + 1
     asked = ask(context, room, expect, SLICES)
     if not any(asked.slices.values()):
         said = f"recovering: {'; '.join(map(str, asked.waiting))}" if asked.waiting else "nothing new"
         return Next(None, said, recovering=bool(asked.waiting or asked.failed), asked=asked)
     # Invariant 3: boundaries are durable before anything is read.
-    number = broker.open(asked.slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
+    number = broker.micro_batches.open(asked.slices, pipeline.digest(), expect, processors=bool(pipeline.processors))
     counted = [s.records for of in asked.slices.values() for s in of]
     known = [n for n in counted if n is not None]
     said = f"{sum(known):,} records" if len(known) == len(counted) else f"{len(counted)} slices"
@@ -195,11 +195,11 @@ def _restage(context: Context, unsealed: MicroBatch, *, without: Collection[str]
     broker, pipeline = context.broker, context.pipeline
     names, digest = [s.id for s in pipeline.sources if s.id not in without], pipeline.digest()
     if any(name in unsealed.slices for name in names):
-        broker.restage(names, digest, processors=bool(pipeline.processors))
+        broker.micro_batches.restage(names, digest, processors=bool(pipeline.processors))
         return
     from conduit_tasks.spool.manifest import SealedManifest
 
-    with broker.acquire("seal", context.owner, wait=5.0) as lease:
+    with broker.leases.acquire("seal", context.owner, wait=5.0) as lease:
         # Every sealed number has a manifest: a rebuild takes a number without one for lost (X7).
         path = context.spool.write_sealed(
             SealedManifest(
@@ -217,14 +217,14 @@ def _restage(context: Context, unsealed: MicroBatch, *, without: Collection[str]
                 sealed_at=time.time(),
             )
         )
-        broker.restage([], digest, manifest=path)
+        broker.micro_batches.restage([], digest, manifest=path)
 
 
 def _take_over(context: Context) -> None:
     """Puts the file as it is now in force. Logs what it leaves behind, as `conduit plan` may not have been asked.
     Raises ConfigError if a source became another one, because its positions would be read wrongly."""
     broker, pipeline = context.broker, context.pipeline
-    before = broker.in_force()
+    before = broker.versions.in_force()
     if before is not None and before.digest != pipeline.digest():
         was = {s["id"]: s["plugin"] for s in before.topology["sources"]}
         for s in pipeline.sources:
@@ -233,7 +233,7 @@ def _take_over(context: Context) -> None:
                     f"{pipeline.file}: source {s.id} of {pipeline.id} was of plugin {was[s.id]} and is of {s.plugin} "
                     "now: its positions mean nothing to that. Give it another id, or put the plugin back"
                 )
-    if broker.adopt(pipeline, context.owner) and before is not None:
+    if broker.versions.adopt(pipeline, context.owner) and before is not None:
         now = {d.id for d in pipeline.destinations}
         for d in before.topology["destinations"]:
             if d["id"] not in now and (waiting := in_flight_to(broker, d["id"])).micro_batches:
@@ -250,34 +250,34 @@ def _take_over(context: Context) -> None:
 def outstanding(context: Context) -> str:
     """Returns what is left to deliver or ack, in words, or "". A stopped destination has nothing to do."""
     broker, pipeline = context.broker, context.pipeline
-    sealed = broker.latest_sealed()
+    sealed = broker.micro_batches.latest_sealed()
     halted = halted_destinations(context)
-    behind = [d.id for d in pipeline.destinations if d.id not in halted and broker.delivery(d.id).cursor < sealed]
+    behind = [d.id for d in pipeline.destinations if d.id not in halted and broker.deliveries.get(d.id).cursor < sealed]
     if behind:
         return f"behind: {', '.join(behind)}"
     from conduit_tasks.connectors.registry import ack_on
 
     names = [d.id for d in pipeline.destinations]
-    unacked = [s.id for s in pipeline.sources if broker.ack_due(s.id, names, ack_on(s))]
+    unacked = [s.id for s in pipeline.sources if broker.acks.due(s.id, names, ack_on(s))]
     if unacked:
         return f"not acked: {', '.join(unacked)}"
     from conduit_tasks.broker.acks import MESSAGES
     from conduit_tasks.micro_batch.messages import listened_to
 
-    if broker.ack_due(MESSAGES, names, "delivered") and listened_to(context):
+    if broker.acks.due(MESSAGES, names, "delivered") and listened_to(context):
         return "handlers are not told yet"
     return ""
 
 
 def halted_destinations(context: Context) -> list[str]:
     """Returns the destinations that are stopped, each alone (X1)."""
-    return [d.id for d in context.pipeline.destinations if context.broker.delivery(d.id).status == "stopped"]
+    return [d.id for d in context.pipeline.destinations if context.broker.deliveries.get(d.id).status == "stopped"]
 
 
 def in_flight(context: Context) -> str:
     """Returns what is unsealed, undelivered or unacked, in words; ends a graceful stop if nothing is left (C3, C15)."""
-    unsealed = context.broker.unsealed()
+    unsealed = context.broker.micro_batches.unsealed()
     left = f"micro-batch {unsealed.number} is not sealed" if unsealed else outstanding(context)
-    if not left and context.broker.stored_status() == "stopping":
-        context.broker.stopped()
+    if not left and context.broker.lifecycle.stored_status() == "stopping":
+        context.broker.lifecycle.stopped()
     return left

@@ -20,7 +20,7 @@ def positions(pipeline_id: str) -> list[dict[str, Any]]:
             raise error
         broker = context.broker
         return [
-            {"id": s.id, "planned": broker.position(s.id), "acked": broker.acked_position(s.id)}
+            {"id": s.id, "planned": broker.positions.planned(s.id), "acked": broker.positions.acked(s.id)}
             for s in context.pipeline.sources
         ]
 
@@ -45,7 +45,7 @@ def place(
         if not dry_run:
             remember(context)
         broker = context.broker
-        before = broker.before_unsealed(source)
+        before = broker.positions.before_unsealed(source)
         for part in [*tokens, *forget]:
             if before and part not in before:
                 raise ConfigError(f"source {source} has no part '{part}'; it has {_some(before)}")
@@ -57,10 +57,10 @@ def place(
                 )
         after = {part: token for part, token in {**before, **tokens}.items() if part not in forget}
         if not dry_run:
-            if broker.stored_status() in ("stopped", "degraded"):
+            if broker.lifecycle.stored_status() in ("stopped", "degraded"):
                 # What a forceful stop, or a slice that cannot be read any more, left open is planned again.
-                broker.undo_unsealed()
-            broker.place(source, before, after)
+                broker.micro_batches.undo_unsealed()
+            broker.positions.place(source, before, after)
         return before, after
 
 

@@ -30,7 +30,7 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
     Returns what was done, in words. Raises LeaseHeld after `wait` seconds, Fenced, SpoolError.
     """
     broker, pipeline = context.broker, context.pipeline
-    micro_batch = broker.unsealed()
+    micro_batch = broker.micro_batches.unsealed()
     if micro_batch is None:
         return "nothing is unsealed"
     number = micro_batch.number
@@ -38,8 +38,8 @@ def process(context: Context, run_all: RunAll, wait: float) -> str:
         return seal_if_complete(context, number) or f"micro-batch {number} is already processed"
     if unread := _unread(context, micro_batch):
         return unread
-    with broker.acquire(NODE, context.owner, wait=wait) as lease, extend_visibility(context):
-        found = broker.find_micro_batch(number)
+    with broker.leases.acquire(NODE, context.owner, wait=wait) as lease, extend_visibility(context):
+        found = broker.micro_batches.find(number)
         # As in `read_source`: what was sealed meanwhile stands.
         if found is not None and found.state == "open" and NODE not in found.stages:
             context.same_version(found)

@@ -19,13 +19,13 @@ def describe(context: Context) -> dict[str, Any]:
     """Describes the state, see `snapshot`. `behind` counts micro-batches, `dead` entries of the dead-letter index;
     `lost` says what to do if Redis knows nothing of the pipeline, though its spool does."""
     broker, pipeline = context.broker, context.pipeline
-    status = broker.status()
-    unsealed = broker.unsealed()
-    sealed, totals = broker.latest_sealed(), broker.totals()
-    failing, attempts = broker.troubles(*broker.nodes())
+    status = broker.lifecycle.status()
+    unsealed = broker.micro_batches.unsealed()
+    sealed, totals = broker.micro_batches.latest_sealed(), broker.micro_batches.totals()
+    failing, attempts = broker.failures.troubles(*broker.lifecycle.nodes())
     destinations = []
     for d in pipeline.destinations:
-        state = broker.delivery(d.id)
+        state = broker.deliveries.get(d.id)
         destinations.append(
             {
                 "id": d.id,
@@ -35,8 +35,8 @@ def describe(context: Context) -> dict[str, Any]:
                 "cursor": state.cursor,
                 "behind": sealed - state.cursor,
                 **state.counters,
-                "dead": broker.dead_count(d.id),
-                "parked_keys": len(broker.parked(d.id)),
+                "dead": broker.dead_letters.count(d.id),
+                "parked_keys": len(broker.redrives.parked(d.id)),
                 "attempts": attempts.get(d.node, 0),
                 "confirmed_at": state.confirmed_at,
             }
@@ -52,9 +52,9 @@ def describe(context: Context) -> dict[str, Any]:
         "recovering": [asdict(each) for each in failing],
         "sealed": sealed,
         "unsealed": {"number": unsealed.number, "missing": unsealed.missing} if unsealed else None,
-        "backlog": asdict(broker.backlog([d.id for d in pipeline.destinations])),
+        "backlog": asdict(broker.deliveries.backlog([d.id for d in pipeline.destinations])),
         "totals": totals,
-        "dead_before_fan_out": broker.dead_count(""),
+        "dead_before_fan_out": broker.dead_letters.count(""),
         "sources": [
             {
                 "id": s.id,
@@ -63,8 +63,8 @@ def describe(context: Context) -> dict[str, Any]:
                 "filtered": totals.get(f"{s.node}/filtered", 0),
                 "nacked": totals.get(f"{s.node}/nacked", 0),
                 "skipped": totals.get(f"{s.node}/skipped", 0),
-                "planned": broker.position(s.id),
-                "acked": broker.acked_position(s.id),
+                "planned": broker.positions.planned(s.id),
+                "acked": broker.positions.acked(s.id),
             }
             for s in pipeline.sources
         ],

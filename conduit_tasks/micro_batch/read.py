@@ -48,14 +48,14 @@ def read_source(context: Context, source_id: str, run_all: RunAll, wait: float) 
     """
     broker = context.broker
     source = context.pipeline.source(source_id)
-    micro_batch = broker.unsealed()
+    micro_batch = broker.micro_batches.unsealed()
     if micro_batch is None:
         return "nothing is unsealed"
     if not micro_batch.slices.get(source_id) or source.node in micro_batch.stages:
         return seal_if_complete(context, micro_batch.number) or f"nothing to read in micro-batch {micro_batch.number}"
-    with broker.acquire(source.node, context.owner, wait=wait) as lease, extend_visibility(context):
+    with broker.leases.acquire(source.node, context.owner, wait=wait) as lease, extend_visibility(context):
         number = micro_batch.number
-        found = broker.find_micro_batch(number)
+        found = broker.micro_batches.find(number)
         # A micro-batch that another run has sealed, and that was collected or rebuilt from the spool since, has no
         # stages any more, and is not read again.
         if found is not None and found.state == "open" and source.node not in found.stages:

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import PORTION, portions
+from conduit_tasks.broker.access import PORTION, portions
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.lifecycle import SCHEMA
@@ -115,7 +115,7 @@ def from_spool(pipeline: Pipeline, spool: Spool, broker: Broker) -> Rebuilt:
 
 def holds_state(broker: Broker) -> bool:
     """Returns whether Redis knows of any micro-batch of the pipeline."""
-    return broker.numbers("last")[0] > 0
+    return broker.access.numbers("last")[0] > 0
 
 
 def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
@@ -127,7 +127,7 @@ def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
     # All but the lease under which a run rebuilds (`micro_batch.forgotten`): the other runs wait for that one.
     leases = [key for key in present if key.startswith(keys.lease("")) and key != keys.lease(NODE)]
     for taken in list(portions(leases)) or [()]:
-        if broker.run(
+        if broker.access.run(
             scripts.REBUILD_BEGIN, {"pipeline": keys.pipeline, "leases": taken}, nonce=nonce, replace=replace
         ):
             raise has_state(broker.pipeline)
@@ -148,7 +148,7 @@ def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
                 some, texts = [], []
     _write(broker, nonce, some, texts, remove=0)
     small = {key: fields for key, fields in rebuilt.hashes.items() if key not in large}
-    answer = broker.run(
+    answer = broker.access.run(
         scripts.REBUILD,
         {"schema": keys.schema, "pipeline": keys.pipeline, "each": list(small)},
         nonce=nonce,
@@ -165,7 +165,7 @@ def apply(broker: Broker, rebuilt: Rebuilt, *, replace: bool) -> None:
 def _write(broker: Broker, nonce: str, each: Sequence[str], rest: list[str], *, remove: int | None = None) -> None:
     keys = {"pipeline": broker.keys.pipeline, "each": each}
     given = len(each) if remove is None else remove
-    _mine(broker, broker.run(scripts.REBUILD_WRITE, keys, nonce=nonce, remove=given, rest=rest))
+    _mine(broker, broker.access.run(scripts.REBUILD_WRITE, keys, nonce=nonce, remove=given, rest=rest))
 
 
 def _mine(broker: Broker, answer: list[Any]) -> None:

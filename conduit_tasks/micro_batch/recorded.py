@@ -71,10 +71,10 @@ def _write(context: Context, tallies: Sequence[Tally], error: Exception | None) 
 def note_unrecorded(context: Context, destination: str) -> None:
     """Enters confirmed ranges that no attempt wrote, of the last two micro-batches a holder can have worked on."""
     broker = context.broker
-    state = broker.delivery(destination)
+    state = broker.deliveries.get(destination)
     found = {state.cursor + 1: state.confirmed}
     if state.cursor:
-        last = broker.find_micro_batch(state.cursor)
+        last = broker.micro_batches.find(state.cursor)
         if last is not None and last.matched.get(destination):
             found[state.cursor] = RangeSet(((0, last.total - 1),))
     try:
@@ -82,7 +82,7 @@ def note_unrecorded(context: Context, destination: str) -> None:
         for number, confirmed in found.items():
             if not confirmed:
                 continue
-            micro_batch = broker.find_micro_batch(number)
+            micro_batch = broker.micro_batches.find(number)
             since = micro_batch.sealed_at if micro_batch else None
             rows = book.read(destination, since=since, micro_batch=number).to_pylist()
             known = RangeSet.of((r["first"], r["last"]) for r in rows if r["outcome"] != "open" and not r["epoch"])

@@ -29,7 +29,7 @@ from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.recovery import Failing
+    from conduit_tasks.broker.failures import Failing
     from conduit_tasks.topology import Recovery
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,9 @@ def counting(context: Context, node: str) -> Iterator[None]:
 def count(context: Context, node: str, error: str, error_class: str, policy: Recovery | None = None) -> None:
     """Counts a failure. If Redis is gone meanwhile, only logs that, as the failure itself is more important."""
     try:
-        context.broker.failed(node, uuid.uuid4().hex, clip(error), error_class, policy or context.pipeline.recovery)
+        context.broker.failures.note(
+            node, uuid.uuid4().hex, clip(error), error_class, policy or context.pipeline.recovery
+        )
     except BrokerUnavailable as problem:
         log.warning("a failure of %s is not counted: %s", node, problem)
 
@@ -68,7 +70,7 @@ def died(pipeline_id: str, node: str, run_id: str, how: str) -> None:
 
 def left_alone(context: Context, node: str) -> Failing | None:
     """Returns the node's failures if it is too early to try again, None if not."""
-    found = context.broker.failing(node)
+    found = context.broker.failures.failing(node)
     return found[0] if found and too_early(context, found[0]) else None
 
 

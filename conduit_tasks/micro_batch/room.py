@@ -26,11 +26,11 @@ def room_for(context: Context, overrides: Mapping[str, int] | None) -> Limits | 
     if overrides:
         records = _least(records, overrides.get("max-records"))
         size = _least(size, overrides.get("max-bytes"))
-    backlog = context.broker.backlog([d.id for d in pipeline.destinations])
+    backlog = context.broker.deliveries.backlog([d.id for d in pipeline.destinations])
     budget = pipeline.lag_budget
     if budget is None:
         return None if backlog.micro_batches else Limits(records, size)
-    if budget.age is not None and backlog.age(context.broker.now()) > budget.age:
+    if budget.age is not None and backlog.age(context.broker.access.now()) > budget.age:
         return None
     if budget.records is not None:
         left = budget.records - backlog.records
@@ -52,7 +52,7 @@ def full(context: Context) -> str:
 
     Micro-batches under way take memory before they free any, so reading stops while some memory is left.
     """
-    used, share = context.broker.used(), context.settings.redis_share
+    used, share = context.broker.access.used(), context.settings.redis_share
     if used < share:
         return ""
     return (

@@ -31,16 +31,16 @@ def finish(context: Context, destination: str, run: str) -> None:
     if not retention:
         return
     broker, spool = context.broker, context.spool
-    known = broker.finish(destination, run)
+    known = broker.redeliveries.finish_run(destination, run)
     if len(known) <= HELD:
         return
     oldest = sorted(known, key=lambda each: known[each])[: len(known) - HELD // 2]
     folder = _folder(context, destination)
     try:
-        of = broker.confirmed_by(destination, oldest)
+        of = broker.redeliveries.confirmed_by(destination, oldest)
         spool.put(f"{folder}/{known[oldest[-1]]:015d}-{secrets.token_hex(4)}.json", orjson.dumps(of))
-        broker.forget_runs(destination, oldest)
-        expired = int((broker.now() - TOLD * retention) * 1000)
+        broker.redeliveries.forget_runs(destination, oldest)
+        expired = int((broker.access.now() - TOLD * retention) * 1000)
         for name in _names(context, folder):
             if int(name.partition("-")[0]) < expired:
                 spool.remove(f"{folder}/{name}")
@@ -52,14 +52,14 @@ def finished(context: Context, destination: str, run: str) -> bool:
     """Returns whether `finish` was called for this run, which Redis knows again from then on; a cleared task that had
     failed merely resumes. Raises SpoolError."""
     broker = context.broker
-    if broker.finished(destination, run):
+    if broker.redeliveries.run_finished(destination, run):
         return True
     for id in [destination, *names(context.spool, context.pipeline.id).get(destination, ())]:
         folder = _folder(context, id)
         for name in sorted(_names(context, folder), reverse=True):
             found = orjson.loads(context.spool.get(f"{folder}/{name}"))
             if run in found:
-                broker.remember_run(destination, run, found[run], context.pipeline.spool_retention)
+                broker.redeliveries.remember_run(destination, run, found[run], context.pipeline.spool_retention)
                 return True
     return False
 

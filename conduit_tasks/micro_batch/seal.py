@@ -42,13 +42,13 @@ def seal_if_complete(context: Context, number: int, wait: float = 5.0) -> str:
     """
     broker = context.broker
     # Since it was looked at, others may have sealed, delivered and collected it.
-    micro_batch = broker.find_micro_batch(number)
+    micro_batch = broker.micro_batches.find(number)
     if micro_batch is None or micro_batch.state != "open":
         return f"micro-batch {number} is sealed"
     if micro_batch.missing:
         return ""
-    with broker.acquire(NODE, context.owner, wait=wait) as lease:
-        micro_batch = broker.find_micro_batch(number)
+    with broker.leases.acquire(NODE, context.owner, wait=wait) as lease:
+        micro_batch = broker.micro_batches.find(number)
         if micro_batch is None or micro_batch.state != "open":
             return f"micro-batch {number} is sealed"
         if micro_batch.missing:
@@ -93,7 +93,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
     if queue.window_size:
         # 1. vote: every seq in order, at most one nack a call, so that the error stored is its own (invariant 9).
         for at, votes, letter in ballots(total, letters.heads()):
-            tripped = broker.vote(
+            tripped = broker.deliveries.vote(
                 "",
                 number,
                 token,
@@ -135,7 +135,7 @@ def _seal(context: Context, micro_batch: MicroBatch, token: int) -> str:
         _tell_handlers(context, manifest, letters)
     path = context.spool.write_sealed(manifest)
     size = sum(f.bytes for f in files)
-    broker.seal(
+    broker.micro_batches.seal(
         number,
         token,
         manifest=path,
@@ -192,7 +192,7 @@ def _tell_handlers(context: Context, manifest: SealedManifest, letters: Failed) 
         if handlers.wants("acked"):
             handlers.call(_ended(context, manifest, letters.seqs))
     except HandlerFailed as error:
-        context.broker.fail(NODE, str(error), ERROR_CLASS, manifest.micro_batch)
+        context.broker.lifecycle.fail(NODE, str(error), ERROR_CLASS, manifest.micro_batch)
         raise PipelineStopped(str(error)) from error
 
 

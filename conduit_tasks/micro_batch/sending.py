@@ -37,7 +37,7 @@ def leased(context: Context, destination: Destination, wait: float = 0.0) -> Lea
     """Acquires the lease of a destination, waiting so many seconds for its holder to hand over. Raises LeaseHeld."""
     # Nothing is sent in the last `timeout` seconds of a lease, so that fencing covers sends.
     ttl = context.settings.lease_ttl + destination.delivery.timeout
-    return context.broker.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
+    return context.broker.leases.acquire(destination.node, context.owner, wait=wait, ttl=ttl)
 
 
 def connect(pipeline: str, destination: Destination) -> Any:
@@ -71,9 +71,9 @@ def send(
     work = replace(
         work,
         chain=chain,
-        state=broker.delivery(destination.id).state,
+        state=broker.deliveries.get(destination.id).state,
         look=Marker(context, destination.node, token).look,
-        rested=partial(broker.rested, destination.id),
+        rested=partial(broker.deliveries.rested, destination.id),
     )
     options = options or destination.delivery
     try:
@@ -81,7 +81,7 @@ def send(
             return deliver(work, connector, port, options, handler)
         handlers = Handlers(pipeline, destination.node)
         others = [d.id for d in pipeline.destinations if d is not destination]
-        changes = Changes(handlers, work, lambda x: broker.is_dead(x.key, others)) if handlers else None
+        changes = Changes(handlers, work, lambda x: broker.dead_letters.is_dead(x.key, others)) if handlers else None
         tally = tally_of(context, work, run, token)
         with recording(context, tally):
             return deliver(work, connector, port, options, handler, changes=changes, tally=tally)
@@ -112,10 +112,10 @@ def mark_settled(context: Context, id: str, token: int, marker: Marker | None, *
     Redis may forget that they were sent: `marker` says so first, as a state rebuilt from an older mark would cut away
     what the store calls redriven (X7).
     """
-    settled = context.broker.settled(id)
+    settled = context.broker.redrives.settled(id)
     if settled:
         if marker is not None:
             marker.mark()
         root = context.settings.path(context.settings.dead_letters)
         Marks(root, context.pipeline.id).write(id or BEFORE_FAN_OUT, settled)
-    context.broker.mark(id, token, [s.key for s in settled], over=over)
+    context.broker.redrives.mark(id, token, [s.key for s in settled], over=over)

@@ -71,7 +71,7 @@ def stage(
     if counts is not None:
         accounted(manifest.node, manifest.micro_batch, sum(counts), taken=manifest.read)
     path = context.spool.write_stage(manifest)
-    context.broker.stage(
+    context.broker.micro_batches.stage(
         manifest.node,
         manifest.micro_batch,
         lease.token,

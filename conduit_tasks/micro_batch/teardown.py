@@ -13,7 +13,7 @@ def teardown(pipeline_id: str, source_id: str) -> list[str]:
     with opened(pipeline_id, "teardown") as context:
         if source_id not in {source.id for source in context.pipeline.sources}:
             raise ConfigError(f"pipeline {pipeline_id} has no source {source_id}")
-        if context.broker.stored_status() != "stopped":
+        if context.broker.lifecycle.stored_status() != "stopped":
             raise ConfigError(f"pipeline {pipeline_id} is not stopped: first `conduit stop {pipeline_id}`")
         connector = source_connector(context.pipeline, source_id)
         try:

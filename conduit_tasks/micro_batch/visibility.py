@@ -32,8 +32,8 @@ def unsettled(context: Context, source: Source) -> tuple[Position, ...]:
     if not issubclass(of, Queue):
         return ()
     if not of.comes_again:
-        return tuple(context.broker.unacked_ends(source.id))
-    return tuple(context.broker.ends_since(source.id, context.broker.now() - of.comes_again))
+        return tuple(context.broker.positions.unacked_ends(source.id))
+    return tuple(context.broker.positions.ends_since(source.id, context.broker.access.now() - of.comes_again))
 
 
 @contextmanager
@@ -63,10 +63,10 @@ def _hold(context: Context, source_id: str) -> float:
     try:
         if not connector.hold_every:
             return 0.0
-        if positions := context.broker.unacked_ends(source_id):
+        if positions := context.broker.positions.unacked_ends(source_id):
             # The lease is never released: until it lapses, the messages are held long enough.
             ttl = max(0.01, connector.hold_every - context.settings.lease_grace)
-            context.broker.acquire(f"hold.{source_id}", context.owner, ttl=ttl)
+            context.broker.leases.acquire(f"hold.{source_id}", context.owner, ttl=ttl)
             with halting_call(context.broker, f"hold.{source_id}"):
                 connector.hold(positions, until_next_run(context.pipeline))
     except LeaseHeld:

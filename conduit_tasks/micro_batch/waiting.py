@@ -11,7 +11,7 @@ from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.course import Ended, handed_over, past
 
 if TYPE_CHECKING:
-    from conduit_tasks.broker.under_way import UnderWay
+    from conduit_tasks.broker.runs import UnderWay
 
 LOOK = 1.0
 """Seconds between two looks of a node that waits, if the bell does not ring."""
@@ -32,7 +32,7 @@ class Waiting:
         ago. Waits so many seconds for that to change. Raises PipelineStopped."""
         until = time.monotonic() + seconds
         while True:
-            self._bell = self.context.broker.bell()
+            self._bell = self.context.broker.runs.bell()
             if self._stopped():
                 return False
             course = self._course()
@@ -59,11 +59,11 @@ class Waiting:
 
     def ready(self, node: str) -> None:
         """Says that this node can do its work from now on."""
-        self.context.broker.tell_ready(self.run, node)
+        self.context.broker.runs.tell_ready(self.run, node)
 
     def taken_over_from(self, node: str) -> bool:
         """Returns whether the same node of the run before is still at work; waits a moment for that to change."""
-        self._bell = self.context.broker.bell()
+        self._bell = self.context.broker.runs.bell()
         course = self._course()
         if course is None or course.before is None or not course.before.at_work(node):
             return False
@@ -77,17 +77,17 @@ class Waiting:
         return course.lasts and not self._past(course)
 
     def _course(self) -> UnderWay | None:
-        return self.context.broker.under_way(self.run)
+        return self.context.broker.runs.under_way(self.run)
 
     def _stopped(self) -> bool:
         """Returns whether a graceful stop has come to its end: everything is delivered and acked, and nodes that still
         wait end in good order. Raises PipelineStopped if the pipeline was stopped by force or is degraded."""
         broker = self.context.broker
-        if (status := broker.stored_status()) not in ("stopped", "degraded"):
+        if (status := broker.lifecycle.stored_status()) not in ("stopped", "degraded"):
             return False
-        if status == "degraded" or broker.field(broker.keys.pipeline, "forced") is not None:
+        if status == "degraded" or broker.access.field(broker.keys.pipeline, "forced") is not None:
             raise PipelineStopped(f"pipeline {self.context.pipeline.id} is {status}")
         return True
 
     def _wait(self, seconds: float = LOOK) -> None:
-        self.context.broker.await_bell(self._bell, min(seconds, LOOK))
+        self.context.broker.runs.await_bell(self._bell, min(seconds, LOOK))

@@ -143,8 +143,8 @@ class Watch:
 
     def _look_at_runs(self) -> Look:
         """Decides whether the run that should last is over: killed, failed, or the pipeline was started again."""
-        now, _ = self._broker.runs_under_way()
-        if self._broker.field(self._broker.keys.pipeline, "status") not in (None, "running"):
+        now, _ = self._broker.runs.latest()
+        if self._broker.access.field(self._broker.keys.pipeline, "status") not in (None, "running"):
             self._idle = None
             return Look()
         young = now is not None and not now.nodes and now.now - now.since < YOUNG
@@ -157,7 +157,7 @@ class Watch:
 
     def _look(self) -> Look:
         keys, ids = self._broker.keys, [d.id for d in self._pipeline.destinations]
-        (status, last, unsealed, sealed), *states = self._broker.read(
+        (status, last, unsealed, sealed), *states = self._broker.access.read(
             ("HMGET", keys.pipeline, "status", "last", "unsealed", "sealed"),
             *(("HMGET", keys.destination(id), "cursor", "status") for id in ids),
         )
@@ -167,7 +167,7 @@ class Watch:
         read = (int(last or 0), int(unsealed or 0), int(sealed or 0))
         if read != self._read:
             # Planned positions move with these; a source of many files has many of them.
-            self._positions = {id: self._broker.position(id) for id in self._sources}
+            self._positions = {id: self._broker.positions.planned(id) for id in self._sources}
             # If Redis forgot its last moments, or is an older copy, the next run brings its state back.
             self._forgot = self._spool.sealed(self._pipeline.id, read[0] + 1) is not None
             self._read = read

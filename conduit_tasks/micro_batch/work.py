@@ -57,7 +57,7 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
             if draining.lasts():
                 return WorkNeeded(True, "the run lasts: ready for what comes", done=done)
             if done:
-                context.broker.ring(node)
+                context.broker.runs.ring(node)
             more = _wait(draining, context, Node(node))
         if isinstance(more, Ended):
             return WorkNeeded(False, more.reason, done=done, recovering=more.recovering, again=more.again)
@@ -74,7 +74,7 @@ def _wait(draining: Draining, context: Context, node: Node) -> str | Ended:
     if node.kind == "processors":
         staged = draining.staged(early=True)
         return staged if isinstance(staged, Ended) else f"micro-batch {staged.number} is being read"
-    cursor = context.broker.delivery(node.id).cursor
+    cursor = context.broker.deliveries.get(node.id).cursor
     # If a trigger may want nothing of the micro-batch, no JVM is started before that is known.
     early = not context.pipeline.destination(node.id).filters
     more = draining.more(node, cursor, early=early)
@@ -82,7 +82,7 @@ def _wait(draining: Draining, context: Context, node: Node) -> str | Ended:
         return more
     if not more:
         return Ended("nothing to deliver")
-    return "" if context.broker.latest_sealed() > cursor else "a micro-batch is being read"
+    return "" if context.broker.micro_batches.latest_sealed() > cursor else "a micro-batch is being read"
 
 
 def needed(context: Context, node: str, run_id: str, *, cleared: bool = False, ready: bool = False) -> WorkNeeded:
@@ -96,13 +96,13 @@ def needed(context: Context, node: str, run_id: str, *, cleared: bool = False, r
     # A Redis that was started again since the plan may have forgotten what this run did.
     remember(context)
     look = _destination if Node(node).kind == "destinations" else _before_fan_out
-    first = context.broker.held_for(node)
+    first = context.broker.leases.held_for(node)
     give_up = time.monotonic() + first
     while True:
         work = look(context, node, run_id, cleared)
         if work.submit and not cleared and (failing := left_alone(context, node)):
             return WorkNeeded(False, f"recovering: {failing}", recovering=True)
-        left = context.broker.held_for(node) if work.submit and not ready else 0.0
+        left = context.broker.leases.held_for(node) if work.submit and not ready else 0.0
         if not left:
             return work
         if time.monotonic() >= give_up:
@@ -111,7 +111,7 @@ def needed(context: Context, node: str, run_id: str, *, cleared: bool = False, r
 
 
 def _before_fan_out(context: Context, node: str, run_id: str, cleared: bool) -> WorkNeeded:
-    micro_batch = context.broker.unsealed()
+    micro_batch = context.broker.micro_batches.unsealed()
     if micro_batch is None:
         return WorkNeeded(False, "nothing is unsealed")
     context.same_version(micro_batch)
@@ -127,21 +127,21 @@ def _before_fan_out(context: Context, node: str, run_id: str, cleared: bool) -> 
 
 def _destination(context: Context, node: str, run_id: str, cleared: bool) -> WorkNeeded:
     broker, destination = context.broker, Node(node).id
-    status = broker.stored_status()
+    status = broker.lifecycle.stored_status()
     if status in ("stopped", "degraded"):
         return WorkNeeded(False, f"the pipeline is {status}")
-    if broker.delivery(destination).status == "stopped":
+    if broker.deliveries.get(destination).status == "stopped":
         start = f"`conduit start {context.pipeline.id} --destination {destination}`"
         return WorkNeeded(False, f"{destination} is stopped; {start} starts it", over=True)
     if cleared and runs.finished(context, destination, run_id):
         return WorkNeeded(True, "cleared after it had succeeded: what this run delivered goes again")
     try:
-        completed = broker.complete_unmatched(destination)
+        completed = broker.deliveries.complete_unmatched(destination)
     except LeaseHeld:
         completed = 0
-    cursor, sealed = broker.delivery(destination).cursor, broker.latest_sealed()
+    cursor, sealed = broker.deliveries.get(destination).cursor, broker.micro_batches.latest_sealed()
     if cursor >= sealed:
-        if context.broker.confirmed_by(destination, [run_id])[run_id]:
+        if context.broker.redeliveries.confirmed_by(destination, [run_id])[run_id]:
             # Its driver died, and its executor (at a Connect server, in a cluster) finished the work.
             runs.finish(context, destination, run_id)
             return WorkNeeded(False, "an earlier attempt of this run has delivered everything", done=True)

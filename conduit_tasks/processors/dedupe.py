@@ -106,7 +106,7 @@ class Dedupe(ManyProcessor):
         if _memory is not None:
             return [_memory.setdefault(claim, asks) for claim, asks in zip(claims, ids)]
         from conduit_tasks.broker import scripts
-        from conduit_tasks.broker.base import portions
+        from conduit_tasks.broker.access import portions
         from conduit_tasks.broker.connection import connect
 
         if self._redis is None:

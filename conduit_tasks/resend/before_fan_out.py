@@ -91,7 +91,7 @@ class BeforeFanOut:
             some = first_groups(left, some)
             chunk, left = left[:some], left[some:]
             node, owner = lease_node(""), self._context.owner
-            with self._context.broker.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
+            with self._context.broker.leases.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
                 mark_settled(self._context, "", lease.token, None)
                 with settling(self._context, "", lease, None):
                     self._chunk(lease, chunk)
@@ -100,13 +100,13 @@ class BeforeFanOut:
     def tidy(self) -> None:
         """Marks the letters that a redrive that died had dispatched, if nothing else is to be sent."""
         node, owner = lease_node(""), self._context.owner
-        with self._context.broker.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
+        with self._context.broker.leases.acquire(node, owner, wait=self._wait) as lease, keeping(lease):
             mark_settled(self._context, "", lease.token, None, over=True)
 
     def _chunk(self, lease: Lease, groups: Sequence[Rows]) -> None:
         broker, pipeline = self._context.broker, self._context.pipeline
         asked = sorted(row_key(row) for group in groups for row in group)
-        epoch, answer = broker.claim("", lease.token, self._by, asked)
+        epoch, answer = broker.redrives.claim("", lease.token, self._by, asked)
         claimed = set(answer)
         self.outcome.gone += len(asked) - len(claimed)
         mine = [group for group in groups if all(row_key(row) in claimed for row in group)]
@@ -132,7 +132,7 @@ class BeforeFanOut:
             # Not by the destination's own `dead-letter-queue`: these are on their way, and have not failed there.
             DeadLetterStore(self._root, pipeline.id, id).store(each)
         settled = {row_key(row): AGAIN if place_of(row) in failed else REDRIVEN for row in rows}
-        broker.dispatch(lease.token, 1, settled, to, again)
+        broker.redrives.dispatch(lease.token, 1, settled, to, again)
         self.places |= sent
         self.outcome.again += sum(outcome == AGAIN for outcome in settled.values())
         self.outcome.redriven += sum(outcome == REDRIVEN for outcome in settled.values())

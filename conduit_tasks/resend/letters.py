@@ -131,7 +131,7 @@ class _Sending:
         self._kept: dict[int, list[DeadLetter]] = {}
         self._step = 0
         self.done = Redriven(destination.id)
-        parks = destination.delivery.park_keys or bool(context.broker.parked(destination.id))
+        parks = destination.delivery.park_keys or bool(context.broker.redrives.parked(destination.id))
         self.parking = Parking({}, self._keep) if parks else None
         asked: dict[int, set[int]] = defaultdict(set)
         for item in items:
@@ -181,7 +181,7 @@ class _Sending:
         self._step += 1
         stopped: PipelineStopped | None = None
         try:
-            self._context.broker.settle(
+            self._context.broker.redrives.settle(
                 self._destination.id,
                 self._token,
                 self._step,

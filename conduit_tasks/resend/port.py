@@ -39,7 +39,7 @@ class ResendPort(BrokerPort):
         original: Callable[[DeadLetter], DeadLetter] = lambda letter: letter,
     ) -> None:
         handler = context.dead_letters(destination.dead_letters, destination.id)
-        lease = context.broker.attach(destination.node, token)
+        lease = context.broker.leases.attach(destination.node, token)
         super().__init__(context.broker, lease, destination, 0, "", handler, epoch=epoch)
         self._confirm, self._original = confirm, original
 
@@ -94,5 +94,5 @@ def announce(context: Context, node: str, letters: Sequence[DeadLetter], acked: 
         if handlers.wants("acked", *BOTH):
             handlers.call(acked, *BOTH)
     except HandlerFailed as error:
-        context.broker.fail(node, str(error), ERROR_CLASS)
+        context.broker.lifecycle.fail(node, str(error), ERROR_CLASS)
         raise

@@ -47,7 +47,7 @@ class PortionTask:
             return self._confirmed(own)
 
     def _confirmed(self, context: Context) -> Sequence[tuple[int, int]]:
-        share = context.broker.replay_share(self.destination.id, self.run)
+        share = context.broker.replays.share(self.destination.id, self.run)
         return share.done.get(self.number, RangeSet(())).ranges if share else ()
 
     def send(self, span: tuple[int, int] | None, culprits: Collection[int]) -> DeliveryReport:
@@ -88,7 +88,7 @@ class PortionTask:
     ) -> None:
         told, again = RangeSet.of(ranges), {letter.seq for letter in dead}
         settled = {key: AGAIN if seq in again else REDRIVEN for key, seq in self.letters.items() if seq in told}
-        context.broker.replay_confirm(
+        context.broker.replays.confirm(
             self.destination.id,
             self.run,
             self.token,

@@ -107,13 +107,13 @@ def prepare(context: Context, ask: Ask, run: str, *, generation: str | None, wai
     is read again (None: never), unless a destination is under way with it. Raises ConfigError, SourceError, SpoolError,
     LeaseHeld, PipelineStopped."""
     broker = context.broker
-    with broker.acquire("replay", context.owner, wait=wait) as lease, keeping(lease):
+    with broker.leases.acquire("replay", context.owner, wait=wait) as lease, keeping(lease):
         found = prepared(context, run)
         if found is not None and (found.start, found.end) != (ask.start, ask.end):
             raise ConfigError(f"run {run} replays another interval already; give this one a --run of its own")
         if found is not None and (generation in (None, found.generation) or _under_way(context, run, found)):
             return found
-        if (status := broker.stored_status()) in ("stopped", "degraded"):
+        if (status := broker.lifecycle.stored_status()) in ("stopped", "degraded"):
             # Nothing of it would be delivered.
             raise PipelineStopped(f"pipeline {context.pipeline.id} is {status}; `conduit start` it, then replay")
         _collect(context)
@@ -167,7 +167,7 @@ def _again(context: Context, source_id: str, token: int, ask: Ask, counts: Count
     pipeline = context.pipeline
     source = pipeline.source(source_id)
     planner = source_connector(pipeline, source_id)
-    live = Before(context, source_id, context.broker.position(source_id))
+    live = Before(context, source_id, context.broker.positions.planned(source_id))
     try:
         # A time in the payload has nothing to do with a record's position in the source.
         assert isinstance(planner, Replayable)
@@ -234,7 +234,7 @@ class _Choice:
         self._time = EventTime(context.pipeline)
         # The spool's trigger columns are not used: since then the file may have changed, and a destination joined.
         self._filters = [(d.id, compile_filters(d.filters)) for d in context.pipeline.destinations if d.filters]
-        self._live = Before(context, source_id, context.broker.position(source_id)) if again else None
+        self._live = Before(context, source_id, context.broker.positions.planned(source_id)) if again else None
 
     def portion(self, batch: Batch, file: PartFile, spool: Spool, token: int, number: int) -> Portion | None:
         """Writes the chosen records of a file, in order, with new numbers and the result of each trigger. Returns None
@@ -301,7 +301,7 @@ class Before:
 
 
 def _under_way(context: Context, run: str, found: Prepared) -> bool:
-    shares = [context.broker.replay_share(d.id, run) for d in context.pipeline.destinations]
+    shares = [context.broker.replays.share(d.id, run) for d in context.pipeline.destinations]
     return any(s is not None and s.of(found.token) and not s.finished for s in shares)
 
 

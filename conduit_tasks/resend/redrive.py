@@ -77,7 +77,7 @@ def redrive(
             progress(outcome)
         out.append(first.outcome)
         found, _ = shares(context, selection, first.places)
-    elif context.broker.settled("") and not context.broker.held_for(lease_node("")):
+    elif context.broker.redrives.settled("") and not context.broker.leases.held_for(lease_node("")):
         # What a redrive under way has dispatched, it marks itself.
         first.tidy()
     rows = {share.destination: share.rows for share in found}
@@ -95,9 +95,9 @@ def redrive(
 def _unfinished(context: Context, destination: Destination) -> bool:
     """Returns whether a redrive that died left letters to be marked, or keys to be unparked; one under way does that
     itself."""
-    if context.broker.held_for(destination.node):
+    if context.broker.leases.held_for(destination.node):
         return False
-    return bool(context.broker.settled(destination.id)) or Waiting(context, destination).over()
+    return bool(context.broker.redrives.settled(destination.id)) or Waiting(context, destination).over()
 
 
 @dataclass
@@ -146,7 +146,7 @@ class _Run:
         with keeping(lease):
             mark_settled(self.context, name, lease.token, marker)
             if sent := [key for row in rows if (key := row_key(row)) in self._sent]:
-                broker.purge(name, sent)
+                broker.redrives.purge(name, sent)
                 self.outcome.gone += len(sent)
                 rows = [row for row in rows if row_key(row) not in self._sent]
             asked = {row_key(row) for row in rows}
@@ -154,7 +154,7 @@ class _Run:
             if not rows and not waiting:
                 self._waiting.unpark(lease.token)
                 return False
-            epoch, claimed = broker.claim(name, lease.token, self.by, sorted(asked))
+            epoch, claimed = broker.redrives.claim(name, lease.token, self.by, sorted(asked))
             if len(claimed) < len(asked):
                 self.outcome.gone += len(asked) - len(claimed)
                 waiting = waiting and self._waiting.released(set(claimed))

@@ -101,7 +101,7 @@ def deliver_replay(
     from conduit_tasks.micro_batch.forgotten import remember
 
     remember(context)
-    turns = context.broker.turn
+    turns = context.broker.replays.turn
     replaying = _Replaying(context, ask, made, context.pipeline.destination(destination_id), run, generation, wait)
     try:
         with announced(context, ask, [destination_id], run, TURN):
@@ -130,13 +130,13 @@ def announced(context: Context, ask: Ask, destinations: Sequence[str], run: str,
     def announce() -> bool:
         try:
             for id in destinations:
-                context.broker.turn(id, run, ask.start, ttl)
+                context.broker.replays.turn(id, run, ask.start, ttl)
         except ConduitError:
             return False
         return True
 
     for id in destinations:
-        context.broker.turn(id, run, ask.start, ttl)
+        context.broker.replays.turn(id, run, ask.start, ttl)
     with every(f"turn of {run}", ttl / 4, announce):
         yield
 
@@ -145,7 +145,7 @@ def _await_turn(context: Context, ask: Ask, destination: str, run: str, wait: fl
     """Takes the turn: waits until no replay of an earlier interval is announced, and none is under way. Raises
     LeaseHeld after `wait` seconds."""
     give_up = time.monotonic() + wait
-    while (first := context.broker.turn(destination, run, ask.start, TURN, take=True)) != run:
+    while (first := context.broker.replays.turn(destination, run, ask.start, TURN, take=True)) != run:
         if time.monotonic() > give_up:
             until = int((time.time() + TURN) * 1e6)
             raise LeaseHeld(f"replays to {destination}", f"run {first}, which is before this one", until)
@@ -193,7 +193,7 @@ class _Replaying:
                 rows = ChosenRows(context, self._spool, portion, id, take)
                 seqs, letters = rows.seqs(), letters_of(context, id)
                 earlier = {key: seq for seq, ids in seqs.items() for i in ids for key in letters.get(i, ())}
-                epoch, claimed = broker.claim(id, lease.token, f"replay {self.run}", sorted(earlier))
+                epoch, claimed = broker.redrives.claim(id, lease.token, f"replay {self.run}", sorted(earlier))
                 task = PortionTask(
                     run=self.run,
                     destination=self.destination,
@@ -230,7 +230,7 @@ class _Replaying:
                 marker = Marker(self.context, self.destination.node, lease.token)
                 marker.mark()
                 covered = None if self.ask.what == "failed" else (self.ask.start, self.ask.end - 1)
-                self.context.broker.replay_end(self.destination.id, self.run, lease.token, covered)
+                self.context.broker.replays.end(self.destination.id, self.run, lease.token, covered)
                 # What is not missing any more is in it, too.
                 try_to_mark(marker)
         return True
@@ -239,7 +239,7 @@ class _Replaying:
         found = prepared(self.context, self.run)
         if found is None or found.token != self.made.token:
             raise Fenced(f"run {self.run} was prepared again meanwhile; call it again")
-        return self.context.broker.replay_begin(
+        return self.context.broker.replays.begin(
             self.destination.id,
             self.run,
             lease.token,
@@ -257,7 +257,7 @@ def _generation(context: Context, wanted: Ask, run: str) -> str:
     found = prepared(context, run)
     if found is None:
         return "1"
-    shares = [context.broker.replay_share(id, run) for id in wanted.destinations]
+    shares = [context.broker.replays.share(id, run) for id in wanted.destinations]
     ended = all(s is not None and s.finished and s.prepared == f"{found.token}-{wanted.what}" for s in shares)
     return str(int(found.generation or 0) + 1) if ended else found.generation
 

@@ -129,7 +129,7 @@ def choosing(context: Context, ask: Ask, destination: str) -> Callable[[Portion]
     if ask.what == "failed":
         return lambda _: lambda record: record.id in letters
     broker, happened = context.broker, EventTime(context.pipeline)
-    joined, has = broker.joined(destination), broker.replayed(destination)
+    joined, has = broker.replays.joined(destination), broker.replays.replayed(destination)
     if joined is None:
         raise ConfigError(
             f"what {destination} is missing is not known: where its live stream began was not recorded, or the broker "

@@ -32,7 +32,7 @@ class Waiting:
 
     def released(self, settled: set[Key]) -> list[dict[str, Any]]:
         """Returns rows of parked records, in order, that nothing holds back once the letters `settled` are redriven."""
-        through = self._broker.parked(self._destination)
+        through = self._broker.redrives.parked(self._destination)
         held = self._held(settled) if through else set()
         return self._rows({key: at for key, at in through.items() if key not in held})
 
@@ -45,7 +45,7 @@ class Waiting:
         records that are left to wait."""
         from conduit_tasks.micro_batch.checkpoint import Marker
 
-        through = self._broker.parked(self._destination)
+        through = self._broker.redrives.parked(self._destination)
         done, waiting = self._done(through)
         if done:
             # From here on only Redis knows that they were sent, and it may forget: a mark says so first (X7).
@@ -54,12 +54,12 @@ class Waiting:
             old = [row for row in self._parked.rows(self._destination, KEYED) if _row_hash(row) in done]
             self._parked.remove(self._destination, {row_key(row) for row in old})
             for key in sorted(done):
-                self._broker.unpark(self._destination, token, key, through[key])
+                self._broker.redrives.unpark(self._destination, token, key, through[key])
         return waiting
 
     def over(self) -> bool:
         """Returns whether a key could be unparked: a redrive that died, or that Redis has forgotten, left it."""
-        return bool(self._done(self._broker.parked(self._destination))[0])
+        return bool(self._done(self._broker.redrives.parked(self._destination))[0])
 
     def _done(self, through: dict[str, Place]) -> tuple[set[str], int]:
         """Returns the keys without an open letter or a waiting record, and the number of waiting records."""
@@ -70,7 +70,7 @@ class Waiting:
 
     def _held(self, settled: set[Key]) -> set[str | None]:
         """Returns the keys that have an open letter besides `settled`."""
-        index = [_entry_key(e) for e in self._broker.dead_letters(self._destination)]
+        index = [_entry_key(e) for e in self._broker.dead_letters.entries(self._destination)]
         if not set(index) <= self._hashes.keys():
             self._hashes = {row_key(row): _row_hash(row) for row in self._letters.rows(self._destination, KEYED)}
         return {self._hashes.get(key) for key in index if key not in settled}
@@ -79,7 +79,7 @@ class Waiting:
         """Returns the waiting records of these keys: confirmed, behind the key's position, each position once."""
         if not through:
             return []
-        state = self._broker.delivery(self._destination)
+        state = self._broker.deliveries.get(self._destination)
         found: dict[Place, dict[str, Any]] = {}
         for row in self._parked.rows(self._destination, KEYED):
             at, hashed = row_position(row), _row_hash(row)

@@ -59,8 +59,8 @@ def resume(ids: list[str], say: Say) -> None:
     for id in ids:
         broker = open_broker(id)
         try:
-            if broker.stored_status() in ("stopping", "stopped"):
-                broker.start(destinations=False)
+            if broker.lifecycle.stored_status() in ("stopping", "stopped"):
+                broker.lifecycle.start(destinations=False)
                 say(f"{id}: running again")
         finally:
             broker.close()
@@ -75,9 +75,9 @@ def _stop(id: str, deadline: float) -> bool:
     """Stops a running pipeline; returns whether it was running and is stopping now."""
     broker = open_broker(id)
     try:
-        if broker.stored_status() != "running":
+        if broker.lifecycle.stored_status() != "running":
             return False
-        broker.stop(deadline)
+        broker.lifecycle.stop(deadline)
         return True
     finally:
         broker.close()

@@ -17,6 +17,14 @@ from typing import Any
 from unittest.mock import patch
 
 from conduit_tasks.broker import scripts
+from conduit_tasks.broker.acks import Acks
+from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.collection import Collection
+from conduit_tasks.broker.deliveries import Deliveries
+from conduit_tasks.broker.leases import Lease, Leases
+from conduit_tasks.broker.micro_batches import MicroBatches
+from conduit_tasks.broker.redrive import Redrives
+from conduit_tasks.broker.replay import Replays
 from conduit_tasks.errors import Fenced, InvariantBroken, LeaseHeld, PipelineStopped
 from conduit_tasks.topology import Node
 from conduit_tasks.verify.result import Found
@@ -26,10 +34,26 @@ Hook = tuple[Any, str, Callable[..., None] | None, Callable[..., None] | None]
 """A hook: class, method, function called before it, function called after it."""
 
 
-RESENDS = {"claim": 1, "settle": 1, "unpark": 1, "dispatch": 0, "replay_begin": 2, "replay_confirm": 2}
-"""Calls of a redrive or a replay: name → place of the token among the arguments."""
+RESENDS: dict[str, tuple[type, str, int]] = {
+    "claim": (Redrives, "claim", 1),
+    "settle": (Redrives, "settle", 1),
+    "unpark": (Redrives, "unpark", 1),
+    "dispatch": (Redrives, "dispatch", 0),
+    "replay_begin": (Replays, "begin", 2),
+    "replay_confirm": (Replays, "confirm", 2),
+}
+"""Calls of a redrive or a replay: what → part, method, place of the token among the arguments."""
 AGAIN = 0.06
 """Probability that a call is tried once more, each time that it could be."""
+
+
+def of_broker(hook: Callable[..., None], at: int = 0) -> Callable[..., None]:
+    """Returns the hook with the whole broker in place of the part whose method is called, argument number `at`."""
+
+    def call(*args: Any, **named: Any) -> None:
+        hook(*args[:at], Broker.over(args[at]._access), *args[at + 1 :], **named)
+
+    return call
 
 
 class Guards:
@@ -43,45 +67,53 @@ class Guards:
 
     def hooks(self) -> list[Hook]:
         """Returns the hooks of all calls: each is tried beside the call that it imitates, with the same arguments."""
-        from conduit_tasks.broker.broker import Broker
-        from conduit_tasks.broker.leases import Lease
-
+        parts: list[Hook] = [
+            (MicroBatches, "stage", self._staging, self._staged),
+            (MicroBatches, "seal", self._sealing, self._sealed),
+            (Deliveries, "confirm", self._confirming, self._confirmed),
+            (Deliveries, "vote", None, self._voted),
+            (Acks, "begin", self._acking, None),
+            (Acks, "commit", self._acked, None),
+            (Leases, "acquire", None, self._acquired),
+            (Collection, "due", self._collecting, None),
+        ]
         return [
-            (Broker, "stage", self._staging, self._staged),
-            (Broker, "seal", self._sealing, self._sealed),
-            (Broker, "confirm", self._confirming, self._confirmed),
-            (Broker, "vote", None, self._voted),
-            (Broker, "begin_ack", self._acking, None),
-            (Broker, "commit_ack", self._acked, None),
-            (Broker, "acquire", None, self._acquired),
-            (Broker, "collectable", self._collecting, None),
+            *(
+                (part, name, before and of_broker(before), after and of_broker(after, 1))
+                for part, name, before, after in parts
+            ),
             (Lease, "release", self._releasing, None),
-            *((Broker, name, partial(self._resending, name, at), None) for name, at in RESENDS.items()),
+            *(
+                (part, name, partial(self._resending, what, name, at), None)
+                for what, (part, name, at) in RESENDS.items()
+            ),
         ]
 
     # -- what is tried ------------------------------------------------------------------------------------------
 
     def _staging(self, broker: Any, node: str, m: int, token: int, stage: Any, *more: Any, **named: Any) -> None:
         if self._due("stage fenced"):
-            self._refused("stage with an old token", Fenced, lambda: broker.stage(node, m, 1, stage, *more))
+            self._refused(
+                "stage with an old token", Fenced, lambda: broker.micro_batches.stage(node, m, 1, stage, *more)
+            )
         if self._due("stage halted", broker, node, token):
             for status in ("degraded", "stopped"):
                 with self._being(status):
-                    again = lambda: broker.stage(node, m, token, stage, *more, **named)  # noqa: E731
+                    again = lambda: broker.micro_batches.stage(node, m, token, stage, *more, **named)  # noqa: E731
                     self._refused(f"stage while the pipeline is {status}", PipelineStopped, again)
 
     def _staged(self, _: Any, broker: Any, node: str, m: int, token: int, stage: Any, *more: Any, **named: Any) -> None:
         """Checks invariant 3: the first stage is final."""
         if self._due("staged", broker, node, token):
             other = replace(stage, manifest=stage.manifest + ".other")
-            self._idle("a second stage", lambda: broker.stage(node, m, token, other, *more, **named))
+            self._idle("a second stage", lambda: broker.micro_batches.stage(node, m, token, other, *more, **named))
 
     def _sealing(self, broker: Any, m: int, token: int, **named: Any) -> None:
         if self._due("seal fenced"):
-            self._refused("seal with an old token", Fenced, lambda: broker.seal(m, 1, **named))
+            self._refused("seal with an old token", Fenced, lambda: broker.micro_batches.seal(m, 1, **named))
         if self._due("seal halted", broker, "seal", token):
             with self._being("degraded"):
-                call = lambda: broker.seal(m, token, **named)  # noqa: E731
+                call = lambda: broker.micro_batches.seal(m, token, **named)  # noqa: E731
                 self._refused("seal while the pipeline is degraded", PipelineStopped, call)
 
     def _sealed(self, _: Any, broker: Any, m: int, token: int, **named: Any) -> None:
@@ -89,18 +121,18 @@ class Guards:
         if self._due("sealed", broker, "seal", token):
             named["manifest"] += ".other"
             named["total"] += 1
-            self._idle("a second seal", lambda: broker.seal(m, token, **named))
+            self._idle("a second seal", lambda: broker.micro_batches.seal(m, token, **named))
             # By a caller that looked before it was sealed.
-            with patch.object(broker, "numbers", lambda *_: [m]):
-                self._idle("a restage of what is sealed", broker.drop_unsealed)
+            with patch.object(broker.access, "numbers", lambda *_: [m]):
+                self._idle("a restage of what is sealed", broker.micro_batches.drop_unsealed)
 
     def _confirming(self, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         if self._due("confirm fenced"):
-            call = lambda: broker.confirm(destination, m, 1, *more, **named)  # noqa: E731
+            call = lambda: broker.deliveries.confirm(destination, m, 1, *more, **named)  # noqa: E731
             self._refused("confirm with an old token", Fenced, call)
         if self._due("confirm beyond", broker, Node.destination(destination), token) and not named.get("epoch"):
-            sealed = broker.latest_sealed()
-            call = lambda: broker.confirm(destination, sealed + 1, token, *more, **named)  # noqa: E731
+            sealed = broker.micro_batches.latest_sealed()
+            call = lambda: broker.deliveries.confirm(destination, sealed + 1, token, *more, **named)  # noqa: E731
             self._refused("confirm beyond what is sealed", InvariantBroken, call)
 
     def _confirmed(self, _: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
@@ -109,47 +141,47 @@ class Guards:
         if self._due("confirm halted", broker, Node.destination(destination), token):
             for status in ("degraded", "stopped"):
                 with self._being(status):
-                    again = lambda: broker.confirm(destination, m, token, *more, **named)  # noqa: E731
+                    again = lambda: broker.deliveries.confirm(destination, m, token, *more, **named)  # noqa: E731
                     self._refused(f"confirm while the pipeline is {status}", PipelineStopped, again)
         if named.get("epoch") or not self._holds(broker, Node.destination(destination), token):
             return
         if "overlap" in self._tried and self._random.random() >= AGAIN:
             return
-        state, found = broker.delivery(destination), broker.find_micro_batch(m)
+        state, found = broker.deliveries.get(destination), broker.micro_batches.find(m)
         if state.cursor + 1 != m or found is None or not state.confirmed:
             return
         self._tried.add("overlap")
         whole = [(0, found.total - 1)]
-        call = lambda: broker.confirm(destination, m, token, whole, *more[1:], **named)  # noqa: E731
+        call = lambda: broker.deliveries.confirm(destination, m, token, whole, *more[1:], **named)  # noqa: E731
         self._refused("confirm of what is confirmed in part", InvariantBroken, call)
 
-    def _resending(self, name: str, at: int, broker: Any, *args: Any, **named: Any) -> None:
-        if self._due(f"{name} fenced"):
-            call = lambda: getattr(broker, name)(*args[:at], 1, *args[at + 1 :], **named)  # noqa: E731
-            self._refused(f"{name} with an old token", Fenced, call)
+    def _resending(self, what: str, method: str, at: int, part: Any, *args: Any, **named: Any) -> None:
+        if self._due(f"{what} fenced"):
+            call = lambda: getattr(part, method)(*args[:at], 1, *args[at + 1 :], **named)  # noqa: E731
+            self._refused(f"{what} with an old token", Fenced, call)
 
     def _voted(self, tripped: Any, broker: Any, destination: str, m: int, token: int, *more: Any, **named: Any) -> None:
         """Checks C6: records that have voted never vote again."""
         own = Node.destination(destination) if destination else "seal"
         if tripped is None and self._due("vote", broker, own, token):
-            self._idle("a second vote", lambda: broker.vote(destination, m, token, *more, **named))
+            self._idle("a second vote", lambda: broker.deliveries.vote(destination, m, token, *more, **named))
 
     def _acking(
         self, broker: Any, source: str, destinations: Any, ack_on: str, token: int | None = None, **_: Any
     ) -> None:
         """Checks invariants 1 and 2: no ack before every destination has confirmed; an ack begins at the end of the
         last one."""
-        ack = broker.hash(broker.keys.ack(source))
+        ack = broker.access.hash(broker.keys.ack(source))
         if "to" in ack or token is None or not self._holds(broker, Node.ack(source), token):
             return
         first = int(ack.get("m", 0)) + 1
-        sealed, *cursors = broker.cursors(() if ack_on == "stored" else destinations)
+        sealed, *cursors = broker.deliveries.cursors(() if ack_on == "stored" else destinations)
         limit = min([sealed, *cursors])
         if limit < first or not self._due("ack"):
             return
 
         def begin(to: int, by: int) -> None:
-            broker.run(
+            broker.access.run(
                 scripts.BEGIN_ACK,
                 {
                     "pipeline": broker.keys.pipeline,
@@ -175,39 +207,41 @@ class Guards:
     def _acked(self, broker: Any, source: str, ack: Any, token: int | None = None, *more: Any) -> None:
         if token is None or not self._due("acked"):
             return
-        self._refused("an ack committed with an old token", Fenced, lambda: broker.commit_ack(source, ack, 1))
+        self._refused("an ack committed with an old token", Fenced, lambda: broker.acks.commit(source, ack, 1))
         if self._holds(broker, Node.ack(source), token):
             other = replace(ack, m_to=ack.m_to + 1)
-            call = lambda: broker.commit_ack(source, other, token)  # noqa: E731
+            call = lambda: broker.acks.commit(source, other, token)  # noqa: E731
             self._refused("an ack committed that was not begun", InvariantBroken, call)
 
     def _acquired(self, lease: Any, broker: Any, node: str, owner: str, **_: Any) -> None:
         """Checks invariant 4: a lease is given once, unless Redis forgot it in the same moment."""
         if self._due("lease", broker, node, lease.token):
-            self._refused(f"the lease of {node}, which is held", LeaseHeld, lambda: broker.acquire(node, "guards"))
+            self._refused(
+                f"the lease of {node}, which is held", LeaseHeld, lambda: broker.leases.acquire(node, "guards")
+            )
 
     def _collecting(self, broker: Any, sources: Any, destinations: Any, *_: Any) -> None:
         """Checks invariant 6: no micro-batch is collected that somebody needs, or out of order, or whose collection was
         not begun."""
-        sealed, *cursors = broker.cursors(destinations)
-        acked = [int(n or 0) for n in broker.read(*(("HGET", broker.keys.ack(s), "m") for s in sources))]
-        collected, limit = broker.numbers("collected")[0], min([sealed, *cursors, *acked])
+        sealed, *cursors = broker.deliveries.cursors(destinations)
+        acked = [int(n or 0) for n in broker.access.read(*(("HGET", broker.keys.ack(s), "m") for s in sources))]
+        collected, limit = broker.access.numbers("collected")[0], min([sealed, *cursors, *acked])
         if limit < sealed and limit >= collected and self._due("needed"):
             # As if everything before it were collected: so the guard for needed micro-batches is reached.
             with self._numbered("collected", limit):
-                needed = lambda: broker.begin_collect(limit + 1)  # noqa: E731
+                needed = lambda: broker.collection.begin(limit + 1)  # noqa: E731
                 self._refused("the collection of what somebody needs", InvariantBroken, needed)
         if sealed > collected + 1 and self._due("out of order"):
-            self._refused("a collection out of order", InvariantBroken, lambda: broker.begin_collect(collected + 2))
-        found = broker.find_micro_batch(collected + 1)
+            self._refused("a collection out of order", InvariantBroken, lambda: broker.collection.begin(collected + 2))
+        found = broker.micro_batches.find(collected + 1)
         if found is not None and found.state != "collecting" and self._due("not begun"):
-            end = lambda: broker.end_collect(collected + 1)  # noqa: E731
+            end = lambda: broker.collection.end(collected + 1)  # noqa: E731
             self._refused("the end of a collection that was not begun", InvariantBroken, end)
 
     def _releasing(self, lease: Any, expect_sealed: int | None = None, **_: Any) -> None:
         """Checks that no micro-batch is left behind: a holder that does not know of the newest one keeps its lease."""
-        broker = lease._broker
-        sealed = broker.numbers("sealed")[0]
+        broker = Broker.over(lease._access)
+        sealed = broker.access.numbers("sealed")[0]
         if expect_sealed is None or not sealed or not self._due("release", broker, lease.node, lease.token):
             return
         if lease.release(expect_sealed=sealed - 1) or not self._holds(broker, lease.node, lease.token):
@@ -229,12 +263,12 @@ class Guards:
         return True
 
     def _holds(self, broker: Any, node: str, token: int) -> bool:
-        held = broker.hash(broker.keys.lease(node))
+        held = broker.access.hash(broker.keys.lease(node))
         speaks = str(token) in (held.get("token"), held.get("attempt"))
         return speaks and bool(held.get("owner")) and self._runs(broker)
 
     def _runs(self, broker: Any) -> bool:
-        return not self.resting() and broker.hash(broker.keys.pipeline).get("status") in ("running", "stopping")
+        return not self.resting() and broker.access.hash(broker.keys.pipeline).get("status") in ("running", "stopping")
 
     def _refused(self, what: str, kind: type[Exception], call: Callable[[], Any]) -> None:
         before = self._state()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from conduit_tasks.micro_batch import course
+from conduit_tasks.topology import Node
 from conduit_tasks.verify.tasks import Run, gives_way
 
 if TYPE_CHECKING:
@@ -51,16 +52,16 @@ class Lasting:
     @contextmanager
     def looking(self) -> Iterator[None]:
         """Notes when nodes report that they are ready."""
-        from conduit_tasks.broker.broker import Broker
+        from conduit_tasks.broker.runs import Runs
 
-        ready = Broker.tell_ready
+        ready = Runs.tell_ready
 
         def tell_ready(broker: Any, run: str, node: str) -> None:
             # Before the call: another may have acted on it by the time the answer comes.
             self._ready.setdefault((run, node), self.world.now)
             ready(broker, run, node)
 
-        with patch.object(Broker, "tell_ready", tell_ready):
+        with patch.object(Runs, "tell_ready", tell_ready):
             yield
 
     def goes_on(self) -> None:
@@ -130,9 +131,9 @@ class Lasting:
             # A node that was ready only after its successor, or ended before that was ready, has nothing to hand over.
             ready = [self._ready.get((run.id, task), math.inf) for run in (one, two)]
             met = ready[0] < ready[1] < at
-            if met and not task.startswith("acks.") and not gives_way(said):
+            if met and Node(task).kind != "acks" and not gives_way(said):
                 self.found.broken(f"{one.id}/{task} ends though it is not taken over from: {said}")
-            elif task.startswith("acks.") and said != "acked":
+            elif Node(task).kind == "acks" and said != "acked":
                 self.found.broken(f"{one.id}/{task}: {said}, though {two.id} has taken over")
             at, said = self._over[two.id, task]
             if at - two.began < self.seconds:

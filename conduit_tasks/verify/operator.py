@@ -67,7 +67,7 @@ class Operator:
 
     def operate(self, random: Random) -> None:
         """Stops the pipeline now and then, or starts it again."""
-        status = self.broker.status().status
+        status = self.broker.lifecycle.status().status
         if status in ("stopped", "degraded"):
             self.fix()
         elif status == "stopping" and random.random() < 0.5:
@@ -75,7 +75,7 @@ class Operator:
         elif random.random() < 0.3:
             force = random.random() < 0.4
             self.world.faults.append(f"{'':8}  the operator stops the pipeline{' by force' if force else ''}")
-            self.broker.force_stop() if force else self.broker.stop(60.0)
+            self.broker.lifecycle.force_stop() if force else self.broker.lifecycle.stop(60.0)
 
     def fix(self) -> None:
         """Fixes the cause of a stop, and starts the pipeline."""
@@ -85,7 +85,7 @@ class Operator:
             self._find()
         if not self.client.exists(broker.keys.pipeline):
             return
-        status = broker.status().status
+        status = broker.lifecycle.status().status
         stopped = any(
             self.client.hget(broker.keys.destination(d), "status") == "stopped" for d in self.scenario.destinations
         )
@@ -97,7 +97,7 @@ class Operator:
 
     def attach(self, node: str, token: int) -> None:
         """Renews a lease, as its driver does. Raises Fenced."""
-        self.broker.attach(node, token)
+        self.broker.leases.attach(node, token)
 
     def _mishap(self, name: str) -> None:
         """Applies a theme's fault to the world."""
@@ -106,14 +106,14 @@ class Operator:
 
     def _vanish(self) -> None:
         """Removes a file of which something is planned."""
-        unsealed = self.broker.unsealed()
-        staged = sum(int(n) for n in self.broker.hash(self.broker.keys.index(LOST)).values())
+        unsealed = self.broker.micro_batches.unsealed()
+        staged = sum(int(n) for n in self.broker.access.hash(self.broker.keys.index(LOST)).values())
         stage = unsealed.stages.get(Node.source(LOST)) if unsealed is not None else None
         sealed = min([staged, *(stage.first_index or ())]) if stage is not None else staged
         self.scenario.gone = (sealed, staged)
         self.scenario.unread = unsealed is not None and Node.source(LOST) in unsealed.missing
         path = settings().home / f"data/{LOST}.jsonl"
-        planned = self.broker.position(LOST).get(f"data/{LOST}.jsonl") or {"offset": 0}
+        planned = self.broker.positions.planned(LOST).get(f"data/{LOST}.jsonl") or {"offset": 0}
         self.scenario.planned = path.read_bytes()[: planned["offset"]].count(b"\n")
         path.rename(settings().home / "data/gone")
 
@@ -124,7 +124,7 @@ class Operator:
             (settings().home / "data/gone").rename(settings().home / f"data/{LOST}.jsonl")
             self.scenario.gone, self.scenario.unread = None, False
         elif self.scenario.vanishing == "forget" and not self._forgotten:
-            self.broker.force_stop()
+            self.broker.lifecycle.force_stop()
             self.scenario.unread = False
             try:
                 place(PIPELINE, LOST, {}, [f"data/{LOST}.jsonl"])
@@ -138,16 +138,20 @@ class Operator:
             self._start()
 
     def _restart(self) -> None:
-        self.broker.force_stop()
+        self.broker.lifecycle.force_stop()
         self._start()
 
     def _start(self) -> None:
         """Starts the pipeline. Checks C16: after a stop by force, or an error, nothing is left of a micro-batch that
         was not sealed yet: it is requested again, and no process that worked on it goes on."""
-        broker, status, before = self.broker, self.broker.status().status, self.broker.unsealed()
+        broker, status, before = (
+            self.broker,
+            self.broker.lifecycle.status().status,
+            self.broker.micro_batches.unsealed(),
+        )
         held = {node: self._holder(node) for node in (*before.nodes, "seal")} if before is not None else {}
-        broker.start()
-        if status not in ("stopped", "degraded") or (after := broker.unsealed()) is None:
+        broker.lifecycle.start()
+        if status not in ("stopped", "degraded") or (after := broker.micro_batches.unsealed()) is None:
             return
         for node, holder in held.items():
             if node in after.stages:
@@ -157,13 +161,13 @@ class Operator:
 
     def _holder(self, node: str) -> tuple[str, str]:
         """Returns token and owner of the node's lease."""
-        lease = self.broker.hash(self.broker.keys.lease(node))
+        lease = self.broker.access.hash(self.broker.keys.lease(node))
         return lease.get("token", ""), lease.get("owner", "")
 
     def _mend_cause(self) -> None:
         """Fixes the cause of the first error: records on which a processor fails, or that the receiver refuses."""
-        error = self.broker.status().error
-        if error is not None and error.node.startswith("sources."):
+        error = self.broker.lifecycle.status().error
+        if error is not None and Node(error.node).kind == "sources":
             deadly.stubborn = False
         else:
             self.scenario.memory.refused = frozenset()
@@ -197,10 +201,10 @@ class Operator:
     def drained(self) -> str:
         """Returns in words what is not delivered and acked of all that was opened; empty if there is nothing."""
         broker = self.broker
-        if (unsealed := broker.unsealed()) is not None:
+        if (unsealed := broker.micro_batches.unsealed()) is not None:
             return f"micro-batch {unsealed.number} is not sealed"
-        sealed, *cursors = broker.cursors(self.scenario.destinations)
-        acked = [int(broker.hash(broker.keys.ack(s)).get("m", 0)) for s in self.scenario.sources]
+        sealed, *cursors = broker.deliveries.cursors(self.scenario.destinations)
+        acked = [int(broker.access.hash(broker.keys.ack(s)).get("m", 0)) for s in self.scenario.sources]
         return "" if min([*cursors, *acked]) == sealed else f"of {sealed} micro-batches {cursors}, {acked} are done"
 
     def _jump(self, *, redis: float = 0.0, machine: float = 0.0) -> None:

@@ -69,7 +69,7 @@ class Outside:
         with closing(open_broker(PIPELINE)) as broker:
             for row, event in self._letters():
                 where = row["destination"]
-                if broker.is_dead(row_key(row), ["" if where == BEFORE_FAN_OUT else where]):
+                if broker.dead_letters.is_dead(row_key(row), ["" if where == BEFORE_FAN_OUT else where]):
                     out.setdefault(where, set()).add(event)
         return out
 
@@ -81,7 +81,7 @@ class Outside:
     def unstored(self, destination: str) -> int:
         """Returns the number of letters that are in the broker's index and nowhere else."""
         with closing(open_broker(PIPELINE)) as broker:
-            index = {(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in broker.dead_letters(destination)}
+            index = {(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in broker.dead_letters.entries(destination)}
         return len(index - self.stored(destination)) if index else 0
 
     def parked(self, destination: str) -> set[Event]:

@@ -146,7 +146,7 @@ def _start() -> None:
 
     broker = open_broker(PIPELINE)
     try:
-        broker.start()
+        broker.lifecycle.start()
     finally:
         broker.close()
 

@@ -120,7 +120,7 @@ class Resends:
 
     def _waits(self) -> bool:
         broker = self.history.operator.broker
-        return any(broker.dead_count(d) or broker.parked(d) for d in ("", *self.scenario.destinations))
+        return any(broker.dead_letters.count(d) or broker.redrives.parked(d) for d in ("", *self.scenario.destinations))
 
     def _selection(self) -> Selection:
         random = self.random

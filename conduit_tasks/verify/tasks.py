@@ -113,7 +113,7 @@ class Run:
             return []
         # If `plan` has failed, acks run all the same.
         failed = self.states["plan"] == "failed"
-        return [task for task in self.nodes if task not in self.tries and (not failed or task.startswith("acks."))]
+        return [task for task in self.nodes if task not in self.tries and (not failed or Node(task).kind == "acks")]
 
     @property
     def over(self) -> bool:
@@ -126,8 +126,8 @@ class Run:
         p = self.pipeline.id
         if task == "plan":
             return lambda: plan_task(p, self.id, self.by_hand)
-        if task.startswith("acks."):
-            return lambda: ack_task(p, task.removeprefix("acks."), self.id)
+        if Node(task).kind == "acks":
+            return lambda: ack_task(p, Node(task).id, self.id)
         return lambda: node_task(p, task, self.id, self.drain_limit, starts=self.starts)
 
     def ended(self, task: str, error: BaseException | None, answer: Any) -> bool:

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from conduit_tasks.broker.acks import Acks
+from conduit_tasks.broker.collection import Collection
+from conduit_tasks.broker.deliveries import Deliveries
+from conduit_tasks.broker.leases import Leases
+from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.broker.ranges import RangeSet
+from conduit_tasks.broker.redrive import Redrives
+from conduit_tasks.broker.replay import Replays
 from conduit_tasks.dead_letters.parking import PARKED
 from conduit_tasks.dead_letters.store import BEFORE_FAN_OUT, UNSENT
 from conduit_tasks.topology import Node
@@ -46,7 +53,6 @@ class Watch:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        from conduit_tasks.broker.broker import Broker
         from conduit_tasks.connectors.file.connector import FileSource
         from conduit_tasks.connectors.sqs.connector import SqsSource
         from conduit_tasks.dead_letters.store import DeadLetterStore
@@ -57,20 +63,20 @@ class Watch:
             hooks: list[Hook] = [
                 (FileSource, "ack", self._acking, None),
                 (SqsSource, "ack", self._settling, None),
-                (Broker, "commit_ack", self._committing, None),
-                (Broker, "open", None, self._opened),
-                (Broker, "acquire", None, self._acquired),
-                (Broker, "attempt", None, self._attempted),
-                (Broker, "stage", self._staging, None),
-                (Broker, "seal", None, self._sealed),
+                (Acks, "commit", self._committing, None),
+                (MicroBatches, "open", None, self._opened),
+                (Leases, "acquire", None, self._acquired),
+                (Leases, "attempt", None, self._attempted),
+                (MicroBatches, "stage", self._staging, None),
+                (MicroBatches, "seal", None, self._sealed),
                 # The process that sealed it may have died before the check.
-                (Broker, "begin_collect", self._sealed, None),
-                (Broker, "vote", self._voting, None),
+                (Collection, "begin", self._sealed, None),
+                (Deliveries, "vote", self._voting, None),
                 (DeadLetterStore, "store", self._storing, None),
-                (Broker, "confirm", self._confirming, self._confirmed),
-                (Broker, "settle", self._settled_again, None),
-                (Broker, "replay_confirm", self._settled_again, None),
-                (Broker, "dispatch", self._dispatching, None),
+                (Deliveries, "confirm", self._confirming, self._confirmed),
+                (Redrives, "settle", self._settled_again, None),
+                (Replays, "confirm", self._settled_again, None),
+                (Redrives, "dispatch", self._dispatching, None),
                 (Drain, "until_caught_up", None, self._drained),
                 (Spool, "collect", self._collecting, None),
                 *self.guards.hooks(),

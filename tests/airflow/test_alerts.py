@@ -89,7 +89,7 @@ def test_a_breach_and_its_end_are_told_once_however_many_runs_see_them(
 def test_a_degraded_pipeline_tells_as_well(home: Path, started: Callable[..., None]) -> None:
     started()
     with opened("p", "t") as context:
-        context.broker.fail("sources.in", "broken", "E", None)
+        context.broker.lifecycle.fail("sources.in", "broken", "E", None)
     with pytest.raises(AirflowFailException):
         look()
     assert told(home) == ["away late"]
@@ -151,7 +151,7 @@ def test_runs_at_the_same_time_tell_once_and_one_that_died_is_followed_by_anothe
     started()
     # Given one that was about to tell and died
     with opened("p", "t") as context:
-        assert context.broker.alert("away|0:tests.airflow.late_notifier.ToFile", True)
+        assert context.broker.alerts.claim("away|0:tests.airflow.late_notifier.ToFile", True)
     threads = [threading.Thread(target=look, args=(f"run-{n}",)) for n in range(3)]
     for thread in threads:
         thread.start()
@@ -159,11 +159,11 @@ def test_runs_at_the_same_time_tell_once_and_one_that_died_is_followed_by_anothe
         thread.join()
     assert told(home) == []
     # When its time is over
-    monkeypatch.setattr("conduit_tasks.broker.lateness.TELLING", 60)
+    monkeypatch.setattr("conduit_tasks.broker.alerts.TELLING", 60)
     with opened("p", "t") as context:
         key = context.broker.keys.alerts
-        for field in context.broker.hash(key):
-            context.broker.read(("HSET", key, field, "gone|1"))
+        for field in context.broker.access.hash(key):
+            context.broker.access.read(("HSET", key, field, "gone|1"))
     threads = [threading.Thread(target=look, args=(f"run-{n}",)) for n in range(3)]
     for thread in threads:
         thread.start()

@@ -35,7 +35,7 @@ def test_destinations_and_first_errors_have_places_of_their_own(api: Any, delive
     unknown = api.get("/v1/pipelines/p/destinations/wob")
     assert (unknown.status_code, unknown.json()["detail"]) == (404, "p has no destination wob; see …/destinations")
     assert api.get("/v1/pipelines/p/error").json()["error"] is None
-    broker_of("p").fail("destinations.web", "it is full", "Unavailable")
+    broker_of("p").lifecycle.fail("destinations.web", "it is full", "Unavailable")
     told = api.get("/v1/pipelines/p/error").json()
     assert (told["status"], told["error"]["error"], told["destinations"]) == ("degraded", "it is full", {})
 
@@ -46,14 +46,14 @@ def test_positions_are_set_only_while_the_pipeline_stands_still(api: Any, delive
     assert list(before["planned"]) == ["data/a.jsonl"]
     refused = api.put("/v1/pipelines/p/positions", json=place, headers=ASK)
     assert (refused.status_code, "conduit stop p" in refused.json()["detail"]) == (409, True)
-    broker_of("p").force_stop()
+    broker_of("p").lifecycle.force_stop()
     assert api.put("/v1/pipelines/p/positions", json=place).status_code == 403
     assert api.put("/v1/pipelines/p/positions", json={**place, "source": "on"}, headers=ASK).status_code == 400
     would = api.put("/v1/pipelines/p/positions", json={**place, "dry_run": True}, headers=ASK)
-    assert (would.json()["after"], broker_of("p").position("in")) == ({}, before["planned"])
+    assert (would.json()["after"], broker_of("p").positions.planned("in")) == ({}, before["planned"])
     done = api.put("/v1/pipelines/p/positions", json=place, headers=ASK)
     assert (done.status_code, done.json()["before"], done.json()["after"]) == (200, before["planned"], {})
-    assert broker_of("p").position("in") == {}
+    assert broker_of("p").positions.planned("in") == {}
 
 
 def test_lists_are_paged_and_filtered_on_the_server(api: Any, home: Path, airflow: Airflow) -> None:
@@ -61,7 +61,7 @@ def test_lists_are_paged_and_filtered_on_the_server(api: Any, home: Path, airflo
     for n in range(12):
         text = PIPELINE.replace("URL", "http://localhost:1/").replace("id: p\n", f"id: p{n}\n")
         write_pipeline(home, f"p{n}", text)
-    broker_of("p3").force_stop()
+    broker_of("p3").lifecycle.force_stop()
 
     found = api.get("/v1/pipelines", params={"offset": 10, "limit": 5}).json()
     assert (found["total"], [row["id"] for row in found["items"]]) == (11, ["p9"])

@@ -34,7 +34,7 @@ def test_whoever_may_only_look_changes_nothing_and_sees_only_what_is_shown_to_th
     ):
         assert api.get(f"/v1/pipelines/p{path}").status_code == 403
     assert api.get("/v1/pipelines").json()["total"] == 0
-    assert broker_of("p").status().status == "running"
+    assert broker_of("p").lifecycle.status().status == "running"
 
 
 def test_records_and_what_targets_answered_are_shown_to_who_may_read_logs(
@@ -52,8 +52,8 @@ def test_an_error_is_quoted_to_who_may_read_logs_only(api: Any, airflow: Airflow
     """Given a pipeline and a destination that stopped with what a target answered, then one who may only see runs
     learns which node failed, by which class of error and when."""
     broker = broker_of("p")
-    broker.fail("destinations.web", "403: token abc is not valid", "Refused", 1)
-    broker.stop_destination("web", "403: token abc is not valid", "Refused", 1)
+    broker.lifecycle.fail("destinations.web", "403: token abc is not valid", "Refused", 1)
+    broker.lifecycle.stop_destination("web", "403: token abc is not valid", "Refused", 1)
     paths = ("", "/error", "/destinations", "/destinations/web")
     for logs in (True, False):
         airflow.logs = logs
@@ -87,7 +87,7 @@ def test_another_site_cannot_make_a_browser_change_anything(api: Any, delivered:
     stop = "/v1/pipelines/p/stop"
     assert api.post(stop, json={}).status_code == 403
     assert api.post(stop, json={}, headers={**ASK, "Sec-Fetch-Site": "cross-site"}).status_code == 403
-    assert broker_of("p").status().status == "running"
+    assert broker_of("p").lifecycle.status().status == "running"
     assert api.post(stop, json={}, headers={**ASK, "Sec-Fetch-Site": "same-origin"}).status_code == 200
 
 

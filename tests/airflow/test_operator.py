@@ -207,8 +207,8 @@ def test_a_degraded_pipeline_fails_at_once_with_its_first_error(home: Path, cont
 
     write_pipeline(home)
     broker = open_broker("toy")
-    broker.fail("destinations.out", "disk on fire", "OSError")
-    broker.fail("destinations.out", "no room", "OSError")
+    broker.lifecycle.fail("destinations.out", "disk on fire", "OSError")
+    broker.lifecycle.fail("destinations.out", "no room", "OSError")
     broker.close()
 
     with pytest.raises(AirflowFailException, match="disk on fire"):

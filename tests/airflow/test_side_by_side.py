@@ -16,7 +16,7 @@ from conduit_tasks.airflow import tasks
 from conduit_tasks.airflow.follow import name_of
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.under_way import UnderWay
+from conduit_tasks.broker.runs import UnderWay
 from conduit_tasks.micro_batch import course as conclusions
 from conduit_tasks.micro_batch import draining, work
 from conduit_tasks.micro_batch.context import open_broker
@@ -33,7 +33,7 @@ def broker(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     monkeypatch.setattr(conclusions, "BEGINS_WITHIN", 0.0)
     write_pipeline(home)
     broker = open_broker("toy")
-    broker.begin_run("r1", None, 0)
+    broker.runs.begin("r1", None, 0)
     yield broker
     broker.close()
 
@@ -44,7 +44,7 @@ def operator(spark_connection: str, application: Path, broker: Broker) -> Condui
 
 
 def course(broker: Broker) -> UnderWay:
-    found = broker.under_way("r1")
+    found = broker.runs.under_way("r1")
     assert found is not None
     return found
 
@@ -138,9 +138,9 @@ def test_what_is_left_over_starts_a_run_at_once(
     tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"])
     assert not triggered
     # And a run that left nothing is followed by none
-    broker.begin_run("r1", None, 0)
+    broker.runs.begin("r1", None, 0)
     for node in ("sources.one", "sources.two", NODE, "destinations.log:b"):
-        broker.tell_at_work("r1", node, 0)
+        broker.runs.tell_at_work("r1", node, 0)
     assert not tasks.ack("toy", "one", "r1", follows=True)["again"]
 
 
@@ -151,7 +151,7 @@ def test_a_node_that_ends_behind_the_acks_starts_the_run_that_follows_itself(
     monkeypatch: pytest.MonkeyPatch,
     triggered: list[TriggerDagRun],
 ) -> None:
-    broker.tell_at_work("r1", "acks", 0)
+    broker.runs.tell_at_work("r1", "acks", 0)
     monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(False, "done", True))
     operator.execute(context)
     # By the name that the acks would have given it: where they did, the task ends as it would have
@@ -166,7 +166,7 @@ def test_a_node_that_ends_behind_the_acks_starts_the_run_that_follows_itself(
     assert not triggered
     # And one that was cleared is followed again
     before = name_of("r1", course(broker).began)
-    broker.begin_run("r1", None, 0)
+    broker.runs.begin("r1", None, 0)
     assert before != name_of("r1", course(broker).began)
 
 
@@ -180,12 +180,12 @@ def test_the_run_that_follows_takes_over_what_is_left_to_read_and_the_chosen_des
     by: str,
 ) -> None:
     context["params"]["destinations"] = ["out"]
-    broker.begin_run("r1", 100, 0)
-    broker.tell_at_work("r1", NODE, 0, "no slot was free")
+    broker.runs.begin("r1", 100, 0)
+    broker.runs.tell_at_work("r1", NODE, 0, "no slot was free")
     if by == "acks":
         tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"], params=context["params"])
     else:
-        broker.tell_at_work("r1", "acks", 0)
+        broker.runs.tell_at_work("r1", "acks", 0)
         monkeypatch.setattr(work, "awaited", lambda *_, **__: WorkNeeded(False, "done", True))
         operator.execute(context)
     assert [run.conf for run in triggered] == [{"max-records": 100, "destinations": ["out"]}]
@@ -194,8 +194,8 @@ def test_the_run_that_follows_takes_over_what_is_left_to_read_and_the_chosen_des
 def test_a_run_that_has_read_all_it_may_is_followed_by_one_that_only_delivers(
     broker: Broker, context: Any, triggered: list[TriggerDagRun]
 ) -> None:
-    broker.begin_run("r1", 0, 0)
-    broker.tell_at_work("r1", NODE, 0, "no slot was free")
+    broker.runs.begin("r1", 0, 0)
+    broker.runs.tell_at_work("r1", NODE, 0, "no slot was free")
     tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"])
     assert [run.conf for run in triggered] == [{"max-records": 0}]
     assert triggered[0].run_after is not None
@@ -208,15 +208,15 @@ def test_acks_fail_where_the_run_left_their_source_out_when_it_was_asked_last(
     broker: Broker, context: Any, triggered: list[TriggerDagRun]
 ) -> None:
     # Given a source that could not be asked in the middle of a run that is to be followed
-    broker.tell_at_work("r1", NODE, 0, "no slot was free")
-    broker.tell_left_out("r1", "one", "SourceError: no such mount")
+    broker.runs.tell_at_work("r1", NODE, 0, "no slot was free")
+    broker.runs.tell_left_out("r1", "one", "SourceError: no such mount")
     # Then its acks fail, and the run is followed all the same
     with pytest.raises(AirflowFailException, match="one was left out of this run: SourceError: no such mount"):
         tasks.ack("toy", "one", "r1", follows=True, ti=context["ti"])
     assert len(triggered) == 1
     tasks.ack("toy", "two", "r1", ti=context["ti"])
     # But not where it was asked well since, though `plan` had left it out
-    broker.tell_left_out("r1", "one", "")
+    broker.runs.tell_left_out("r1", "one", "")
     context["ti"].xcom_pull = lambda task_ids: {"left_out": {"one": "SourceError: no such mount"}}
     tasks.ack("toy", "one", "r1", ti=context["ti"])
 
@@ -249,10 +249,10 @@ def test_acks_look_at_deadlines_while_the_run_goes_on(
 
     def look(pipeline: str, run: str) -> None:
         looked.append(pipeline)
-        broker.tell_at_work("r1", NODE, 0)
+        broker.runs.tell_at_work("r1", NODE, 0)
 
     monkeypatch.setattr(tasks, "look", look)
     # Given a node that is at work until they have looked
-    broker.tell_at_work("r1", NODE, 600.0)
+    broker.runs.tell_at_work("r1", NODE, 600.0)
     tasks.ack("toy", "one", "r1")
     assert looked

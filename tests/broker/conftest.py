@@ -42,17 +42,19 @@ class Feed:
     leases: dict[str, Lease] = field(default_factory=dict)
 
     def open(self, total: int = 10) -> int:
-        m = self.broker.open({"a": [piece(self.at, self.at + total)]}, "config", self.broker.latest_sealed() + 1)
+        m = self.broker.micro_batches.open(
+            {"a": [piece(self.at, self.at + total)]}, "config", self.broker.micro_batches.latest_sealed() + 1
+        )
         self.at += total
         return m
 
     def stage(self, m: int, total: int = 10, manifest: str = "stage") -> list[str]:
-        with self.broker.acquire("sources.a", "t") as lease:
-            return self.broker.stage("sources.a", m, lease.token, Stage(manifest, [total], total))
+        with self.broker.leases.acquire("sources.a", "t") as lease:
+            return self.broker.micro_batches.stage("sources.a", m, lease.token, Stage(manifest, [total], total))
 
     def seal(self, m: int, total: int = 10, matched: Mapping[str, int] | None = None) -> bool:
-        with self.broker.acquire("seal", "t") as lease:
-            return self.broker.seal(
+        with self.broker.leases.acquire("seal", "t") as lease:
+            return self.broker.micro_batches.seal(
                 m,
                 lease.token,
                 manifest=f"manifest-{m}",
@@ -69,13 +71,13 @@ class Feed:
 
     def lease(self, destination: str) -> Lease:
         if destination not in self.leases:
-            self.leases[destination] = self.broker.acquire(f"destinations.{destination}", "t")
+            self.leases[destination] = self.broker.leases.acquire(f"destinations.{destination}", "t")
         return self.leases[destination]
 
     def confirm(self, destination: str, m: int, ranges: Sequence[tuple[int, int]], **more: object) -> str:
         n = sum(b - a + 1 for a, b in ranges)
         counts = {"matched": n, "delivered": n}
-        return self.broker.confirm(destination, m, self.lease(destination).token, ranges, counts, **more)  # type: ignore[arg-type]
+        return self.broker.deliveries.confirm(destination, m, self.lease(destination).token, ranges, counts, **more)  # type: ignore[arg-type]
 
     def delivered(self, m: int, total: int = 10, destinations: Sequence[str] = DESTINATIONS) -> None:
         for destination in destinations:
@@ -91,8 +93,8 @@ def broker(redis_server: RedisServer) -> Iterator[Broker]:
 
 def make_broker(server: RedisServer, pipeline: str = "p", ttl: float = 15.0, grace: float = 1.0) -> Broker:
     broker = Broker(pipeline, connect(Settings(redis_url=server.url)), lease_ttl=ttl, lease_grace=grace)
-    broker.initialise()
-    broker.register(SOURCES, DESTINATIONS)
+    broker.lifecycle.initialise()
+    broker.lifecycle.register(SOURCES, DESTINATIONS)
     return broker
 
 

@@ -12,7 +12,7 @@ from tests.broker.conftest import DESTINATIONS, SOURCES, Feed, piece
 
 
 def begin(broker: Broker, ack_on: str = "delivered") -> Ack | None:
-    return broker.begin_ack("a", DESTINATIONS, ack_on)
+    return broker.acks.begin("a", DESTINATIONS, ack_on)
 
 
 @pytest.mark.proves("C11", "I1", "I2", "T2")
@@ -22,17 +22,17 @@ def test_a_source_is_acked_up_to_the_lowest_cursor_in_one_prefix(feed: Feed) -> 
     # Given x ahead of y
     for m in (first, second, third):
         feed.delivered(m, destinations=["x"])
-    assert not broker.ack_due("a", DESTINATIONS, "delivered")
+    assert not broker.acks.due("a", DESTINATIONS, "delivered")
     assert begin(broker) is None
     # When y follows by two
     feed.delivered(first, destinations=["y"])
     feed.delivered(second, destinations=["y"])
-    assert broker.ack_due("a", DESTINATIONS, "delivered")
+    assert broker.acks.due("a", DESTINATIONS, "delivered")
     # Then both are acked at once, the third is not
     ack = begin(broker)
     assert ack == Ack(first, second, {"file": 20})
-    broker.commit_ack("a", ack)
-    assert broker.acked_position("a") == {"file": 20}
+    broker.acks.commit("a", ack)
+    assert broker.positions.acked("a") == {"file": 20}
     assert begin(broker) is None
 
 
@@ -50,19 +50,21 @@ def test_a_partly_confirmed_micro_batch_withholds_the_ack(feed: Feed) -> None:
 def test_a_queue_is_acked_for_each_micro_batch_apart_whatever_lies_between_them(feed: Feed) -> None:
     # Given micro-batches of a queue, with others between and behind them
     for source in ("file", "file", "queue", "file", "queue", "file"):
-        m = feed.broker.open({source: [piece(0, 10)]}, "config", feed.broker.latest_sealed() + 1)
-        with feed.broker.acquire(f"sources.{source}", "t") as lease:
-            feed.broker.stage(f"sources.{source}", m, lease.token, Stage("stage", [10], 10))
+        m = feed.broker.micro_batches.open(
+            {source: [piece(0, 10)]}, "config", feed.broker.micro_batches.latest_sealed() + 1
+        )
+        with feed.broker.leases.acquire(f"sources.{source}", "t") as lease:
+            feed.broker.micro_batches.stage(f"sources.{source}", m, lease.token, Stage("stage", [10], 10))
         feed.seal(m)
         feed.delivered(m)
     # When it is acked as long as there is something to tell
     given = []
-    while ack := feed.broker.begin_ack("queue", DESTINATIONS, "delivered", apart=True):
+    while ack := feed.broker.acks.begin("queue", DESTINATIONS, "delivered", apart=True):
         given.append((ack.m_from, ack.m_to))
-        feed.broker.commit_ack("queue", ack)
+        feed.broker.acks.commit("queue", ack)
     # Then all is told, each for itself, and nothing is left to collect for its sake
     assert given == [(1, 3), (4, 5)]
-    assert not feed.broker.ack_due("queue", DESTINATIONS, "delivered")
+    assert not feed.broker.acks.due("queue", DESTINATIONS, "delivered")
 
 
 @pytest.mark.proves("C12", "I2")
@@ -73,12 +75,12 @@ def test_after_a_crash_between_intent_and_commit_the_same_ack_is_given_again(fee
     ack = begin(broker)
     # more is confirmed meanwhile; what was intended stays as it was
     feed.delivered(feed.sealed())
-    assert broker.ack_due("a", DESTINATIONS, "delivered")
+    assert broker.acks.due("a", DESTINATIONS, "delivered")
     assert begin(broker) == ack
     assert ack is not None
-    broker.commit_ack("a", ack)
-    broker.commit_ack("a", ack)
-    assert broker.acked_position("a") == {"file": 10}
+    broker.acks.commit("a", ack)
+    broker.acks.commit("a", ack)
+    assert broker.positions.acked("a") == {"file": 10}
     following = begin(broker)
     assert following == Ack(first + 1, first + 1, {"file": 20})
 
@@ -86,7 +88,7 @@ def test_after_a_crash_between_intent_and_commit_the_same_ack_is_given_again(fee
 @pytest.mark.proves("I2")
 def test_an_ack_that_was_never_begun_is_refused(feed: Feed) -> None:
     with pytest.raises(InvariantBroken, match="never begun"):
-        feed.broker.commit_ack("a", Ack(1, 1, {"file": 10}))
+        feed.broker.acks.commit("a", Ack(1, 1, {"file": 10}))
 
 
 @pytest.mark.proves("I1")
@@ -96,7 +98,7 @@ def test_an_ack_ahead_of_a_destination_is_refused_by_redis_itself(feed: Feed) ->
     feed.delivered(m, destinations=["x"])
     keys = feed.broker.keys
     with pytest.raises(InvariantBroken, match="Invariant 1"):
-        feed.broker.run(
+        feed.broker.access.run(
             scripts.BEGIN_ACK,
             {
                 "pipeline": keys.pipeline,
@@ -121,23 +123,23 @@ def test_with_ack_on_stored_the_seal_is_enough(feed: Feed) -> None:
 
 def test_micro_batches_without_this_source_are_passed_without_telling_it(feed: Feed) -> None:
     broker = feed.broker
-    broker.register(["a", "b"], DESTINATIONS)
-    broker.open({"b": [piece(0, 5)]}, "c", 1)
-    with broker.acquire("sources.b", "t") as lease:
-        broker.stage("sources.b", 1, lease.token, Stage("s", [5], 5))
+    broker.lifecycle.register(["a", "b"], DESTINATIONS)
+    broker.micro_batches.open({"b": [piece(0, 5)]}, "c", 1)
+    with broker.leases.acquire("sources.b", "t") as lease:
+        broker.micro_batches.stage("sources.b", 1, lease.token, Stage("s", [5], 5))
     feed.seal(1, 5)
     feed.delivered(1, 5)
-    assert broker.ack_due("a", DESTINATIONS, "delivered")
+    assert broker.acks.due("a", DESTINATIONS, "delivered")
     assert begin(broker) is None
-    assert not broker.ack_due("a", DESTINATIONS, "delivered")
-    assert broker.begin_ack("b", DESTINATIONS, "delivered") == Ack(1, 1, {"file": 5})
+    assert not broker.acks.due("a", DESTINATIONS, "delivered")
+    assert broker.acks.begin("b", DESTINATIONS, "delivered") == Ack(1, 1, {"file": 5})
 
 
 def test_the_last_slice_of_each_part_is_what_the_source_is_told(broker: Broker) -> None:
     feed = Feed(broker)
-    broker.open({"a": [piece(0, 5, "one"), piece(5, 9, "one"), piece(0, 2, "two")]}, "c", 1)
-    with broker.acquire("sources.a", "t") as lease:
-        broker.stage("sources.a", 1, lease.token, Stage("s", [5, 4, 2], 11))
+    broker.micro_batches.open({"a": [piece(0, 5, "one"), piece(5, 9, "one"), piece(0, 2, "two")]}, "c", 1)
+    with broker.leases.acquire("sources.a", "t") as lease:
+        broker.micro_batches.stage("sources.a", 1, lease.token, Stage("s", [5, 4, 2], 11))
     feed.seal(1, 11)
     feed.delivered(1, 11)
     ack = begin(broker)
@@ -149,25 +151,25 @@ def test_the_last_slice_of_each_part_is_what_the_source_is_told(broker: Broker) 
 def test_a_task_that_lost_its_lease_cannot_ack(feed: Feed) -> None:
     feed.delivered(feed.sealed())
     broker = feed.broker
-    lost = broker.acquire("acks.a", "old")
-    ack = broker.begin_ack("a", DESTINATIONS, "delivered", lost.token)
+    lost = broker.leases.acquire("acks.a", "old")
+    ack = broker.acks.begin("a", DESTINATIONS, "delivered", lost.token)
     lost.release()
-    newer = broker.acquire("acks.a", "new")
+    newer = broker.leases.acquire("acks.a", "new")
     assert ack is not None
     with pytest.raises(Fenced):
-        broker.begin_ack("a", DESTINATIONS, "delivered", lost.token)
+        broker.acks.begin("a", DESTINATIONS, "delivered", lost.token)
     with pytest.raises(Fenced):
-        broker.commit_ack("a", ack, lost.token)
-    assert broker.acked_position("a") == {}
-    broker.commit_ack("a", ack, newer.token)
-    assert broker.acked_position("a") == {"file": 10}
+        broker.acks.commit("a", ack, lost.token)
+    assert broker.positions.acked("a") == {}
+    broker.acks.commit("a", ack, newer.token)
+    assert broker.positions.acked("a") == {"file": 10}
 
 
 def acked(feed: Feed, m: int) -> None:
     feed.delivered(m)
     ack = begin(feed.broker)
     assert ack is not None
-    feed.broker.commit_ack("a", ack)
+    feed.broker.acks.commit("a", ack)
 
 
 @pytest.mark.proves("I6")
@@ -176,19 +178,19 @@ def test_collected_is_only_what_every_destination_confirmed_and_every_source_ack
     first, second = feed.sealed(), feed.sealed()
     feed.delivered(first)
     feed.delivered(second, destinations=["x"])
-    assert broker.collectable(SOURCES, DESTINATIONS, 0) == [], "not acked yet"
+    assert broker.collection.due(SOURCES, DESTINATIONS, 0) == [], "not acked yet"
     with pytest.raises(InvariantBroken, match="still needed"):
-        broker.begin_collect(first)
+        broker.collection.begin(first)
     ack = begin(broker)
     assert ack is not None
-    assert broker.collectable(SOURCES, DESTINATIONS, 0) == []
-    broker.commit_ack("a", ack)
-    assert broker.collectable(SOURCES, DESTINATIONS, 0) == [first]
-    assert broker.collectable(SOURCES, DESTINATIONS, 3_600) == [], "within its retention"
+    assert broker.collection.due(SOURCES, DESTINATIONS, 0) == []
+    broker.acks.commit("a", ack)
+    assert broker.collection.due(SOURCES, DESTINATIONS, 0) == [first]
+    assert broker.collection.due(SOURCES, DESTINATIONS, 3_600) == [], "within its retention"
     with pytest.raises(InvariantBroken, match=f"before {first}"):
-        broker.begin_collect(second)
+        broker.collection.begin(second)
     with pytest.raises(InvariantBroken, match="never begun"):
-        broker.end_collect(first)
+        broker.collection.end(first)
 
 
 @pytest.mark.proves("I6", "I5")
@@ -196,13 +198,13 @@ def test_a_collection_that_was_interrupted_is_taken_up_again(feed: Feed) -> None
     broker = feed.broker
     m = feed.sealed()
     acked(feed, m)
-    broker.begin_collect(m)
-    assert broker.collectable(SOURCES, DESTINATIONS, 3_600) == [m], "begun, whatever the retention says"
-    broker.begin_collect(m)
-    broker.end_collect(m)
-    broker.end_collect(m)
-    broker.begin_collect(m)
-    assert broker.collectable(SOURCES, DESTINATIONS, 0) == []
+    broker.collection.begin(m)
+    assert broker.collection.due(SOURCES, DESTINATIONS, 3_600) == [m], "begun, whatever the retention says"
+    broker.collection.begin(m)
+    broker.collection.end(m)
+    broker.collection.end(m)
+    broker.collection.begin(m)
+    assert broker.collection.due(SOURCES, DESTINATIONS, 0) == []
     assert broker.redis.exists(broker.keys.micro_batch(m)) == 0
 
 
@@ -212,8 +214,8 @@ def test_what_is_kept_is_not_looked_at_again_and_again(feed: Feed) -> None:
 
     def asked() -> int:
         broker.redis.config_resetstat()
-        assert broker.collectable(SOURCES, DESTINATIONS, 3_600) == []
-        broker.slim(SOURCES, DESTINATIONS, 3_600)
+        assert broker.collection.due(SOURCES, DESTINATIONS, 3_600) == []
+        broker.collection.slim(SOURCES, DESTINATIONS, 3_600)
         return sum(of["calls"] for of in broker.redis.info("commandstats").values())
 
     # Given few micro-batches that are done with and kept, and then many
@@ -222,8 +224,8 @@ def test_what_is_kept_is_not_looked_at_again_and_again(feed: Feed) -> None:
         for _ in range(more):
             feed.delivered(feed.sealed())
         for source in SOURCES:
-            while ack := broker.begin_ack(source, DESTINATIONS, "delivered"):
-                broker.commit_ack(source, ack)
+            while ack := broker.acks.begin(source, DESTINATIONS, "delivered"):
+                broker.acks.commit(source, ack)
         counts.append(asked())
     # Then both take as many questions
     assert counts[0] == counts[1]
@@ -236,8 +238,8 @@ def test_all_that_are_due_are_collected_however_many(feed: Feed) -> None:
     for m in numbers:
         feed.delivered(m)
     for source in SOURCES:
-        while ack := broker.begin_ack(source, DESTINATIONS, "delivered"):
-            broker.commit_ack(source, ack)
-    assert broker.collectable(SOURCES, DESTINATIONS, 0) == numbers
-    broker.slim(SOURCES, DESTINATIONS, 0)
-    assert broker.numbers("slim")[0] == numbers[-1]
+        while ack := broker.acks.begin(source, DESTINATIONS, "delivered"):
+            broker.acks.commit(source, ack)
+    assert broker.collection.due(SOURCES, DESTINATIONS, 0) == numbers
+    broker.collection.slim(SOURCES, DESTINATIONS, 0)
+    assert broker.access.numbers("slim")[0] == numbers[-1]

@@ -205,34 +205,34 @@ def _loading(c: Any) -> bool:
 
 
 def test_a_script_the_server_forgot_is_sent_again(broker: Broker) -> None:
-    broker.acquire("seal", "one").release()
+    broker.leases.acquire("seal", "one").release()
     broker.redis.script_flush()
-    assert broker.acquire("seal", "two").token
+    assert broker.leases.acquire("seal", "two").token
 
 
 def run_through(broker: Broker) -> None:
     """Every script once, from opening to collecting."""
-    broker.initialise()
-    broker.register(SOURCES, DESTINATIONS)
+    broker.lifecycle.initialise()
+    broker.lifecycle.register(SOURCES, DESTINATIONS)
     feed = Feed(broker)
     m = feed.sealed()
-    broker.vote("x", m, feed.lease("x").token, 0, [("a", 10)], size=5, threshold=1)
+    broker.deliveries.vote("x", m, feed.lease("x").token, 0, [("a", 10)], size=5, threshold=1)
     feed.confirm("x", m, [(0, 9)], run="r", retention=60.0)
     feed.confirm("y", m, [(0, 9)])
-    epoch = broker.reopen("x", "r", feed.lease("x").token)
+    epoch = broker.redeliveries.begin("x", "r", feed.lease("x").token)
     feed.confirm("x", m, [(0, 9)], epoch=epoch)
     for destination in DESTINATIONS:
         feed.lease(destination).release()
-    ack = broker.begin_ack("a", DESTINATIONS, "delivered")
+    ack = broker.acks.begin("a", DESTINATIONS, "delivered")
     assert ack is not None
-    broker.commit_ack("a", ack)
+    broker.acks.commit("a", ack)
     feed.open()
-    broker.fail("sources.a", "broke", "Test")
-    broker.start()
-    assert broker.collectable(SOURCES, DESTINATIONS, 0) == [m]
-    broker.begin_collect(m)
-    broker.end_collect(m)
-    assert broker.status().status == "running"
+    broker.lifecycle.fail("sources.a", "broke", "Test")
+    broker.lifecycle.start()
+    assert broker.collection.due(SOURCES, DESTINATIONS, 0) == [m]
+    broker.collection.begin(m)
+    broker.collection.end(m)
+    assert broker.lifecycle.status().status == "running"
 
 
 def cluster(tcp: Callable[..., int], folder: Path) -> str:

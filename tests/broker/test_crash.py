@@ -48,10 +48,10 @@ def test_everything_that_was_answered_survives_a_kill_of_redis(server: RedisServ
     feed = Feed(patient)
     first = feed.sealed()
     feed.delivered(first)
-    ack = patient.begin_ack("a", DESTINATIONS, "delivered")
+    ack = patient.acks.begin("a", DESTINATIONS, "delivered")
     second = feed.sealed()
     feed.confirm("x", second, [(3, 7)], state={"length": 400}, run="r", retention=60.0)
-    patient.vote("x", second, feed.lease("x").token, 0, [("a", 3), ("n", 1)], size=5, threshold=2)
+    patient.deliveries.vote("x", second, feed.lease("x").token, 0, [("a", 3), ("n", 1)], size=5, threshold=2)
     third = feed.open()
     feed.stage(third)
     before = everything(patient)
@@ -61,8 +61,8 @@ def test_everything_that_was_answered_survives_a_kill_of_redis(server: RedisServ
     # Then nothing is missing, the same client goes on, and the intended ack is given again
     assert everything(patient) == before
     feed.confirm("x", second, [(0, 2), (8, 9)])
-    assert patient.delivery("x").cursor == second
-    assert patient.begin_ack("a", DESTINATIONS, "delivered") == ack
+    assert patient.deliveries.get("x").cursor == second
+    assert patient.acks.begin("a", DESTINATIONS, "delivered") == ack
 
 
 @pytest.mark.proves("T1", "I5", "I10")
@@ -99,20 +99,20 @@ def test_confirms_sent_again_over_a_kill_of_redis_count_exactly_once(server: Red
     worker.join(timeout=300)
     # Then each record counts once
     assert not failures
-    state = patient.delivery("x")
+    state = patient.deliveries.get("x")
     assert (state.cursor, state.counters["delivered"]) == (m, total)
 
 
 def _deliver(url_folder: str, m: int, dies_at: int, once: str) -> None:
     """A holder in a process of its own, which kills itself with SIGKILL after `dies_at` confirms."""
     broker = make_broker(RedisServer(Path(url_folder)), ttl=0.1, grace=0.05)
-    lease = broker.acquire("destinations.x", once, wait=120.0)
-    confirmed = broker.delivery("x").confirmed
+    lease = broker.leases.acquire("destinations.x", once, wait=120.0)
+    confirmed = broker.deliveries.get("x").confirmed
     for n, (first, last) in enumerate(confirmed.complement(100)):
         for seq in range(first, last + 1):
             if n == 0 and seq - first == dies_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            broker.confirm("x", m, lease.token, [(seq, seq)], {"matched": 1, "delivered": 1})
+            broker.deliveries.confirm("x", m, lease.token, [(seq, seq)], {"matched": 1, "delivered": 1})
     lease.release()
 
 
@@ -125,10 +125,10 @@ def test_a_killed_holder_is_succeeded_and_nothing_is_confirmed_twice(server: Red
         holder.start()
         holder.join(240)
         assert holder.exitcode == -signal.SIGKILL
-    assert str(patient.delivery("x").confirmed) == "0-39"
+    assert str(patient.deliveries.get("x").confirmed) == "0-39"
     holder = spawn.Process(target=_deliver, args=(str(server.folder), m, 1_000, "last"))
     holder.start()
     holder.join(240)
     assert holder.exitcode == 0
-    state = patient.delivery("x")
+    state = patient.deliveries.get("x")
     assert (state.cursor, state.counters["delivered"]) == (m, 100)

@@ -18,10 +18,10 @@ def test_ranges_confirmed_in_any_order_move_the_cursor_when_all_are_there(feed: 
     m = feed.sealed()
     feed.confirm("x", m, [(7, 9)])
     feed.confirm("x", m, [(0, 2), (4, 4)])
-    state = feed.broker.delivery("x")
+    state = feed.broker.deliveries.get("x")
     assert (state.cursor, str(state.confirmed)) == (0, "0-2,4-4,7-9")
     feed.confirm("x", m, [(3, 3), (5, 6)])
-    state = feed.broker.delivery("x")
+    state = feed.broker.deliveries.get("x")
     assert (state.cursor, str(state.confirmed)) == (m, "")
     assert state.counters["delivered"] == 10
 
@@ -32,23 +32,23 @@ def test_each_destination_has_its_own_cursor(feed: Feed) -> None:
     feed.delivered(first, destinations=["x"])
     feed.delivered(second, destinations=["x"])
     feed.confirm("y", first, [(0, 0)])
-    assert feed.broker.delivery("x").cursor == second
-    assert feed.broker.delivery("y").cursor == 0
-    assert str(feed.broker.delivery("y").confirmed) == "0-0"
+    assert feed.broker.deliveries.get("x").cursor == second
+    assert feed.broker.deliveries.get("y").cursor == 0
+    assert str(feed.broker.deliveries.get("y").confirmed) == "0-0"
 
 
 @pytest.mark.proves("I5")
 def test_a_repeat_changes_nothing_even_after_the_cursor_has_moved(feed: Feed) -> None:
     m = feed.sealed()
     feed.confirm("x", m, [(0, 4)], state={"length": 50}, dead=[letter(m, 3)])
-    before = feed.broker.delivery("x")
+    before = feed.broker.deliveries.get("x")
     feed.confirm("x", m, [(0, 4)], state={"length": 50}, dead=[letter(m, 3)])
     feed.confirm("x", m, [(1, 2)])
-    assert feed.broker.delivery("x").counters == before.counters
-    assert feed.broker.dead_count("x") == 1
+    assert feed.broker.deliveries.get("x").counters == before.counters
+    assert feed.broker.dead_letters.count("x") == 1
     feed.confirm("x", m, [(5, 9)])
     feed.confirm("x", m, [(5, 9)])
-    assert feed.broker.delivery("x").counters["matched"] == 10
+    assert feed.broker.deliveries.get("x").counters["matched"] == 10
 
 
 @pytest.mark.proves("I5")
@@ -57,7 +57,7 @@ def test_a_mixture_of_new_and_confirmed_is_refused_and_changes_nothing(feed: Fee
     feed.confirm("x", m, [(0, 4)])
     with pytest.raises(InvariantBroken, match="Invariant 5"):
         feed.confirm("x", m, [(4, 5)], state={"length": 1})
-    state = feed.broker.delivery("x")
+    state = feed.broker.deliveries.get("x")
     assert (str(state.confirmed), state.state, state.counters["matched"]) == ("0-4", None, 5)
 
 
@@ -82,22 +82,22 @@ def test_the_destinations_own_state_is_replaced_with_the_confirm_and_survives_th
     m = feed.sealed()
     feed.confirm("x", m, [(0, 4)], state={"length": 2**60, "file": "ä"})
     feed.confirm("x", m, [(5, 9)])
-    assert feed.broker.delivery("x").state == {"length": 2**60, "file": "ä"}
-    assert feed.broker.delivery("y").state is None
+    assert feed.broker.deliveries.get("x").state == {"length": 2**60, "file": "ä"}
+    assert feed.broker.deliveries.get("y").state is None
 
 
 @pytest.mark.proves("T3")
 def test_what_a_trigger_matched_nothing_of_is_complete_without_a_delivery(feed: Feed) -> None:
     for matched in ({"x": 0, "y": 10}, {"y": 10}, {"x": 1, "y": 0}, {"x": 0}):
         feed.sealed(10, matched)
-    assert feed.broker.complete_unmatched("x") == 2
-    assert feed.broker.complete_unmatched("x") == 0
-    assert feed.broker.delivery("x").cursor == 2
-    assert feed.broker.complete_unmatched("y") == 0
+    assert feed.broker.deliveries.complete_unmatched("x") == 2
+    assert feed.broker.deliveries.complete_unmatched("x") == 0
+    assert feed.broker.deliveries.get("x").cursor == 2
+    assert feed.broker.deliveries.complete_unmatched("y") == 0
     # matched but not complete: it needs its delivery
     feed.delivered(3, destinations=["x"])
-    assert feed.broker.complete_unmatched("x", feed.lease("x").token) == 1
-    assert feed.broker.delivery("x").cursor == 4
+    assert feed.broker.deliveries.complete_unmatched("x", feed.lease("x").token) == 1
+    assert feed.broker.deliveries.get("x").cursor == 4
 
 
 @pytest.mark.proves("I4")
@@ -105,18 +105,18 @@ def test_completing_without_a_delivery_waits_for_no_holder_and_never_works_besid
     feed.sealed(10, {"x": 0})
     feed.lease("x")
     with pytest.raises(LeaseHeld):
-        feed.broker.complete_unmatched("x")
+        feed.broker.deliveries.complete_unmatched("x")
     feed.lease("x").release()
-    feed.broker.force_stop()
-    assert feed.broker.complete_unmatched("x") == 0
-    assert feed.broker.delivery("x").cursor == 0
+    feed.broker.lifecycle.force_stop()
+    assert feed.broker.deliveries.complete_unmatched("x") == 0
+    assert feed.broker.deliveries.get("x").cursor == 0
 
 
 @pytest.mark.proves("T3", "I10")
 def test_what_was_matched_is_never_completed_without_a_delivery_whatever_the_caller_thinks(feed: Feed) -> None:
     m = feed.sealed(10, {"x": 1})
     keys = feed.broker.keys
-    moved = feed.broker.run(
+    moved = feed.broker.access.run(
         scripts.COMPLETE,
         {
             "pipeline": keys.pipeline,
@@ -129,24 +129,24 @@ def test_what_was_matched_is_never_completed_without_a_delivery_whatever_the_cal
         id="x",
     )
     assert moved == [0]
-    assert feed.broker.delivery("x").cursor == 0
+    assert feed.broker.deliveries.get("x").cursor == 0
 
 
 @pytest.mark.proves("I9", "X1")
 def test_an_isolated_destination_stops_alone_with_its_own_first_error(feed: Feed) -> None:
     m = feed.sealed()
-    assert feed.broker.stop_destination("x", "disk full", "OSError", m)
-    assert not feed.broker.stop_destination("x", "later", "OSError", m)
+    assert feed.broker.lifecycle.stop_destination("x", "disk full", "OSError", m)
+    assert not feed.broker.lifecycle.stop_destination("x", "later", "OSError", m)
     with pytest.raises(PipelineStopped, match="disk full"):
         feed.confirm("x", m, [(0, 9)])
     feed.confirm("y", m, [(0, 9)])
-    state = feed.broker.delivery("x")
+    state = feed.broker.deliveries.get("x")
     assert state.status == "stopped"
     assert state.error is not None
     assert (state.error.error, state.error.micro_batch, state.error.node) == ("disk full", m, "destinations.x")
-    assert feed.broker.status().status == "running"
-    feed.broker.start_destination("x")
-    assert feed.broker.delivery("x").error is None
+    assert feed.broker.lifecycle.status().status == "running"
+    feed.broker.lifecycle.start_destination("x")
+    assert feed.broker.deliveries.get("x").error is None
     feed.confirm("x", m, [(0, 9)])
 
 
@@ -155,12 +155,12 @@ def test_the_index_of_dead_letters_is_ordered_and_holds_each_once(feed: Feed) ->
     m = feed.sealed()
     feed.confirm("x", m, [(9, 9)], dead=[letter(m, 9, error_class="http 410: gone: for ever")])
     feed.confirm("x", m, [(2, 3)], dead=[letter(m, 3), letter(m, 2)])
-    entries = list(feed.broker.dead_letters("x"))
+    entries = list(feed.broker.dead_letters.entries("x"))
     assert [(e.micro_batch, e.seq, e.ordinal) for e in entries] == [(m, 2, 0), (m, 3, 0), (m, 9, 0)]
     assert entries[2].error_class == "http 410: gone: for ever"
     assert (entries[0].at, entries[0].attempts) == (1_700_000_000.0, 1)
-    assert feed.broker.dead_count("x") == 3
-    assert list(feed.broker.dead_letters("y")) == []
+    assert feed.broker.dead_letters.count("x") == 3
+    assert list(feed.broker.dead_letters.entries("y")) == []
 
 
 class TestRedelivery:
@@ -174,66 +174,66 @@ class TestRedelivery:
         return m
 
     def test_exactly_what_that_run_confirmed_is_to_be_sent_again(self, feed: Feed, m: int) -> None:
-        assert feed.broker.redeliver("x", "one") == [(m, RangeSet.parse("0-1,5-9"))]
-        assert feed.broker.redeliver("x", "two") == [(m, RangeSet.parse("2-4"))]
+        assert feed.broker.redeliveries.ranges("x", "one") == [(m, RangeSet.parse("0-1,5-9"))]
+        assert feed.broker.redeliveries.ranges("x", "two") == [(m, RangeSet.parse("2-4"))]
 
     @pytest.mark.proves("I5")
     def test_a_redelivery_goes_on_where_it_was_and_ends(self, feed: Feed, m: int) -> None:
         token = feed.lease("x").token
-        before = feed.broker.delivery("x")
-        epoch = feed.broker.reopen("x", "one", token)
-        assert epoch == feed.broker.delivery("x").epoch == 1
+        before = feed.broker.deliveries.get("x")
+        epoch = feed.broker.redeliveries.begin("x", "one", token)
+        assert epoch == feed.broker.deliveries.get("x").epoch == 1
         feed.confirm("x", m, [(5, 7)], epoch=epoch, state={"length": 7})
         feed.confirm("x", m, [(5, 7)], epoch=epoch)
         # a crash: the same epoch goes on
-        assert feed.broker.reopen("x", "one", token) == epoch
-        assert feed.broker.redeliver("x", "one") == [(m, RangeSet.parse("0-1,8-9"))]
+        assert feed.broker.redeliveries.begin("x", "one", token) == epoch
+        assert feed.broker.redeliveries.ranges("x", "one") == [(m, RangeSet.parse("0-1,8-9"))]
         with pytest.raises(InvariantBroken):
             feed.confirm("x", m, [(7, 8)], epoch=epoch)
-        assert feed.broker.redeliver("x", "one", epoch) == feed.broker.redeliver("x", "one")
+        assert feed.broker.redeliveries.ranges("x", "one", epoch) == feed.broker.redeliveries.ranges("x", "one")
         feed.confirm("x", m, [(0, 1), (8, 9)], epoch=epoch)
-        assert feed.broker.redeliver("x", "one", epoch) == [], "it is finished"
-        after = feed.broker.delivery("x")
+        assert feed.broker.redeliveries.ranges("x", "one", epoch) == [], "it is finished"
+        after = feed.broker.deliveries.get("x")
         assert (after.cursor, after.state) == (before.cursor, {"length": 7})
         assert after.counters == {**before.counters, "redelivered": 7}
         assert feed.broker.redis.exists(feed.broker.keys.redo("x")) == 0
 
     def test_clearing_it_once_more_is_another_epoch(self, feed: Feed, m: int) -> None:
         lease = feed.lease("x")
-        first = feed.broker.reopen("x", "two", lease.token)
+        first = feed.broker.redeliveries.begin("x", "two", lease.token)
         feed.confirm("x", m, [(2, 4)], epoch=first)
-        assert feed.broker.reopen("x", "two", lease.token) == first, "the same call, repeated"
+        assert feed.broker.redeliveries.begin("x", "two", lease.token) == first, "the same call, repeated"
         lease.release()
-        again = feed.broker.acquire("destinations.x", "t")
-        assert feed.broker.reopen("x", "two", again.token) == first + 1
+        again = feed.broker.leases.acquire("destinations.x", "t")
+        assert feed.broker.redeliveries.begin("x", "two", again.token) == first + 1
 
     def test_two_redeliveries_do_not_mix(self, feed: Feed, m: int) -> None:
-        feed.broker.reopen("x", "one", feed.lease("x").token)
+        feed.broker.redeliveries.begin("x", "one", feed.lease("x").token)
         with pytest.raises(ConduitError, match="still redelivers what run one"):
-            feed.broker.reopen("x", "two", feed.lease("x").token)
+            feed.broker.redeliveries.begin("x", "two", feed.lease("x").token)
 
     def test_what_is_forgotten_names_replay(self, feed: Feed, m: int) -> None:
         with pytest.raises(ConduitError, match="conduit replay p"):
-            feed.broker.redeliver("x", "never")
+            feed.broker.redeliveries.ranges("x", "never")
         feed.delivered(m, destinations=["y"])
-        ack = feed.broker.begin_ack("a", DESTINATIONS, "delivered")
+        ack = feed.broker.acks.begin("a", DESTINATIONS, "delivered")
         assert ack is not None
-        feed.broker.commit_ack("a", ack)
-        feed.broker.begin_collect(m)
-        feed.broker.end_collect(m)
+        feed.broker.acks.commit("a", ack)
+        feed.broker.collection.begin(m)
+        feed.broker.collection.end(m)
         with pytest.raises(ConduitError, match="conduit replay p"):
-            feed.broker.reopen("x", "one", feed.lease("x").token)
+            feed.broker.redeliveries.begin("x", "one", feed.lease("x").token)
 
     @pytest.mark.proves("I6")
     def test_what_is_being_redelivered_is_not_collected(self, feed: Feed, m: int) -> None:
         feed.delivered(m, destinations=["y"])
-        ack = feed.broker.begin_ack("a", DESTINATIONS, "delivered")
+        ack = feed.broker.acks.begin("a", DESTINATIONS, "delivered")
         assert ack is not None
-        feed.broker.commit_ack("a", ack)
-        epoch = feed.broker.reopen("x", "two", feed.lease("x").token)
-        assert feed.broker.collectable(SOURCES, DESTINATIONS, 0) == []
+        feed.broker.acks.commit("a", ack)
+        epoch = feed.broker.redeliveries.begin("x", "two", feed.lease("x").token)
+        assert feed.broker.collection.due(SOURCES, DESTINATIONS, 0) == []
         feed.confirm("x", m, [(2, 4)], epoch=epoch)
-        assert feed.broker.collectable(SOURCES, DESTINATIONS, 0) == [m]
+        assert feed.broker.collection.due(SOURCES, DESTINATIONS, 0) == [m]
 
     @pytest.mark.proves("I6")
     @pytest.mark.parametrize("touched", ["begun", "confirmed", "of before"])
@@ -244,27 +244,27 @@ class TestRedelivery:
         once, what it held is collected, and another run may be sent again."""
         broker, lease = feed.broker, feed.lease("x")
         feed.delivered(m, destinations=["y"])
-        ack = broker.begin_ack("a", DESTINATIONS, "delivered")
+        ack = broker.acks.begin("a", DESTINATIONS, "delivered")
         assert ack is not None
-        broker.commit_ack("a", ack)
-        epoch = broker.reopen("x", "one", lease.token)
+        broker.acks.commit("a", ack)
+        epoch = broker.redeliveries.begin("x", "one", lease.token)
         if touched == "confirmed":
             feed.confirm("x", m, [(0, 1)], epoch=epoch)
         if touched == "of before":
             broker.redis.hdel(broker.keys.redo("x"), "at")
             lease.release()
-            assert broker.lapse("x", 0.0) is None, "its time begins with the first look"
-            lease = broker.acquire("destinations.x", "t")
-        assert broker.lapse("x", 0.0) is None, "somebody may be at it"
+            assert broker.redeliveries.lapse("x", 0.0) is None, "its time begins with the first look"
+            lease = broker.leases.acquire("destinations.x", "t")
+        assert broker.redeliveries.lapse("x", 0.0) is None, "somebody may be at it"
         lease.release()
-        assert broker.lapse("x", 60.0) is None
-        assert broker.collectable(SOURCES, DESTINATIONS, 0) == []
-        assert broker.lapse("x", 0.0) == ("one", 1)
-        assert broker.lapse("x", 0.0) is None
-        assert broker.collectable(SOURCES, DESTINATIONS, 0) == [m]
-        again = broker.acquire("destinations.x", "t")
-        assert broker.redeliver("x", "one", epoch) == []
-        assert broker.reopen("x", "two", again.token) == epoch + 1
+        assert broker.redeliveries.lapse("x", 60.0) is None
+        assert broker.collection.due(SOURCES, DESTINATIONS, 0) == []
+        assert broker.redeliveries.lapse("x", 0.0) == ("one", 1)
+        assert broker.redeliveries.lapse("x", 0.0) is None
+        assert broker.collection.due(SOURCES, DESTINATIONS, 0) == [m]
+        again = broker.leases.acquire("destinations.x", "t")
+        assert broker.redeliveries.ranges("x", "one", epoch) == []
+        assert broker.redeliveries.begin("x", "two", again.token) == epoch + 1
 
     def test_every_step_of_a_redelivery_gives_it_its_time_again(self, feed: Feed, m: int) -> None:
         broker, token = feed.broker, feed.lease("x").token
@@ -274,11 +274,11 @@ class TestRedelivery:
             broker.redis.hset(broker.keys.redo("x"), "at", "1")
             return at
 
-        epoch = broker.reopen("x", "one", token)
+        epoch = broker.redeliveries.begin("x", "one", token)
         steps = [aged()]
         feed.confirm("x", m, [(0, 1)], epoch=epoch)
         steps.append(aged())
-        broker.reopen("x", "one", token)
+        broker.redeliveries.begin("x", "one", token)
         steps.append(aged())
         assert min(steps) > 1
 
@@ -300,4 +300,4 @@ def test_a_confirm_is_one_command(feed: Feed, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_destination_that_is_not_registered_is_a_clear_error(broker: Broker) -> None:
     with pytest.raises(ConduitError, match="no destination z"):
-        broker.delivery("z")
+        broker.deliveries.get("z")

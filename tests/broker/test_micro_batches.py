@@ -15,32 +15,32 @@ from tests.broker.conftest import DESTINATIONS, Feed, letter, piece
 @pytest.mark.proves("I3")
 def test_boundaries_and_positions_are_stored_at_once_before_anything_is_read(broker: Broker) -> None:
     slices = {"b": [piece(0, 5, "one"), piece(5, 9, "one"), piece(0, 4, "two")], "a": [piece(0, 3)], "c": []}
-    m = broker.open(slices, "digest", 1)
-    found = broker.micro_batch(m)
+    m = broker.micro_batches.open(slices, "digest", 1)
+    found = broker.micro_batches.get(m)
     assert (m, found.state, found.config) == (1, "open", "digest")
     assert list(found.slices) == ["b", "a"], "file order is kept, a source without slices has no part"
     assert found.slices["b"] == slices["b"]
     assert found.missing == ["sources.b", "sources.a"]
-    assert broker.position("b") == {"one": 9, "two": 4}
-    assert broker.position("c") == {}
+    assert broker.positions.planned("b") == {"one": 9, "two": 4}
+    assert broker.positions.planned("c") == {}
 
 
 @pytest.mark.proves("I3")
 def test_positions_keep_every_digit_and_type_of_a_token(broker: Broker) -> None:
     token = {"lsn": 9_223_372_036_854_775_807, "at": "2013-01-01T00:00:00Z", "x": [1.5, None, True]}
-    broker.open({"a": [piece(0, 1)]}, "c", 1)
-    broker.restage(["a"], "c")
+    broker.micro_batches.open({"a": [piece(0, 1)]}, "c", 1)
+    broker.micro_batches.restage(["a"], "c")
     broker.redis.hdel(broker.keys.pipeline, "unsealed")
-    broker.open({"a": [type(piece(0, 1))("part", "", None, token)]}, "c", 2)
-    assert broker.position("a")["part"] == token
+    broker.micro_batches.open({"a": [type(piece(0, 1))("part", "", None, token)]}, "c", 2)
+    assert broker.positions.planned("a")["part"] == token
 
 
 @pytest.mark.proves("I3")
 def test_at_most_one_is_unsealed(feed: Feed) -> None:
     m = feed.open()
-    assert feed.broker.open({"a": [piece(10, 20)]}, "c", m + 1) == m
-    assert feed.broker.position("a") == {"file": 10}
-    found = feed.broker.unsealed()
+    assert feed.broker.micro_batches.open({"a": [piece(10, 20)]}, "c", m + 1) == m
+    assert feed.broker.positions.planned("a") == {"file": 10}
+    found = feed.broker.micro_batches.unsealed()
     assert found is not None
     assert found.number == m
 
@@ -49,8 +49,8 @@ def test_at_most_one_is_unsealed(feed: Feed) -> None:
 def test_a_plan_made_before_another_run_opened_and_sealed_is_refused(feed: Feed) -> None:
     feed.sealed()
     with pytest.raises(Fenced, match="plan again"):
-        feed.broker.open({"a": [piece(0, 10)]}, "c", 1)
-    assert feed.broker.position("a") == {"file": 10}
+        feed.broker.micro_batches.open({"a": [piece(0, 10)]}, "c", 1)
+    assert feed.broker.positions.planned("a") == {"file": 10}
 
 
 @pytest.mark.proves("C15", "C16")
@@ -58,14 +58,14 @@ def test_a_plan_made_before_another_run_opened_and_sealed_is_refused(feed: Feed)
 def test_nothing_is_opened_unless_the_pipeline_runs(broker: Broker, status: str) -> None:
     match status:
         case "stopping":
-            broker.stop(60)
+            broker.lifecycle.stop(60)
         case "stopped":
-            broker.force_stop()
+            broker.lifecycle.force_stop()
         case "degraded":
-            broker.fail("sources.a", "no such file", "SourceError")
+            broker.lifecycle.fail("sources.a", "no such file", "SourceError")
     with pytest.raises(PipelineStopped, match=status):
-        broker.open({"a": [piece(0, 1)]}, "c", 1)
-    assert broker.position("a") == {}
+        broker.micro_batches.open({"a": [piece(0, 1)]}, "c", 1)
+    assert broker.positions.planned("a") == {}
 
 
 @pytest.mark.proves("I3")
@@ -73,7 +73,7 @@ def test_the_first_stage_wins_and_a_later_one_is_told_which(feed: Feed) -> None:
     m = feed.open()
     assert feed.stage(m, manifest="first") == []
     assert feed.stage(m, manifest="second") == []
-    stage = feed.broker.micro_batch(m).stages["sources.a"]
+    stage = feed.broker.micro_batches.get(m).stages["sources.a"]
     assert stage.manifest == "first"
     assert stage.first_index == (0,)
 
@@ -81,73 +81,82 @@ def test_the_first_stage_wins_and_a_later_one_is_told_which(feed: Feed) -> None:
 @pytest.mark.proves("I3")
 def test_indexes_are_consecutive_per_partition_over_micro_batches_and_handed_out_once(broker: Broker) -> None:
     def stage(m: int, counts: list[int]) -> None:
-        with broker.acquire("sources.a", "t") as lease:
-            broker.stage("sources.a", m, lease.token, Stage("s", counts, sum(counts)))
-            broker.stage("sources.a", m, lease.token, Stage("s", counts, sum(counts)))
-        with broker.acquire("seal", "t") as lease:
-            broker.seal(m, lease.token, manifest="m", total=sum(counts), bytes=1, matched={})
+        with broker.leases.acquire("sources.a", "t") as lease:
+            broker.micro_batches.stage("sources.a", m, lease.token, Stage("s", counts, sum(counts)))
+            broker.micro_batches.stage("sources.a", m, lease.token, Stage("s", counts, sum(counts)))
+        with broker.leases.acquire("seal", "t") as lease:
+            broker.micro_batches.seal(m, lease.token, manifest="m", total=sum(counts), bytes=1, matched={})
 
-    broker.open({"a": [piece(0, 5, partition="0"), piece(0, 7, partition="1"), piece(5, 8, partition="0")]}, "c", 1)
+    broker.micro_batches.open(
+        {"a": [piece(0, 5, partition="0"), piece(0, 7, partition="1"), piece(5, 8, partition="0")]}, "c", 1
+    )
     stage(1, [5, 7, 3])
-    broker.open({"a": [piece(8, 9, partition="0"), piece(7, 9, partition="1")]}, "c", 2)
+    broker.micro_batches.open({"a": [piece(8, 9, partition="0"), piece(7, 9, partition="1")]}, "c", 2)
     stage(2, [1, 2])
-    assert broker.micro_batch(1).stages["sources.a"].first_index == (0, 0, 5)
-    assert broker.micro_batch(2).stages["sources.a"].first_index == (8, 7)
+    assert broker.micro_batches.get(1).stages["sources.a"].first_index == (0, 0, 5)
+    assert broker.micro_batches.get(2).stages["sources.a"].first_index == (8, 7)
 
 
 @pytest.mark.proves("I3")
 def test_processors_stage_after_every_source_and_before_the_seal(broker: Broker) -> None:
-    broker.open({"a": [piece(0, 5)], "b": [piece(0, 5)]}, "c", 1, processors=True)
-    a, b, p = (broker.acquire(n, "t") for n in ("sources.a", "sources.b", "processors"))
-    assert broker.stage("sources.a", 1, a.token, Stage("s", [5], 5)) == ["sources.b", "processors"]
+    broker.micro_batches.open({"a": [piece(0, 5)], "b": [piece(0, 5)]}, "c", 1, processors=True)
+    a, b, p = (broker.leases.acquire(n, "t") for n in ("sources.a", "sources.b", "processors"))
+    assert broker.micro_batches.stage("sources.a", 1, a.token, Stage("s", [5], 5)) == ["sources.b", "processors"]
     with pytest.raises(InvariantBroken, match=r"staged before sources\.b"):
-        broker.stage("processors", 1, p.token, Stage("s", None, 5))
-    assert broker.stage("sources.b", 1, b.token, Stage("s", [5], 5)) == ["processors"]
-    seal = broker.acquire("seal", "t")
+        broker.micro_batches.stage("processors", 1, p.token, Stage("s", None, 5))
+    assert broker.micro_batches.stage("sources.b", 1, b.token, Stage("s", [5], 5)) == ["processors"]
+    seal = broker.leases.acquire("seal", "t")
     with pytest.raises(InvariantBroken, match="before processors has staged"):
-        broker.seal(1, seal.token, manifest="m", total=10, bytes=1, matched={})
-    assert broker.stage("processors", 1, p.token, Stage("s", None, 10)) == []
-    assert broker.seal(1, seal.token, manifest="m", total=10, bytes=1, matched={})
+        broker.micro_batches.seal(1, seal.token, manifest="m", total=10, bytes=1, matched={})
+    assert broker.micro_batches.stage("processors", 1, p.token, Stage("s", None, 10)) == []
+    assert broker.micro_batches.seal(1, seal.token, manifest="m", total=10, bytes=1, matched={})
 
 
 def test_a_stage_with_another_number_of_counts_than_slices_is_refused(feed: Feed) -> None:
     m = feed.open()
-    with pytest.raises(InvariantBroken, match="2 counts for 1 slices"), feed.broker.acquire("sources.a", "t") as lease:
-        feed.broker.stage("sources.a", m, lease.token, Stage("s", [5, 5], 10))
+    with (
+        pytest.raises(InvariantBroken, match="2 counts for 1 slices"),
+        feed.broker.leases.acquire("sources.a", "t") as lease,
+    ):
+        feed.broker.micro_batches.stage("sources.a", m, lease.token, Stage("s", [5, 5], 10))
 
 
 @pytest.mark.proves("I6")
 def test_a_micro_batch_is_sealed_once(feed: Feed) -> None:
     m = feed.open()
     feed.stage(m)
-    with feed.broker.acquire("seal", "t") as lease:
+    with feed.broker.leases.acquire("seal", "t") as lease:
         arguments: Any = {"total": 10, "bytes": 1_000, "matched": {"x": 10, "y": 0}}
-        assert feed.broker.seal(m, lease.token, manifest="one", filtered=2, nacked=1, dead=[letter(m, 3)], **arguments)
-        assert feed.broker.seal(m, lease.token, manifest="one", filtered=2, nacked=1, dead=[letter(m, 3)], **arguments)
-        assert not feed.broker.seal(m, lease.token, manifest="two", **arguments)
-    found = feed.broker.micro_batch(m)
+        assert feed.broker.micro_batches.seal(
+            m, lease.token, manifest="one", filtered=2, nacked=1, dead=[letter(m, 3)], **arguments
+        )
+        assert feed.broker.micro_batches.seal(
+            m, lease.token, manifest="one", filtered=2, nacked=1, dead=[letter(m, 3)], **arguments
+        )
+        assert not feed.broker.micro_batches.seal(m, lease.token, manifest="two", **arguments)
+    found = feed.broker.micro_batches.get(m)
     assert (found.state, found.manifest, found.total, found.matched) == ("sealed", "one", 10, {"x": 10, "y": 0})
-    assert feed.broker.latest_sealed() == m
-    assert feed.broker.unsealed() is None
-    assert feed.broker.totals()["read"] == 10
-    assert feed.broker.totals()["filtered"] == 2
-    assert feed.broker.totals()["sources.a/read"] == 10
-    assert [e.seq for e in feed.broker.dead_letters()] == [3]
+    assert feed.broker.micro_batches.latest_sealed() == m
+    assert feed.broker.micro_batches.unsealed() is None
+    assert feed.broker.micro_batches.totals()["read"] == 10
+    assert feed.broker.micro_batches.totals()["filtered"] == 2
+    assert feed.broker.micro_batches.totals()["sources.a/read"] == 10
+    assert [e.seq for e in feed.broker.dead_letters.entries()] == [3]
 
 
 @pytest.mark.proves("I7", "C13")
 def test_the_backlog_is_what_lies_beyond_the_lowest_cursor(feed: Feed) -> None:
-    assert feed.broker.backlog(["x", "y"]).micro_batches == 0
+    assert feed.broker.deliveries.backlog(["x", "y"]).micro_batches == 0
     first, second = feed.sealed(10), feed.sealed(7)
     feed.delivered(first, 10, ["x"])
-    behind = feed.broker.backlog(["x", "y"])
+    behind = feed.broker.deliveries.backlog(["x", "y"])
     assert (behind.records, behind.bytes, behind.micro_batches) == (17, 1_700, 2)
-    assert behind.age(feed.broker.now() + 60) > 59
+    assert behind.age(feed.broker.access.now() + 60) > 59
     feed.delivered(first, 10, ["y"])
-    assert feed.broker.backlog(["x", "y"]).records == 7
+    assert feed.broker.deliveries.backlog(["x", "y"]).records == 7
     feed.delivered(second, 7)
-    assert feed.broker.backlog(["x", "y"]).records == 0
-    assert feed.broker.backlog(["x", "y"]).age(feed.broker.now()) == 0
+    assert feed.broker.deliveries.backlog(["x", "y"]).records == 0
+    assert feed.broker.deliveries.backlog(["x", "y"]).age(feed.broker.access.now()) == 0
 
 
 @pytest.mark.proves("C16", "I3")
@@ -156,21 +165,21 @@ def test_after_a_forceful_stop_what_is_unsealed_is_asked_for_again_with_the_same
     feed.sealed(10)
     m = feed.open(5)
     broker = feed.broker
-    old = broker.acquire("sources.a", "old")
-    broker.stage("sources.a", m, old.token, Stage("before", [5], 5))
-    slices = broker.micro_batch(m).slices
+    old = broker.leases.acquire("sources.a", "old")
+    broker.micro_batches.stage("sources.a", m, old.token, Stage("before", [5], 5))
+    slices = broker.micro_batches.get(m).slices
     # When it is stopped by force and started
-    broker.force_stop()
-    broker.start()
+    broker.lifecycle.force_stop()
+    broker.lifecycle.start()
     # Then the stage is gone, the slices are not, the old holder is fenced
-    found = broker.micro_batch(m)
+    found = broker.micro_batches.get(m)
     assert found.stages == {}
     assert found.slices == slices
     with pytest.raises(Fenced):
-        broker.stage("sources.a", m, old.token, Stage("late", [5], 5))
+        broker.micro_batches.stage("sources.a", m, old.token, Stage("late", [5], 5))
     # And the records get the indexes they had
     feed.stage(m, 5, "after")
-    stage = broker.micro_batch(m).stages["sources.a"]
+    stage = broker.micro_batches.get(m).stages["sources.a"]
     assert (stage.manifest, stage.first_index) == ("after", (10,))
 
 
@@ -178,37 +187,37 @@ def test_after_a_forceful_stop_what_is_unsealed_is_asked_for_again_with_the_same
 def test_a_sealed_micro_batch_survives_a_forceful_stop(feed: Feed) -> None:
     m = feed.sealed()
     feed.confirm("x", m, [(0, 3)])
-    feed.broker.force_stop()
-    feed.broker.start()
-    assert feed.broker.micro_batch(m).state == "sealed"
-    assert str(feed.broker.delivery("x").confirmed) == "0-3"
+    feed.broker.lifecycle.force_stop()
+    feed.broker.lifecycle.start()
+    assert feed.broker.micro_batches.get(m).state == "sealed"
+    assert str(feed.broker.deliveries.get("x").confirmed) == "0-3"
     feed.confirm("x", m, [(4, 9)])
-    assert feed.broker.delivery("x").cursor == m
+    assert feed.broker.deliveries.get("x").cursor == m
 
 
 def test_a_source_that_left_the_file_leaves_the_unsealed_micro_batch_and_its_position_goes_back(broker: Broker) -> None:
-    broker.open({"a": [piece(0, 5)], "gone": [piece(3, 9, "one"), piece(9, 12, "one")]}, "old", 1)
-    broker.restage(["a"], "new", processors=True)
-    found = broker.micro_batch(1)
+    broker.micro_batches.open({"a": [piece(0, 5)], "gone": [piece(3, 9, "one"), piece(9, 12, "one")]}, "old", 1)
+    broker.micro_batches.restage(["a"], "new", processors=True)
+    found = broker.micro_batches.get(1)
     assert list(found.slices) == ["a"]
     assert (found.config, found.missing) == ("new", ["sources.a", "processors"])
-    assert broker.position("gone") == {"one": 3}
-    assert broker.position("a") == {"file": 5}
+    assert broker.positions.planned("gone") == {"one": 3}
+    assert broker.positions.planned("a") == {"file": 5}
 
 
 def test_an_unsealed_micro_batch_that_nobody_is_left_to_stage_ends_empty(broker: Broker) -> None:
-    broker.open({"gone": [piece(0, 5)]}, "old", 1)
-    broker.restage([], "new")
-    assert broker.unsealed() is None
-    assert broker.micro_batch(1).total == 0
+    broker.micro_batches.open({"gone": [piece(0, 5)]}, "old", 1)
+    broker.micro_batches.restage([], "new")
+    assert broker.micro_batches.unsealed() is None
+    assert broker.micro_batches.get(1).total == 0
     # There is nothing to deliver of it, and nothing to ack: whoever had everything before it has it
-    assert broker.delivery("x").cursor == 1
-    assert not broker.ack_due("a", DESTINATIONS, "delivered")
-    assert broker.complete_unmatched("x") == 0
+    assert broker.deliveries.get("x").cursor == 1
+    assert not broker.acks.due("a", DESTINATIONS, "delivered")
+    assert broker.deliveries.complete_unmatched("x") == 0
 
 
 def test_a_micro_batch_that_is_gone_is_a_clear_error(broker: Broker) -> None:
     with pytest.raises(ConduitError, match="no micro-batch 7"):
-        broker.micro_batch(7)
+        broker.micro_batches.get(7)
     with pytest.raises(ValueError, match="nothing to read"):
-        broker.open({"a": []}, "c", 1)
+        broker.micro_batches.open({"a": []}, "c", 1)

@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
         if kind == "new" or node not in self.held:
             if node in self.held:
                 self.stale.setdefault(node, []).append(self.held[node])
-            lease = self.broker.acquire(node, "t", wait=5.0)
+            lease = self.broker.leases.acquire(node, "t", wait=5.0)
             assert all(lease.token > old.token for old in self.stale.get(node, ()))
             self.held[node] = lease
         return self.held[node], False
@@ -127,10 +127,10 @@ class Machine(RuleBasedStateMachine):
         expect = max(self.batches, default=self.collected) + 1
         slices = {"a": [piece(self.planned, self.planned + total)]}
         if self.unsealed is not None:
-            assert self.broker.open(slices, "c", expect + off) == self.unsealed
+            assert self.broker.micro_batches.open(slices, "c", expect + off) == self.unsealed
             return
         with self.expecting(stopped=self.status != "running", fenced=self.status == "running" and off != 0):
-            assert self.broker.open(slices, "c", expect + off) == expect
+            assert self.broker.micro_batches.open(slices, "c", expect + off) == expect
             self.batches[expect] = MicroBatch(self.planned, total)
             self.planned += total
 
@@ -143,7 +143,12 @@ class Machine(RuleBasedStateMachine):
         lease, fenced = self.lease("sources.a", data)
         manifest = f"{lease.token}-{next(self.says)}"
         with self.expecting(fenced=fenced, stopped=self.halted):
-            assert self.broker.stage("sources.a", m, lease.token, Stage(manifest, [batch.total], batch.total)) == []
+            assert (
+                self.broker.micro_batches.stage(
+                    "sources.a", m, lease.token, Stage(manifest, [batch.total], batch.total)
+                )
+                == []
+            )
             batch.staged = batch.staged or manifest
 
     @precondition(lambda self: self.unsealed is not None)
@@ -155,7 +160,9 @@ class Machine(RuleBasedStateMachine):
         lease, fenced = self.lease("seal", data)
         matched = {d: 0 if d in unmatched else batch.total for d in DESTINATIONS}
         with self.expecting(fenced=fenced, stopped=self.halted, broken=batch.staged is None):
-            assert self.broker.seal(m, lease.token, manifest="m", total=batch.total, bytes=batch.total, matched=matched)
+            assert self.broker.micro_batches.seal(
+                m, lease.token, manifest="m", total=batch.total, bytes=batch.total, matched=matched
+            )
             batch.sealed, batch.unmatched = True, unmatched
 
     @rule(data=st.data(), name=st.sampled_from(DESTINATIONS), ahead=st.sampled_from([0, 0, 0, 0, -1, 1]))
@@ -182,7 +189,7 @@ class Machine(RuleBasedStateMachine):
         # What was delivered is taken whether the pipeline was stopped or not.
         with self.expecting(fenced=fenced, stopped=self.halted and not wrong, broken=wrong):
             counts = {"matched": len(given), "nacked": nacked}
-            self.broker.confirm(name, m, lease.token, [(first, last)], counts, state=state)
+            self.broker.deliveries.confirm(name, m, lease.token, [(first, last)], counts, state=state)
         if not fenced and not wrong and not repeat:
             to.confirmed |= given
             to.matched += len(given)
@@ -205,7 +212,7 @@ class Machine(RuleBasedStateMachine):
                 to, total = self.to[name], self.batches[m].total
                 lease, _ = self.lease(f"destinations.{name}", None)
                 for first, last in RangeSet.of((n, n) for n in to.confirmed).complement(total):
-                    self.broker.confirm(name, m, lease.token, [(first, last)], {"matched": last - first + 1})
+                    self.broker.deliveries.confirm(name, m, lease.token, [(first, last)], {"matched": last - first + 1})
                     to.matched += last - first + 1
                 to.cursor, to.confirmed = m, set()
 
@@ -233,7 +240,7 @@ class Machine(RuleBasedStateMachine):
                 self.tripped[name] = m
 
     def vote_in_redis(self, name: str, m: int, lease: Lease, first: int, votes: str) -> int | None:
-        return self.broker.vote(
+        return self.broker.deliveries.vote(
             name, m, lease.token, first, runs(votes), size=SIZE, threshold=THRESHOLD, error=f"{name} {m}"
         )
 
@@ -248,7 +255,7 @@ class Machine(RuleBasedStateMachine):
         node = f"destinations.{name}"
         while True:
             try:
-                assert self.broker.complete_unmatched(name) == n
+                assert self.broker.deliveries.complete_unmatched(name) == n
                 break
             except LeaseHeld:
                 continue
@@ -262,13 +269,13 @@ class Machine(RuleBasedStateMachine):
         if self.intent is None and limit > self.acked_m:
             last = self.batches[limit]
             self.intent = Ack(self.acked_m + 1, limit, {"file": last.start + last.total})
-        assert self.broker.begin_ack("a", DESTINATIONS, ack_on) == self.intent
+        assert self.broker.acks.begin("a", DESTINATIONS, ack_on) == self.intent
 
     @precondition(lambda self: self.intent is not None)
     @rule()
     def commit_ack(self) -> None:
         assert self.intent is not None
-        self.broker.commit_ack("a", self.intent)
+        self.broker.acks.commit("a", self.intent)
         self.given.append(self.intent.m_to)
         self.acked_m, self.acked = self.intent.m_to, self.intent.position["file"]
         self.intent = None
@@ -277,12 +284,12 @@ class Machine(RuleBasedStateMachine):
     def collect(self, crash: bool) -> None:
         limit = min(self.sealed, self.acked_m, *(d.cursor for d in self.to.values()))
         expected = list(range(self.collected + 1, limit + 1))
-        assert self.broker.collectable(["a"], DESTINATIONS, 0) == expected
+        assert self.broker.collection.due(["a"], DESTINATIONS, 0) == expected
         for m in expected:
-            self.broker.begin_collect(m)
+            self.broker.collection.begin(m)
             if crash:
                 return
-            self.broker.end_collect(m)
+            self.broker.collection.end(m)
             del self.batches[m]
             self.collected = m
 
@@ -290,7 +297,7 @@ class Machine(RuleBasedStateMachine):
     def fail(self, n: int) -> None:
         if n < 6:
             return  # seldom, or nothing would ever get far
-        first = self.broker.fail("sources.a", f"error {n}", "Test")
+        first = self.broker.lifecycle.fail("sources.a", f"error {n}", "Test")
         if self.status == "stopped":
             return
         assert first == (self.error in (None, f"error {n}"))
@@ -302,10 +309,10 @@ class Machine(RuleBasedStateMachine):
         if how == "not":
             return
         if how == "force":
-            self.broker.force_stop()
+            self.broker.lifecycle.force_stop()
             self.status = "stopped"
         else:
-            self.broker.stop(60)
+            self.broker.lifecycle.stop(60)
             self.status = {"running": "stopping", "degraded": "stopped"}.get(self.status, self.status)
 
     @rule()
@@ -314,11 +321,11 @@ class Machine(RuleBasedStateMachine):
         drained = self.unsealed is None and lowest == self.sealed and self.acked_m >= lowest
         if self.status == "stopping" and drained:
             self.status = "stopped"
-        assert self.broker.stopped() == (self.status == "stopped")
+        assert self.broker.lifecycle.stopped() == (self.status == "stopped")
 
     @rule()
     def start(self) -> None:
-        self.broker.start()
+        self.broker.lifecycle.start()
         if self.halted and self.unsealed is not None:
             # what was staged is asked for again; whoever worked on it is fenced
             self.batches[self.unsealed].staged = None
@@ -336,11 +343,11 @@ class Machine(RuleBasedStateMachine):
     def redis_holds_what_the_model_holds(self) -> None:
         if not hasattr(self, "broker"):
             return
-        status = self.broker.status()
+        status = self.broker.lifecycle.status()
         assert (status.status if status.status != "recovering" else "running") == self.status
         assert (status.error.error if status.error else None) == self.error
-        assert self.broker.latest_sealed() == self.sealed
-        unsealed = self.broker.unsealed()
+        assert self.broker.micro_batches.latest_sealed() == self.sealed
+        unsealed = self.broker.micro_batches.unsealed()
         assert (unsealed.number if unsealed else None) == self.unsealed
         if unsealed:
             batch = self.batches[unsealed.number]
@@ -348,17 +355,17 @@ class Machine(RuleBasedStateMachine):
             assert (stage.manifest if stage else None) == batch.staged
             # indexes are consecutive for ever: with one partition they are the offsets
             assert stage is None or stage.first_index == (batch.start,)
-        assert self.broker.position("a") == ({"file": self.planned} if self.planned else {})
-        assert self.broker.acked_position("a") == ({"file": self.acked} if self.acked else {})
+        assert self.broker.positions.planned("a") == ({"file": self.planned} if self.planned else {})
+        assert self.broker.positions.acked("a") == ({"file": self.acked} if self.acked else {})
         for name, to in self.to.items():
-            state = self.broker.delivery(name)
+            state = self.broker.deliveries.get(name)
             assert state.cursor == to.cursor
             assert state.confirmed == RangeSet.of((n, n) for n in to.confirmed)
             assert (state.counters["matched"], state.counters["nacked"]) == (to.matched, to.nacked)
             assert state.state == to.state
             assert voted(self.broker, name) == (to.window.next if to.voted_m == to.cursor + 1 else 0)
         behind = range(min(d.cursor for d in self.to.values()) + 1, self.sealed + 1)
-        assert self.broker.backlog(DESTINATIONS).records == sum(self.batches[m].total for m in behind)
+        assert self.broker.deliveries.backlog(DESTINATIONS).records == sum(self.batches[m].total for m in behind)
 
     @invariant()
     def acks_are_a_growing_prefix(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from conduit_tasks.broker import ranges as ranges_module
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import PORTION
+from conduit_tasks.broker.access import PORTION
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.ranges import RangeSet
 from conduit_tasks.broker.redrive import AGAIN, REDRIVEN, Letter
@@ -37,10 +37,10 @@ def test_a_replay_of_any_number_of_portions_goes_on_where_it_was_left(feed: Feed
     """Given a replay with more portions done than a Lua function can return values, when its task is tried again, then
     it is told of all of them."""
     broker, token = feed.broker, feed.lease("x").token
-    broker.replay_begin("x", "r", token, "made", generation="1", retention=60.0)
+    broker.replays.begin("x", "r", token, "made", generation="1", retention=60.0)
     portions = {str(n): "0-9" for n in range(2 * MANY)}
     broker.redis.hset(broker.keys.replay("x", "r"), mapping=portions)
-    share = broker.replay_begin("x", "r", token, "made", generation="1", retention=60.0)
+    share = broker.replays.begin("x", "r", token, "made", generation="1", retention=60.0)
     assert len(share.done) == 2 * MANY
     assert all(ranges.count == 10 for ranges in share.done.values())
 
@@ -50,33 +50,33 @@ def test_a_redrive_claims_and_gives_back_any_number_of_letters(feed: Feed) -> No
     broker, of = feed.broker, letters()
     dead(broker, of)
     token = feed.lease("x").token
-    epoch, claimed = broker.claim("x", token, "me", [*of, (0, 9, 9, 9)])
+    epoch, claimed = broker.redrives.claim("x", token, "me", [*of, (0, 9, 9, 9)])
     assert (epoch, claimed) == (1, of), "one redrive, of all that are letters"
-    assert broker.claimed("x") == set(of)
-    broker.settle("x", token, 1, dict.fromkeys(of[:PORTION], REDRIVEN), {})
-    broker.mark("x", token, [s.key for s in broker.settled("x")], over=True)
-    assert broker.claimed("x") == set()
+    assert broker.redrives.claimed("x") == set(of)
+    broker.redrives.settle("x", token, 1, dict.fromkeys(of[:PORTION], REDRIVEN), {})
+    broker.redrives.mark("x", token, [s.key for s in broker.redrives.settled("x")], over=True)
+    assert broker.redrives.claimed("x") == set()
     assert not broker.redis.exists(broker.keys.redrive("x"))
-    assert {(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in broker.dead_letters("x")} == set(of[PORTION:])
+    assert {(e.epoch, e.micro_batch, e.seq, e.ordinal) for e in broker.dead_letters.entries("x")} == set(of[PORTION:])
 
 
 def test_what_a_holder_that_died_had_claimed_is_open_again(feed: Feed) -> None:
     broker, of = feed.broker, letters()
     dead(broker, of)
-    broker.claim("x", feed.lease("x").token, "me", of)
-    broker.settle("x", feed.lease("x").token, 1, {of[0]: REDRIVEN}, {})
-    epoch, claimed = broker.claim("x", feed.lease("x").token, "another", of[:10])
+    broker.redrives.claim("x", feed.lease("x").token, "me", of)
+    broker.redrives.settle("x", feed.lease("x").token, 1, {of[0]: REDRIVEN}, {})
+    epoch, claimed = broker.redrives.claim("x", feed.lease("x").token, "another", of[:10])
     assert (epoch, claimed) == (2, of[1:10])
-    assert broker.claimed("x") == set(of[1:10])
-    assert [s.key for s in broker.settled("x")] == of[:1], "until its store is marked"
+    assert broker.redrives.claimed("x") == set(of[1:10])
+    assert [s.key for s in broker.redrives.settled("x")] == of[:1], "until its store is marked"
 
 
 def test_any_number_of_letters_is_purged_but_for_those_under_way(feed: Feed) -> None:
     broker, of = feed.broker, letters()
     dead(broker, of)
-    broker.claim("x", feed.lease("x").token, "me", of[:3])
-    assert broker.purge("x", of) == of[:3]
-    assert broker.dead_count("x") == 3
+    broker.redrives.claim("x", feed.lease("x").token, "me", of[:3])
+    assert broker.redrives.purge("x", of) == of[:3]
+    assert broker.dead_letters.count("x") == 3
 
 
 @pytest.mark.usefixtures("twice")
@@ -87,41 +87,43 @@ def test_a_confirm_of_any_number_of_ranges_and_letters_is_one_as_far_as_counts_g
     dead_ones = [letter(m, n) for n in range(0, 2 * MANY, 2)]
     park = {f"key-{n}": (m, n, 0) for n in range(PORTION + 5)}
     token, counts = feed.lease("x").token, {"matched": len(ranges), "nacked": MANY}
-    broker.confirm("x", m, token, ranges, counts, dead=dead_ones, park=park, run="r", retention=60.0)
-    state = broker.delivery("x")
+    broker.deliveries.confirm("x", m, token, ranges, counts, dead=dead_ones, park=park, run="r", retention=60.0)
+    state = broker.deliveries.get("x")
     assert state.confirmed.ranges == tuple(ranges)
     assert (state.counters["matched"], state.counters["nacked"]) == (len(ranges), MANY)
-    assert broker.dead_count("x") == MANY
-    assert len(broker.parked("x")) == len(park)
-    assert RangeSet.parse(broker.confirmed_by("x", ["r"])["r"]["1"]).ranges == tuple(ranges)
+    assert broker.dead_letters.count("x") == MANY
+    assert len(broker.redrives.parked("x")) == len(park)
+    assert RangeSet.parse(broker.redeliveries.confirmed_by("x", ["r"])["r"]["1"]).ranges == tuple(ranges)
 
 
 def test_a_redrive_settles_any_number_of_letters_in_a_step(feed: Feed) -> None:
     broker, of = feed.broker, letters()
     dead(broker, of)
     token = feed.lease("x").token
-    epoch, _ = broker.claim("x", token, "me", of)
+    epoch, _ = broker.redrives.claim("x", token, "me", of)
     again = [replace(letter(1, seq), epoch=epoch) for seq in range(MANY)]
-    broker.settle("x", token, 1, dict.fromkeys(of, AGAIN), {"redriven": 7}, dead=again)
-    assert {(s.key, s.outcome, s.epoch, s.by) for s in broker.settled("x")} == {(k, AGAIN, epoch, "me") for k in of}
-    assert {e.epoch for e in broker.dead_letters("x")} == {epoch}
-    assert broker.dead_count("x") == MANY
-    assert broker.delivery("x").counters["redriven"] == 7
+    broker.redrives.settle("x", token, 1, dict.fromkeys(of, AGAIN), {"redriven": 7}, dead=again)
+    assert {(s.key, s.outcome, s.epoch, s.by) for s in broker.redrives.settled("x")} == {
+        (k, AGAIN, epoch, "me") for k in of
+    }
+    assert {e.epoch for e in broker.dead_letters.entries("x")} == {epoch}
+    assert broker.dead_letters.count("x") == MANY
+    assert broker.deliveries.get("x").counters["redriven"] == 7
 
 
 def test_a_replay_settles_any_number_of_letters_and_ranges(feed: Feed) -> None:
     broker, of, token = feed.broker, letters(), feed.lease("x").token
     dead(broker, of)
-    broker.replay_begin("x", "r", token, "made", generation="1", retention=60.0)
-    epoch, _ = broker.claim("x", token, "me", of)
+    broker.replays.begin("x", "r", token, "made", generation="1", retention=60.0)
+    epoch, _ = broker.redrives.claim("x", token, "me", of)
     ranges = [(n, n) for n in range(0, 2 * ranges_module.MOST + 50, 2)]
     settled = dict.fromkeys(of, REDRIVEN)
-    broker.replay_confirm("x", "r", token, 3, ranges, {"redelivered": len(ranges)}, settled=settled)
-    share = broker.replay_share("x", "r")
+    broker.replays.confirm("x", "r", token, 3, ranges, {"redelivered": len(ranges)}, settled=settled)
+    share = broker.replays.share("x", "r")
     assert share is not None
     assert share.done[3].ranges == tuple(ranges)
-    assert {(s.key, s.epoch, s.by) for s in broker.settled("x")} == {(key, epoch, "me") for key in of}
-    assert broker.dead_count("x") == 0
+    assert {(s.key, s.epoch, s.by) for s in broker.redrives.settled("x")} == {(key, epoch, "me") for key in of}
+    assert broker.dead_letters.count("x") == 0
 
 
 def test_what_failed_before_the_fan_out_is_dispatched_record_by_record(feed: Feed) -> None:
@@ -129,18 +131,18 @@ def test_what_failed_before_the_fan_out_is_dispatched_record_by_record(feed: Fee
     more, then they change hands in steps, each of which has all of a record's letters."""
     broker, of = feed.broker, letters(count=PORTION + 100)
     dead(broker, of, "")
-    token = broker.acquire("redrive", "t").token
-    broker.claim("", token, "me", of)
+    token = broker.leases.acquire("redrive", "t").token
+    broker.redrives.claim("", token, "me", of)
     each = [
         replace(letter(1, seq), record=replace(letter(1, seq).record, ordinal=n)) for seq in range(20) for n in (0, 1)
     ]
     each += [replace(letter(1, 5), record=replace(letter(1, 5).record, ordinal=n)) for n in range(2, MANY)]
     to = {"x": each, "y": [letter(1, seq) for seq in range(PORTION + 100)]}
-    following = broker.dispatch(token, 1, dict.fromkeys(of, REDRIVEN), to, [])
+    following = broker.redrives.dispatch(token, 1, dict.fromkeys(of, REDRIVEN), to, [])
     assert following > 2
-    assert broker.dead_count("") == 0
-    assert (broker.dead_count("x"), broker.dead_count("y")) == (len(each), PORTION + 100)
-    assert [s.key for s in broker.settled("")] == of
+    assert broker.dead_letters.count("") == 0
+    assert (broker.dead_letters.count("x"), broker.dead_letters.count("y")) == (len(each), PORTION + 100)
+    assert [s.key for s in broker.redrives.settled("")] == of
 
 
 def nacked(m: int, seqs: range) -> list[DeadLetter]:
@@ -155,8 +157,8 @@ def ready(feed: Feed, total: int) -> int:
 
 
 def seal(feed: Feed, m: int, dead: list[DeadLetter]) -> bool:
-    with feed.broker.acquire("seal", "t") as lease:
-        return feed.broker.seal(m, lease.token, manifest="m", total=MANY, bytes=1, matched={}, dead=dead)
+    with feed.broker.leases.acquire("seal", "t") as lease:
+        return feed.broker.micro_batches.seal(m, lease.token, manifest="m", total=MANY, bytes=1, matched={}, dead=dead)
 
 
 @pytest.mark.usefixtures("twice")
@@ -166,7 +168,7 @@ def test_any_number_of_letters_is_sealed_at_once_as_far_as_anybody_sees(feed: Fe
 
     def look(self: Script, *args: object, **more: object) -> list[object]:
         if self.name == "index":
-            seen.append(len(list(feed.broker.dead_letters())))
+            seen.append(len(list(feed.broker.dead_letters.entries())))
         return once(self, *args, **more)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -174,7 +176,7 @@ def test_any_number_of_letters_is_sealed_at_once_as_far_as_anybody_sees(feed: Fe
         assert seal(feed, m, nacked(m, range(MANY)))
     assert seen
     assert not any(seen), "no letter of a micro-batch that is not sealed is one"
-    assert [e.seq for e in feed.broker.dead_letters()] == list(range(MANY))
+    assert [e.seq for e in feed.broker.dead_letters.entries()] == list(range(MANY))
     assert feed.broker.redis.hget(feed.broker.keys.micro_batch(m), "indexing") is None
 
 
@@ -188,15 +190,15 @@ def test_letters_of_an_attempt_to_seal_that_was_cut_off_are_none(feed: Feed, the
         patch.setattr("conduit_tasks.broker.scripts.SEAL", scripts.START)
         with pytest.raises(TypeError):
             seal(feed, m, nacked(m, range(MANY)))
-    assert feed.broker.dead_count() > PORTION
+    assert feed.broker.dead_letters.count() > PORTION
     if then == "undone":
-        feed.broker.undo_unsealed()
+        feed.broker.micro_batches.undo_unsealed()
         seqs = []
     else:
         seqs = list(range(7, MANY, 2)) if then == "many" else [7]
         assert seal(feed, m, [n for n in nacked(m, range(MANY)) if n.seq in set(seqs)])
-    assert [e.seq for e in feed.broker.dead_letters() if e.epoch == 0] == seqs
-    assert feed.broker.dead_count() == len(seqs) + 1, "letters of other attempts at other times stay"
+    assert [e.seq for e in feed.broker.dead_letters.entries() if e.epoch == 0] == seqs
+    assert feed.broker.dead_letters.count() == len(seqs) + 1, "letters of other attempts at other times stay"
 
 
 def rebuilt(broker: Broker) -> Rebuilt:
@@ -212,7 +214,7 @@ def rebuilt(broker: Broker) -> Rebuilt:
 def everything(broker: Broker) -> dict[str, dict[str, str]]:
     keys = list(broker.redis.scan_iter("*", count=1000, _type="hash"))
     keys = [k for k in keys if ":lease:" not in k and k != broker.keys.pipeline]
-    return dict(zip(keys, broker.read(*(("HGETALL", k) for k in keys))))
+    return dict(zip(keys, broker.access.read(*(("HGETALL", k) for k in keys))))
 
 
 @pytest.mark.proves("X7", "I5")
@@ -233,17 +235,17 @@ def test_a_rebuilding_of_any_size_that_is_cut_off_anywhere_is_done_by_the_next(f
             with pytest.raises(ConnectionResetError):
                 apply(broker, rebuilt(broker), replace=True)
         with pytest.raises((PipelineStopped, Fenced)):
-            broker.confirm("x", 101, token, [(0, 4)], {"matched": 5})
+            broker.deliveries.confirm("x", 101, token, [(0, 4)], {"matched": 5})
         with pytest.raises(PipelineStopped, match=r"is being rebuilt; .*`conduit broker rebuild p --replace`"):
-            broker.open({"a": [piece(0, 5)]}, "config", broker.latest_sealed() + 1)
+            broker.micro_batches.open({"a": [piece(0, 5)]}, "config", broker.micro_batches.latest_sealed() + 1)
         with pytest.raises(PipelineStopped):
-            broker.begin_collect(101)
+            broker.collection.begin(101)
         apply(broker, rebuilt(broker), replace=True)
         assert everything(broker) == whole
-        assert broker.latest_sealed() == 100 + MANY
+        assert broker.micro_batches.latest_sealed() == 100 + MANY
     with pytest.raises(ConfigError, match="holds state"):
         apply(broker, wanted, replace=False)
-    assert broker.acquire("destinations.x", "t").token > token
+    assert broker.leases.acquire("destinations.x", "t").token > token
 
 
 def scripts_of_one(broker: Broker, wanted: Rebuilt) -> list[str]:

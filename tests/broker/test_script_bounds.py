@@ -17,15 +17,14 @@ from benchmarks import longest
 from benchmarks.calls import cases
 from benchmarks.calls.parts import Call
 from benchmarks.calls.stored import stored
-from conduit_tasks.broker.base import PORTION
+from conduit_tasks.broker.access import PORTION
 from conduit_tasks.broker.broker import Broker
-from conduit_tasks.broker.scripts import load
+from conduit_tasks.broker.scripts import load, path, paths
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.gateway.store import Budget, IngestStore
 from tests.broker.conftest import Feed, letter
 
-FOLDER = files("conduit_tasks.broker") / "scripts"
-NAMES = sorted(f.name.removesuffix(".lua") for f in FOLDER.iterdir() if f.name.endswith(".lua") and f.name[0] != "_")
+NAMES = sorted(paths(files("conduit_tasks.broker") / "scripts"))
 MOST = 20_000
 """Items of a list."""
 COMMANDS = 13_000
@@ -48,7 +47,7 @@ WHOLE: Mapping[tuple[str, str], str] = {
 
 def body(name: str) -> str:
     """A script without its comments."""
-    return re.sub(r"--.*", "", (FOLDER / f"{name}.lua").read_text())
+    return re.sub(r"--.*", "", path(name).read_text())
 
 
 def items(kind: str, count: int) -> Any:
@@ -115,7 +114,7 @@ def test_a_script_with_all_it_takes_is_a_bounded_number_of_commands(
 
 def test_every_list_says_how_much_it_takes() -> None:
     bare = re.compile(r"^-- @(?:key|arg) +\w+ +\w+\*(?!\d).*", re.MULTILINE)
-    unsaid = [(name, line) for name in NAMES for line in bare.findall((FOLDER / f"{name}.lua").read_text())]
+    unsaid = [(name, line) for name in NAMES for line in bare.findall(path(name).read_text())]
     assert not unsaid
 
 
@@ -181,13 +180,13 @@ def test_a_confirm_of_many_letters_and_ranges_costs_by_what_it_brings(feed: Feed
     """Given 5,000 ranges confirmed apart, then one more is a handful of commands, and a letter is one command more."""
     broker, token = feed.broker, feed.lease("x").token
     m = feed.sealed(20_000)
-    broker.confirm("x", m, token, [(n, n) for n in range(0, 10_000, 2)], {"matched": 5_000})
+    broker.deliveries.confirm("x", m, token, [(n, n) for n in range(0, 10_000, 2)], {"matched": 5_000})
     before = calls(broker)
-    broker.confirm("x", m, token, [(15_000, 15_000)], {"matched": 1})
+    broker.deliveries.confirm("x", m, token, [(15_000, 15_000)], {"matched": 1})
     one = calls(broker) - before
     before = calls(broker)
     dead = [letter(m, n) for n in range(16_000, 16_000 + PORTION)]
-    broker.confirm("x", m, token, [(16_000, 16_000 + PORTION - 1)], {"matched": PORTION}, dead=dead)
+    broker.deliveries.confirm("x", m, token, [(16_000, 16_000 + PORTION - 1)], {"matched": PORTION}, dead=dead)
     assert one < 30
     # Beside them, a call of `letters`: they do not go along with ranges, which may be megabytes.
     assert calls(broker) - before <= one + PORTION + 12
@@ -202,14 +201,14 @@ def test_what_is_more_than_one_command_takes_goes_in_several(feed: Feed, monkeyp
     broker = feed.broker
     for first in (0, 2, 4):
         slices = {"a": [piece(0, 5, part=f"f{n}") for n in range(first, first + 2)]}
-        m = broker.open(slices, "config", broker.latest_sealed() + 1)
-        with broker.acquire("sources.a", "t") as lease:
-            broker.stage("sources.a", m, lease.token, scripts_stage())
+        m = broker.micro_batches.open(slices, "config", broker.micro_batches.latest_sealed() + 1)
+        with broker.leases.acquire("sources.a", "t") as lease:
+            broker.micro_batches.stage("sources.a", m, lease.token, scripts_stage())
         feed.seal(m)
         feed.delivered(m)
     told = []
-    while (ack := broker.begin_ack("a", DESTINATIONS, "delivered")) is not None:
-        broker.commit_ack("a", ack)
+    while (ack := broker.acks.begin("a", DESTINATIONS, "delivered")) is not None:
+        broker.acks.commit("a", ack)
         told.append((ack.m_from, ack.m_to, sorted(ack.position)))
     assert told == [(1, 1, ["f0", "f1"]), (2, 2, ["f2", "f3"]), (3, 3, ["f4", "f5"])]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,9 @@ from conduit_tasks.broker.broker import Broker
 
 
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> scripts.Script:
-    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "part").mkdir(parents=True)
     (tmp_path / "scripts" / "_shared.lua").write_text("")
-    (tmp_path / "scripts" / "one.lua").write_text(body)
+    (tmp_path / "scripts" / "part" / "one.lua").write_text(body)
     monkeypatch.setattr(scripts, "files", lambda _: tmp_path)
     return scripts.load("one")
 
@@ -36,6 +38,29 @@ def test_a_header_that_does_not_fit_its_body_fails_when_it_is_loaded(
 ) -> None:
     with pytest.raises(TypeError, match=said):
         load(tmp_path, monkeypatch, body)
+
+
+def test_a_script_is_known_by_its_name_alone(tmp_path: Path) -> None:
+    for part in ("one", "other"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / f"in_{part}.lua").touch()
+    assert sorted(scripts.paths(tmp_path)) == ["in_one", "in_other"]
+    scripts.paths.cache_clear()
+    (tmp_path / "other" / "in_one.lua").touch()
+    with pytest.raises(TypeError, match="have the same name"):
+        scripts.paths(tmp_path)
+
+
+def test_a_script_lies_in_the_folder_of_the_part_that_runs_it(broker: Broker) -> None:
+    modules = {name: sys.modules[type(part).__module__] for name, part in vars(broker).items()}
+    parts = {name: module for name, module in modules.items() if module.__name__.startswith("conduit_tasks.broker.")}
+    run = {
+        (name, getattr(scripts, constant).name)
+        for name, module in parts.items()
+        for constant in re.findall(r"\bscripts\.([A-Z_]+)\b", Path(str(module.__file__)).read_text())
+    }
+    assert {"leases", "micro_batches", "deliveries", "acks"} <= {name for name, _ in run}
+    assert {(name, script) for name, script in run if scripts.path(script).parent.name != name} == set()  # type: ignore[attr-defined]
 
 
 def test_a_call_that_does_not_fit_the_header_never_reaches_redis(broker: Broker) -> None:
@@ -65,8 +90,8 @@ PACKAGE = Path(conduit_tasks.__file__).parent
 BESIDE_SCRIPTS = {
     ("broker/lifecycle.py", "hsetnx"): "the state of a new pipeline: something new, which a full Redis refuses",
     ("broker/lifecycle.py", "set"): "the same",
-    ("broker/delivery.py", "unlink"): "frees, and is never refused",
-    ("broker/delivery.py", "hdel"): "the same",
+    ("broker/redeliveries.py", "unlink"): "frees, and is never refused",
+    ("broker/redeliveries.py", "hdel"): "the same",
 }
 """What is written beside scripts, and why a Redis that is full may be asked for it so."""
 

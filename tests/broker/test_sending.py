@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from conduit_tasks.broker.base import PORTION
+from conduit_tasks.broker.access import PORTION
 from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.sending import Numbered
 from conduit_tasks.errors import Fenced
@@ -17,7 +17,7 @@ def number(
     feed: Feed, m: int, counts: Mapping[str, int], *, seal: int = 1, stream: int = 0, known: int = 10_000
 ) -> Numbered:
     token = feed.lease("x").token
-    return feed.broker.number("x", m, token, seal=seal + m, counts=lambda: counts, stream=stream, known=known)
+    return feed.broker.sending.number("x", m, token, seal=seal + m, counts=lambda: counts, stream=stream, known=known)
 
 
 @pytest.mark.proves("O5", "O6")
@@ -38,7 +38,7 @@ def test_a_micro_batch_keeps_its_numbers_however_often_it_is_asked_for(feed: Fee
     def never() -> Mapping[str, int]:
         raise AssertionError("its records need not be counted again")
 
-    again = feed.broker.number("x", 2, feed.lease("x").token, seal=3, counts=never, known=9)
+    again = feed.broker.sending.number("x", 2, feed.lease("x").token, seal=3, counts=never, known=9)
     assert again == fixed
     assert number(feed, 3, {}).before == {}
     assert number(feed, 4, {"a": 1}).before == {"a": 5}
@@ -58,7 +58,7 @@ def test_a_number_that_might_be_taken_begins_a_new_epoch(feed: Feed, m: int, sea
 def test_a_server_that_was_started_since_may_have_forgotten_and_begins_a_new_epoch(feed: Feed) -> None:
     fixed = number(feed, 1, {"a": 3})
     key = feed.broker.keys.numbers("x")
-    feed.broker.read(("HSET", key, "server", "anotherrun"))
+    feed.broker.access.read(("HSET", key, "server", "anotherrun"))
     assert number(feed, 1, {"a": 3}) == fixed
     again = number(feed, 2, {"a": 1})
     assert again.epoch > fixed.epoch
@@ -109,7 +109,7 @@ def test_lanes_that_no_source_knows_any_more_are_forgotten_in_a_new_epoch(feed: 
         files = [f"f{n}" for n in range(10 * m, 10 * m + 10)] + ["back"] * (m % 9 == 0)
         broker.redis.delete(broker.keys.index("a"))
         broker.redis.hset(broker.keys.index("a"), mapping=dict.fromkeys(files, "1"))
-        found = number(feed, m, {f"a/{name}": 1 for name in files}, known=broker.partitions())
+        found = number(feed, m, {f"a/{name}": 1 for name in files}, known=broker.positions.partitions())
         for name in files:
             mine = given.setdefault(found.epoch, set())
             taken = f"{name} {found.before[f'a/{name}'] + 1}"
@@ -123,7 +123,7 @@ def test_lanes_that_no_source_knows_any_more_are_forgotten_in_a_new_epoch(feed: 
 def test_lanes_that_a_source_knows_stay_in_their_epoch(feed: Feed) -> None:
     broker = feed.broker
     broker.redis.hset(broker.keys.index("a"), mapping={f"f{n}": "1" for n in range(10)})
-    epochs = {number(feed, m, {f"a/f{m % 10}": 1}, known=broker.partitions()).epoch for m in range(1, 40)}
+    epochs = {number(feed, m, {f"a/f{m % 10}": 1}, known=broker.positions.partitions()).epoch for m in range(1, 40)}
     assert len(epochs) == 1
 
 
@@ -153,16 +153,20 @@ def test_numbers_that_an_earlier_version_fixed_stay_and_the_next_are_of_a_new_ep
 def test_only_the_lease_holder_numbers_or_begins_to_send(broker: Broker, feed: Feed) -> None:
     token = feed.lease("x").token
     with pytest.raises(Fenced):
-        broker.number("x", 1, token - 1, seal=1, counts=dict, known=1)
+        broker.sending.number("x", 1, token - 1, seal=1, counts=dict, known=1)
     with pytest.raises(Fenced):
-        broker.begin_send("x", 1, token - 1, 10)
-    assert broker.begun("x", 1) == -1
+        broker.sending.begin("x", 1, token - 1, 10)
+    assert broker.sending.begun("x", 1) == -1
 
 
 @pytest.mark.proves("B8")
 def test_the_mark_belongs_to_one_micro_batch_and_epoch_and_may_be_taken_back(broker: Broker, feed: Feed) -> None:
     token = feed.lease("x").token
-    broker.begin_send("x", 1, token, 500)
-    assert (broker.begun("x", 1), broker.begun("x", 2), broker.begun("x", 1, epoch=1)) == (500, -1, -1)
-    broker.begin_send("x", 1, token, 41)
-    assert broker.begun("x", 1) == 41
+    broker.sending.begin("x", 1, token, 500)
+    assert (broker.sending.begun("x", 1), broker.sending.begun("x", 2), broker.sending.begun("x", 1, epoch=1)) == (
+        500,
+        -1,
+        -1,
+    )
+    broker.sending.begin("x", 1, token, 41)
+    assert broker.sending.begun("x", 1) == 41

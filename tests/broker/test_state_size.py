@@ -22,16 +22,16 @@ def through(feed: Feed, total: int, pieces: int) -> None:
     step = total // pieces
     for destination in DESTINATIONS:
         token = feed.lease(destination).token
-        feed.broker.vote(destination, m, token, 0, [("a", total)], size=100, threshold=5)
+        feed.broker.deliveries.vote(destination, m, token, 0, [("a", total)], size=100, threshold=5)
         # from behind, so that ranges are kept apart until the last one
         for i in reversed(range(0, total, step)):
             feed.confirm(destination, m, [(i, i + step - 1)], run=f"run {m}", retention=1.0, state={"length": 10**9})
-    ack = feed.broker.begin_ack("a", DESTINATIONS, "delivered")
+    ack = feed.broker.acks.begin("a", DESTINATIONS, "delivered")
     assert ack is not None
-    feed.broker.commit_ack("a", ack)
-    for n in feed.broker.collectable(SOURCES, DESTINATIONS, 0):
-        feed.broker.begin_collect(n)
-        feed.broker.end_collect(n)
+    feed.broker.acks.commit("a", ack)
+    for n in feed.broker.collection.due(SOURCES, DESTINATIONS, 0):
+        feed.broker.collection.begin(n)
+        feed.broker.collection.end(n)
     for destination in DESTINATIONS:
         feed.broker.redis.delete(feed.broker.keys.run(destination, f"run {m}"))
 
@@ -49,8 +49,8 @@ def test_a_micro_batch_of_a_million_takes_no_more_than_one_of_ten(feed: Feed) ->
     feed.sealed(10)
     small = size(feed.broker)
     other = Feed(Broker("q", feed.broker.redis))
-    other.broker.initialise()
-    other.broker.register(SOURCES, DESTINATIONS)
+    other.broker.lifecycle.initialise()
+    other.broker.lifecycle.register(SOURCES, DESTINATIONS)
     other.sealed(1_000_000)
     other.confirm("x", 1, [(0, 899_999)])
     assert size(other.broker) <= small + 512
@@ -63,7 +63,7 @@ def test_a_dead_letter_takes_less_than_200_bytes(feed: Feed) -> None:
     for i in range(0, n, 100):
         letters = [letter(m, seq, error_class="psycopg2.errors.UniqueViolation") for seq in range(i, i + 100)]
         feed.confirm("x", m, [(i, i + 99)], dead=letters)
-    assert feed.broker.dead_count("x") == n
+    assert feed.broker.dead_letters.count("x") == n
     assert (size(feed.broker) - before) / n < 200
 
 

@@ -20,13 +20,13 @@ _pipelines = count()
 def vote(feed: Feed, votes: str, first: int = 0, m: int = 1, **more: Any) -> int | None:
     """`votes` like "aan"; window of 1, no nack tolerated, unless said otherwise."""
     options = {"size": 1, "threshold": 0, "error": "refused", "error_class": "http 400", **more}
-    return feed.broker.vote("x", m, feed.lease("x").token, first, runs(votes), **options)
+    return feed.broker.deliveries.vote("x", m, feed.lease("x").token, first, runs(votes), **options)
 
 
 def voted(broker: Broker, destination: str) -> int:
     """Matched records of micro-batch `cursor + 1` that have voted."""
-    window = broker.hash(broker.keys.window(destination))
-    of_this = int(window.get("m", 0)) == broker.delivery(destination).cursor + 1
+    window = broker.access.hash(broker.keys.window(destination))
+    of_this = int(window.get("m", 0)) == broker.deliveries.get(destination).cursor + 1
     return int(window["next"]) if of_this else 0
 
 
@@ -40,7 +40,7 @@ def runs(votes: Sequence[str]) -> list[tuple[str, int]]:
 @pytest.mark.proves("C6", "C5", "I9")
 def test_by_default_the_first_nack_stops_the_pipeline_with_its_error(feed: Feed) -> None:
     assert vote(feed, "aaan") == 3
-    status = feed.broker.status()
+    status = feed.broker.lifecycle.status()
     assert status.status == "degraded"
     assert status.error is not None
     assert (status.error.node, status.error.error, status.error.error_class) == (
@@ -67,7 +67,7 @@ def test_of_the_last_outcomes_so_many_may_be_nacks_and_one_more_trips(feed: Feed
 def test_size_zero_is_no_limit(feed: Feed) -> None:
     assert vote(feed, "n" * 500, size=0) is None
     assert voted(feed.broker, "x") == 500
-    assert feed.broker.status().status == "running"
+    assert feed.broker.lifecycle.status().status == "running"
 
 
 @pytest.mark.proves("C6", "I5")
@@ -100,12 +100,14 @@ def test_the_window_goes_on_over_micro_batches_and_survives_a_restart_of_the_cli
 @pytest.mark.proves("C6")
 def test_starting_clears_a_tripped_window_and_leaves_others_alone(feed: Feed) -> None:
     vote(feed, "n", size=3, threshold=1)
-    with feed.broker.acquire("seal", "t") as lease:
-        assert feed.broker.vote("", 1, lease.token, 0, [("n", 2)], size=3, threshold=1, node="sources.a") == 1
-    feed.broker.start()
+    with feed.broker.leases.acquire("seal", "t") as lease:
+        assert (
+            feed.broker.deliveries.vote("", 1, lease.token, 0, [("n", 2)], size=3, threshold=1, node="sources.a") == 1
+        )
+    feed.broker.lifecycle.start()
     # cleared: one nack is tolerated again, by the record that tripped it
-    with feed.broker.acquire("seal", "t") as lease:
-        assert feed.broker.vote("", 1, lease.token, 0, [("n", 2)], size=3, threshold=1) is None
+    with feed.broker.leases.acquire("seal", "t") as lease:
+        assert feed.broker.deliveries.vote("", 1, lease.token, 0, [("n", 2)], size=3, threshold=1) is None
     # not tripped, so not cleared: the next nack is one too many
     assert vote(feed, "n", 1, size=3, threshold=1) == 0
 
@@ -113,11 +115,11 @@ def test_starting_clears_a_tripped_window_and_leaves_others_alone(feed: Feed) ->
 @pytest.mark.proves("C6", "X1")
 def test_an_isolated_destination_stops_alone(feed: Feed) -> None:
     assert vote(feed, "n", stop="destination") == 0
-    assert feed.broker.status().status == "running"
-    state = feed.broker.delivery("x")
+    assert feed.broker.lifecycle.status().status == "running"
+    state = feed.broker.deliveries.get("x")
     assert state.status == "stopped"
     assert state.error is not None
-    feed.broker.start_destination("x")
+    feed.broker.lifecycle.start_destination("x")
     assert vote(feed, "an", 0, size=2, threshold=0) == 1
 
 
@@ -164,15 +166,15 @@ def test_the_script_decides_as_the_definition_does(
     broker: Broker, size: int, threshold: int, calls: list[tuple[int, str]]
 ) -> None:
     own = Broker(f"votes-{next(_pipelines)}", broker.redis)
-    own.initialise()
-    own.register(["a"], ["x"])
+    own.lifecycle.initialise()
+    own.lifecycle.register(["a"], ["x"])
     feed, model = Feed(own), Window(size, threshold)
     for back, votes in calls:
         first = max(0, model.next - back)
         expected = model.vote(first, votes)
         assert vote(feed, votes, first, size=size, threshold=threshold) == expected
         if expected is not None:
-            assert own.status().status == "degraded"
+            assert own.lifecycle.status().status == "degraded"
             break
         assert voted(own, "x") == model.next
 
@@ -180,13 +182,13 @@ def test_the_script_decides_as_the_definition_does(
 @pytest.mark.proves("C6", "C16", "I9")
 def test_a_window_that_trips_in_a_stopped_pipeline_changes_neither_its_status_nor_its_error(feed: Feed) -> None:
     # Given a pipeline that somebody stopped while a refusal was on its way
-    feed.broker.force_stop()
+    feed.broker.lifecycle.force_stop()
     # When it is voted on
     assert vote(feed, "aan") == 2
     # Then the pipeline is stopped as before, and nobody's first error is taken
-    assert (feed.broker.status().status, feed.broker.status().error) == ("stopped", None)
+    assert (feed.broker.lifecycle.status().status, feed.broker.lifecycle.status().error) == ("stopped", None)
     with pytest.raises(PipelineStopped):
         vote(feed, "a", 3)
     # And the start forgets the outcomes
-    feed.broker.start()
+    feed.broker.lifecycle.start()
     assert vote(feed, "a", 2) is None

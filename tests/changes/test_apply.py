@@ -31,7 +31,7 @@ def test_a_renamed_destination_goes_on_where_it_was(home: Path, changed: Path) -
     # Then it got each record once, in order, and its account goes on
     assert payloads(home / "out/b.jsonl") == [row for row in rows if row["k"] == "3"]
     assert account()["destinations"]["z"]["delivered"] == 30
-    assert state("p").left() == {}
+    assert state("p").versions.left() == {}
     # And the ledger tells its whole history, as it was
     said = conduit("ledger", "p", "--destination", "z", "--sql", "SELECT DISTINCT destination FROM ledger ORDER BY 1")
     assert [word for word in said.stdout.split() if word in ("b", "z")] == ["b", "z"]
@@ -47,7 +47,7 @@ def test_dead_letters_and_parked_keys_go_along(home: Path, changed: Path) -> Non
     events(home / "data", 21)
     run_until_quiet("p")
     assert len(dead_letters("p", "b")) == 1
-    assert len(state("p").parked("b")) == 1
+    assert len(state("p").redrives.parked("b")) == 1
     assert len(payloads(home / "out/b.jsonl")) == 18
     # When it is renamed
     changed.write_text(file_of(SOURCE, A, destination("z", "b", more), more=keyed))
@@ -57,8 +57,8 @@ def test_dead_letters_and_parked_keys_go_along(home: Path, changed: Path) -> Non
     assert dead_letters("p", "b") == []
     again = conduit("dead-letters", "redrive", "p", "--destination", "z")
     assert again.exit_code == 0, again.output
-    assert state("p").dead_count("z") == 0
-    assert state("p").parked("z") == {}
+    assert state("p").dead_letters.count("z") == 0
+    assert state("p").redrives.parked("z") == {}
     assert [row["n"] for row in payloads(home / "out/b.jsonl")][18:] == [3, 10, 17]
 
 
@@ -78,7 +78,7 @@ def test_a_renamed_destination_is_found_where_it_was_when_redis_is_lost(home: Pa
     broker.redis.flushall()
     assert conduit("broker", "rebuild", "p").exit_code == 0
     assert rebuild.holds_state(broker)
-    assert broker.delivery("z").cursor == 1
+    assert broker.deliveries.get("z").cursor == 1
     run_until_quiet("p")
     # Then it gets what it lacks, and nothing else
     assert payloads(home / "out/b.jsonl") == rows
@@ -97,7 +97,7 @@ def test_a_removed_destination_needs_a_word_and_comes_back_where_it_was(home: Pa
     assert "Add --yes" in applied(changed, "--drop", "b", code=3).output
     assert "safe" in applied(changed, "--drop", "b", "--yes", "--dry-run").output
     assert live.read_text() == before
-    assert state("p").status().status == "running"
+    assert state("p").lifecycle.status().status == "running"
     applied(changed, "--drop", "b", "--yes")
     run_until_quiet("p")
     # Then it may come back, and go on
@@ -117,11 +117,11 @@ def test_a_destination_that_left_is_forgotten_for_good_by_a_second_word(home: Pa
     applied(changed, "--drop", "b", "--yes")
     # The same again forgets nothing: it may only have been interrupted
     applied(changed, "--drop", "b", "--yes")
-    assert set(state("p").left()) == {"b"}
+    assert set(state("p").versions.left()) == {"b"}
     applied(changed, "--forget", "b", code=3)
     applied(changed, "--forget", "b", "--yes")
     broker = state("p")
-    assert broker.left() == {}
+    assert broker.versions.left() == {}
     assert not [key for key in broker.redis.keys("*") if key.endswith((":b", ".b"))]
 
 
@@ -197,13 +197,13 @@ def test_what_stood_still_stands_still_after(home: Path, changed: Path, status: 
     run_until_quiet("p")
     broker = state("p")
     if status == "stopped":
-        broker.force_stop()
+        broker.lifecycle.force_stop()
     elif status == "degraded":
-        broker.fail("plan", "a reason", "X")
+        broker.lifecycle.fail("plan", "a reason", "X")
     changed.write_text(file_of(SOURCE, A, B))
     applied(changed)
-    assert broker.status().status == status
-    assert (broker.status().error is not None) == (status == "degraded")
+    assert broker.lifecycle.status().status == status
+    assert (broker.lifecycle.status().error is not None) == (status == "degraded")
 
 
 def test_an_effectively_once_destination_is_renamed_only_once_it_is_drained(home: Path, changed: Path) -> None:

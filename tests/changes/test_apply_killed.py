@@ -83,13 +83,13 @@ def test_killed_between_any_two_steps_the_same_command_finishes(home: Path, chan
         ends = not killed_after(steps, work)
         applied(changed, "--rename", "b=z", "--drop", "c", "--yes")
         # Then it runs, everybody who stays has everything once, in order, and who left may come back
-        assert state(id).status().status == "running", steps
+        assert state(id).lifecycle.status().status == "running", steps
         run_until_quiet(id)
         left = [row for row in rows if row["n"] != 3]
         assert payloads(home / folder / "a.jsonl") == rows, steps
         assert payloads(home / folder / "b.jsonl") == left, steps
         assert len(dead_letters(id, "z")) == 1, steps
-        assert set(state(id).left()) == {"c"}, steps
+        assert set(state(id).versions.left()) == {"c"}, steps
         assert planned(home / f"include/pipelines/{id}.yaml", 0)["changes"][0]["kind"] == "left"
         steps += 1
     assert steps > 6

@@ -64,9 +64,9 @@ def test_sources_of_one_micro_batch_are_read_by_one_version(home: Path, before: 
     account()
     # And the micro-batch names the version that made it
     broker = state("p")
-    now = broker.in_force()
+    now = broker.versions.in_force()
     assert now is not None
-    assert broker.micro_batch(1).config == now.digest
+    assert broker.micro_batches.get(1).config == now.digest
 
 
 @pytest.mark.proves("I3", "C2")
@@ -87,9 +87,9 @@ def test_processors_that_come_or_go_before_the_seal_see_a_whole_micro_batch(home
     assert all("looked" in row and "seen" not in row for row in payloads(home / "out/a.jsonl"))
     assert len(payloads(home / "out/a.jsonl")) == 10
     broker = state("p")
-    now = broker.in_force()
+    now = broker.versions.in_force()
     assert now is not None
-    assert broker.micro_batch(1).config == now.digest
+    assert broker.micro_batches.get(1).config == now.digest
 
 
 @pytest.mark.proves("I1", "I6", "C10")

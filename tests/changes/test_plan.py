@@ -42,7 +42,7 @@ def test_the_same_file_changes_nothing(home: Path, changed: Path) -> None:
     found = planned(changed, 0)
     # Then it is the version in force, which the micro-batches name too
     assert found["changes"] == []
-    assert found["in_force"]["version"] == found["version"] == state("p").micro_batch(1).config
+    assert found["in_force"]["version"] == found["version"] == state("p").micro_batches.get(1).config
 
 
 def test_what_a_removed_destination_still_has_to_get_is_to_be_decided(home: Path, changed: Path) -> None:
@@ -149,7 +149,7 @@ def test_another_default_of_when_a_source_is_acked_is_told_and_takes_what_is_in_
     events(home / "data", 10)
     read()
     broker = state("p")
-    assert int(broker.hash(broker.keys.ack("in")).get("m", 0)) == (before == "stored")
+    assert int(broker.access.hash(broker.keys.ack("in")).get("m", 0)) == (before == "stored")
     # When its default changes, with the release that brings it
     broker.redis.hset(broker.keys.version, "digest", "of the release before")
     monkeypatch.setattr(FileSource, "ack_on", after)
@@ -159,7 +159,7 @@ def test_another_default_of_when_a_source_is_acked_is_told_and_takes_what_is_in_
     # And what was in flight is delivered and acked once
     run_until_quiet("p")
     assert len((home / "out/a.jsonl").read_text().splitlines()) == 10
-    assert broker.hash(broker.keys.ack("in"))["m"] == "1"
+    assert broker.access.hash(broker.keys.ack("in"))["m"] == "1"
     assert planned(path, 0)["changes"] == []
 
 
@@ -170,7 +170,7 @@ def test_no_value_of_a_setting_is_kept_or_printed(home: Path, changed: Path) -> 
     plan_run("p", "run")
     # Then Redis has no word of it, and a change of it is seen all the same
     broker = state("p")
-    assert "hunter2" not in str(broker.hash(broker.keys.version))
+    assert "hunter2" not in str(broker.access.hash(broker.keys.version))
     changed.write_text(file_of(SOURCE, web.format("auth.basic.username: u, auth.basic.password: hunter3")))
     result = conduit("plan", changed)
     assert "settings (auth.basic.password)" in result.output

@@ -90,7 +90,7 @@ def test_that_store_and_index_differ_is_said(place: Place) -> None:
     store = DeadLetterStore(settings().path(settings().dead_letters), "p", "d")
     three, five = store.letters("d")
     with opened("p", "t") as context:
-        context.broker.purge("d", [three.key])
+        context.broker.redrives.purge("d", [three.key])
     store.remove("d", {five.key})
     # Then both are said, and neither counts as an open letter that can be sent
     found = call("list", "p", "--destination", "d")
@@ -136,9 +136,9 @@ def test_redrive_says_first_what_would_go_and_then_sends_it(place: Place) -> Non
 def test_purging_is_only_done_when_it_is_said_so_and_never_to_what_is_being_redriven(place: Place) -> None:
     assert "2 dead letter(s) in p would be removed" in call("purge", "p", "--destination", "d").stderr
     assert "2 dead letter(s)" in call("list", "p", "--destination", "d").stderr
-    with opened("p", "t") as context, context.broker.acquire("destinations.d", "t") as lease:
+    with opened("p", "t") as context, context.broker.leases.acquire("destinations.d", "t") as lease:
         (three, _) = DeadLetterStore(settings().path(settings().dead_letters), "p").letters("d")
-        context.broker.claim("d", lease.token, "ada", [three.key])
+        context.broker.redrives.claim("d", lease.token, "ada", [three.key])
         kept = call("purge", "p", "--destination", "d", "--yes")
         assert "1 removed" in kept.stderr
         assert "1 stay" in kept.stderr

@@ -97,7 +97,7 @@ def test_a_stop_without_a_run_under_way_starts_one_that_drains(home: Path, airfl
     assert done.exit_code == 0, done.output
     assert len(airflow.started) == 1
     assert airflow.started[0].startswith("drain__")
-    assert state("p").status().status == "stopped"
+    assert state("p").lifecycle.status().status == "stopped"
     assert len(payloads(home / "out/file.jsonl")) == 10
     # And it stays so until it is started
     events(home / "data", 5, 10)
@@ -131,7 +131,7 @@ def test_a_missed_deadline_is_reported_and_what_is_in_flight_is_delivered_all_th
     assert "the deadline of the graceful stop is missed" in conduit("status", "p").output
     # And a later run delivers it, and stops the pipeline
     drive()
-    assert state("p").status().status == "stopped"
+    assert state("p").lifecycle.status().status == "stopped"
     assert len(payloads(home / "out/file.jsonl")) == 10
 
 
@@ -146,7 +146,7 @@ def test_a_dag_that_is_paused_or_unknown_is_reported(airflow: Airflow, known: bo
     assert done.exit_code == 1
     assert says in done.output
     assert airflow.started == []
-    assert state("p").status().status == "stopping"
+    assert state("p").lifecycle.status().status == "stopping"
 
 
 class Clock:
@@ -180,7 +180,7 @@ def test_where_no_run_can_be_started_nobody_is_waited_for(
     assert "nobody works on it: the next run delivers it" in done.output
     assert "deadline" not in done.output
     assert clock.now < 2 * control.QUIET
-    assert state("p").status().status == "stopping"
+    assert state("p").lifecycle.status().status == "stopping"
     # When a changed file is applied, it goes the same way, and what is in flight keeps its place
     conduit("start", "p")
     changed = tmp_path / "changed.yaml"
@@ -200,7 +200,7 @@ def test_who_works_is_waited_for_all_the_same(airflow: Airflow, monkeypatch: pyt
     plan_run("p", "r")
     airflow.known = False
     broker = state("p")
-    lease = broker.acquire("sources.in", "somebody", wait=1.0)
+    lease = broker.leases.acquire("sources.in", "somebody", wait=1.0)
     monkeypatch.setattr(control, "time", clock := Clock(4 * control.QUIET, lambda: (lease.release(), drive())))
     # When it is stopped, the end of that is waited for
     done = conduit("stop", "p", "--deadline", "60")
@@ -215,4 +215,4 @@ def test_a_forceful_stop_is_explicit_and_at_once(airflow: Airflow) -> None:
     plan_run("p", "r")
     assert "p: stopped" in conduit("stop", "p", "--force").output
     assert airflow.started == []
-    assert state("p").status().status == "stopped"
+    assert state("p").lifecycle.status().status == "stopped"

@@ -75,7 +75,7 @@ def test_a_refused_record_arrives_as_a_letter_once_and_redriven_at_its_destinati
     # When it runs
     said = run_once("p")
     # Then everything is acked but the one, whose letter is there once, whole
-    assert state("p").delivery("out").cursor == 1, said
+    assert state("p").deliveries.get("out").cursor == 1, said
     (stored,) = DeadLetterStore(settings().path(settings().dead_letters), "p").list()
     (there,) = queue.read()
     there = there.replace("\\u00fc", "ü")
@@ -121,13 +121,13 @@ def test_where_letters_cannot_be_stored_the_record_is_not_acked_and_goes_on_once
     # Then nothing of the record is confirmed, or acked, and it says why
     with pytest.raises(ConduitError, match=r"cannot be stored .*unable to open database file.* stay unacknowledged"):
         raise next(each for each in run_once("p").values() if isinstance(each, ConduitError))
-    assert state("p").acked_position("in") == {}
-    assert state("p").dead_count("out") + state("p").dead_count("") == 0
+    assert state("p").positions.acked("in") == {}
+    assert state("p").dead_letters.count("out") + state("p").dead_letters.count("") == 0
     # And when it is back, everything goes on
     (home / "dead.db").rmdir()
     start("p")
     run_once("p", run="again")
-    assert state("p").acked_position("in") != {}
+    assert state("p").positions.acked("in") != {}
     assert sorted(row["n"] for row in payloads(home / "out/good.jsonl")) == [r["n"] for r in rows if r["n"] != 2]
     db = sqlite3.connect(home / "dead.db")
     assert db.execute("SELECT count(*) FROM letters").fetchall() == [(1,)]

@@ -245,7 +245,7 @@ def test_a_file_that_was_vacuumed_after_its_plan_can_be_left_behind(home: Path, 
     append(home, 3, 3)
     plan_run("p", "first")
     with opened("p", "test") as context:
-        unsealed = context.broker.unsealed()
+        unsealed = context.broker.micro_batches.unsealed()
         assert unsealed is not None
         first = unsealed.slices["in"][0]
     (home / "t" / first.hint["path"]).unlink()

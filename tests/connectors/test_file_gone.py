@@ -38,12 +38,12 @@ def broker(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def later(broker: Any, days: float) -> None:
     """What is gone has been gone for so much longer."""
     key = broker.keys.gone("in")
-    for part, since in broker.hash(key).items():
+    for part, since in broker.access.hash(key).items():
         broker.redis.hset(key, part, str(int(int(since) - days * DAY)))
 
 
 def known(broker: Any) -> set[str]:
-    return set(broker.position("in"))
+    return set(broker.positions.planned("in"))
 
 
 def test_files_that_come_and_go_leave_a_state_of_one_size(home: Path, broker: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_file_that_comes_back_goes_on_as_it_was_until_it_is_forgotten(
     (home / "data/a.jsonl").write_text(content)
     run_until_quiet("p")
     assert len(lines(home / "out.jsonl")) == 4 + again
-    assert not broker.hash(broker.keys.gone("in")), "it is there"
+    assert not broker.access.hash(broker.keys.gone("in")), "it is there"
     positions = [row["position"] for row in payloads(home / "out.jsonl")]
     assert positions[4:] == positions[:again], "under the ids that they had"
 
@@ -92,12 +92,12 @@ def test_what_is_not_delivered_yet_or_only_out_of_sight_is_not_forgotten(home: P
     # Given a path that leaves a file out, then it is not gone
     write_pipeline(home, "p", PIPELINE.replace(" OPTIONS", "").replace("*.jsonl", "a*.jsonl"))
     run_once("p", "narrow")
-    assert not broker.hash(broker.keys.gone("in"))
+    assert not broker.access.hash(broker.keys.gone("in"))
     write_pipeline(home, "p", PIPELINE.replace(" OPTIONS", ""))
     # Nor is anything while there is no file at all, as in a folder that is not mounted
     (home / "data").rename(home / "elsewhere")
     run_once("p", "not mounted")
-    assert not broker.hash(broker.keys.gone("in"))
+    assert not broker.access.hash(broker.keys.gone("in"))
     (home / "elsewhere").rename(home / "data")
     # Nor is what a micro-batch still has to tell its source
     events(home / "data", "c.jsonl", 3, 3)
@@ -106,7 +106,7 @@ def test_what_is_not_delivered_yet_or_only_out_of_sight_is_not_forgotten(home: P
     plan_run("p", "planned")
     (home / "data/c.jsonl").unlink()
     plan_run("p", "later")
-    assert not broker.hash(broker.keys.gone("in"))
+    assert not broker.access.hash(broker.keys.gone("in"))
     assert "data/c.jsonl" in known(broker)
 
 
@@ -117,5 +117,5 @@ def test_names_are_kept_for_ever_where_that_is_asked_for(home: Path, broker: Any
     run_until_quiet("p")
     (home / "data/a.jsonl").unlink()
     run_once("p", "later")
-    assert not broker.hash(broker.keys.gone("in"))
+    assert not broker.access.hash(broker.keys.gone("in"))
     assert "data/a.jsonl" in known(broker)

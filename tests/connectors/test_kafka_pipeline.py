@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.acks import Acks
+from conduit_tasks.broker.deliveries import Deliveries
+from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.connectors.kafka.destination import KafkaDestination
 from conduit_tasks.connectors.kafka.source import KafkaSource
 from conduit_tasks.delivery.isolated import ChildDied, in_child
@@ -87,8 +89,8 @@ EACH_ONCE = {f"k{k}".encode(): [n for n in range(RECORDS) if n % 7 == k] for k i
 def settled(kafka: Kafka, origin: str) -> None:
     """Everything is acked, and lag tools see no lag (B1)."""
     broker = state("p")
-    position = broker.position("in")
-    assert broker.acked_position("in") == position
+    position = broker.positions.planned("in")
+    assert broker.positions.acked("in") == position
     broker.close()
     ends = {f"{origin}:{n}": kafka.committed(GROUP, origin, n) for n in range(2)}
     assert ends == position
@@ -109,17 +111,17 @@ def test_a_micro_batch_carries_its_offsets_and_its_status_and_offsets_are_commit
     from tests.micro_batch.harness import here
 
     plan_run("p", "r")
-    assert broker.micro_batch(1).state == "open"
+    assert broker.micro_batches.get(1).state == "open"
     with opened("p", "r") as context:
         read_source(context, "in", here, 5.0)
     # Then it carries offsets per partition, and the sealed manifest beside the data does
-    first = broker.micro_batch(1)
+    first = broker.micro_batches.get(1)
     assert first.state == "sealed"
     assert {(s.part, s.start, s.end) for s in first.slices["in"]} == {
-        (f"{origin}:{n}", 0, end) for n, end in ((int(p[-1]), e) for p, e in broker.position("in").items())
+        (f"{origin}:{n}", 0, end) for n, end in ((int(p[-1]), e) for p, e in broker.positions.planned("in").items())
     }
     # And no other is read while it is in flight, and nothing is committed
-    assert "nothing new" in plan_run("p", "again").reason or broker.latest_sealed() == 1
+    assert "nothing new" in plan_run("p", "again").reason or broker.micro_batches.latest_sealed() == 1
     ack_source("p", "in", "r")
     assert [kafka.committed(GROUP, origin, n) for n in range(2)] == [None, None]
     # When it is delivered, its offsets are committed, and only those
@@ -127,7 +129,7 @@ def test_a_micro_batch_carries_its_offsets_and_its_status_and_offsets_are_commit
     assert {f"{origin}:{n}": kafka.committed(GROUP, origin, n) for n in range(2)} == {
         s.part: s.end for s in first.slices["in"]
     }
-    assert broker.delivery("out").cursor == 1
+    assert broker.deliveries.get("out").cursor == 1
     run_until_quiet("p")
     assert arrived(kafka, target) == EACH_ONCE
     settled(kafka, origin)
@@ -162,7 +164,9 @@ def test_from_topic_to_topic_nothing_is_lost_whenever_the_process_dies(
 def _run(run: str, die_at: int, after: bool) -> None:
     """`die_at`: the operation of this run that ends the process."""
     operations = {
-        Broker: ("open", "stage", "seal", "confirm", "begin_ack", "commit_ack"),
+        MicroBatches: ("open", "stage", "seal"),
+        Deliveries: ("confirm",),
+        Acks: ("begin", "commit"),
         KafkaDestination: ("open", "write"),
         KafkaSource: ("plan", "ack"),
     }
@@ -190,11 +194,11 @@ def test_an_outage_of_the_destination_moves_no_offset_and_it_goes_on_from_the_cu
     said = run_once("p")
     assert isinstance(said["destinations.out"], Unavailable)
     broker = state("p")
-    assert broker.delivery("out").confirmed.count == 14
+    assert broker.deliveries.get("out").confirmed.count == 14
     assert kafka.committed(GROUP, origin) is None
     # When it is back
     monkeypatch.setattr(KafkaDestination, "write", write)
-    broker.recovered("destinations.out")
+    broker.failures.recovered("destinations.out")
     run_until_quiet("p")
     # Then it went on behind the record that went well last, and nothing came twice
     assert arrived(kafka, target) == EACH_ONCE

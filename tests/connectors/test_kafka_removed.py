@@ -96,7 +96,7 @@ def test_a_topic_that_was_deleted_before_its_records_are_acked_holds_nothing_up(
             kafka.remove(name)
         # Then the ack finds nothing to tell, once its pause after a failure is over
         deadline = time.monotonic() + 60
-        while state("p").acked_position("in") != state("p").position("in"):
+        while state("p").positions.acked("in") != state("p").positions.planned("in"):
             assert time.monotonic() < deadline
             run_once("p", "after")
     assert sorted(line["n"] for line in payloads(home / "out/file.jsonl")) == [1, 2, 2]

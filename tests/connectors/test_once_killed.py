@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.connectors import registry
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from tests.conftest import RedisServer
@@ -87,7 +87,7 @@ TARGETS: dict[str, tuple[str, str, Callable[[Path, Any], list[int]]]] = {
 def run_and_die(plugin: str, at: int) -> None:
     """Runs in which this process is killed before operation number `at`."""
     cls = registry.destination_class(plugin)
-    end_at([(cls, "open"), (cls, "write"), (Broker, "confirm")], at)
+    end_at([(cls, "open"), (cls, "write"), (Deliveries, "confirm")], at)
     for number in range(2):
         run_once("p", f"killed-{number}")
 

@@ -159,10 +159,10 @@ def test_what_a_destination_cannot_hold_is_one_dead_letter_and_keeps_nothing_bac
     # When the pipeline runs
     said = run_once("p")
     # Then everything is acked, and each record arrived or is a dead letter
-    assert state("p").delivery("out").cursor == 1, said
-    assert state("p").acked_position("in"), said
+    assert state("p").deliveries.get("out").cursor == 1, said
+    assert state("p").positions.acked("in"), said
     there = place.read()
-    dead = state("p").dead_count("out") + state("p").dead_count("")
+    dead = state("p").dead_letters.count("out") + state("p").dead_letters.count("")
     assert len(there) + dead == 2 * len(bad)
     # And the good ones arrived
     found = {mark for text in there for mark in re.findall(r"good-\d{4}", text)}

@@ -11,7 +11,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.acks import Acks
+from conduit_tasks.broker.deliveries import Deliveries
+from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.connectors.postgres.apply import Apply
 from conduit_tasks.connectors.postgres.client import lsn_number
 from conduit_tasks.connectors.postgres.connector import PostgresDestination
@@ -96,11 +98,11 @@ def run_and_die(run: str, at: int, after: bool, server: int) -> None:
         (Chunk, "read"),
         (PostgresDestination, "write"),
         (Apply, "finish"),
-        (Broker, "open"),
-        (Broker, "stage"),
-        (Broker, "confirm"),
-        (Broker, "begin_ack"),
-        (Broker, "commit_ack"),
+        (MicroBatches, "open"),
+        (MicroBatches, "stage"),
+        (Deliveries, "confirm"),
+        (Acks, "begin"),
+        (Acks, "commit"),
     )
     end_at(operations, at, die, after=after)
     run_once("p", run)

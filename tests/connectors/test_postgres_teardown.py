@@ -41,7 +41,7 @@ def test_a_stopped_pipelines_slot_and_publication_are_dropped_on_demand(home: Pa
     # Given a pipeline that may still run, nothing is dropped; nor without being sure
     assert "not stopped" in conduit("in", "--yes")[1]
     broker = state("p")
-    broker.force_stop()
+    broker.lifecycle.force_stop()
     broker.close()
     assert conduit("in")[0] == 1
     assert "no source other" in conduit("other", "--yes")[1]

@@ -80,7 +80,7 @@ def test_what_is_removed_after_it_was_planned_is_an_error_with_ways_out(
         }[how]
     )
     broker = state("p")
-    assert broker.totals().get("sources.in/skipped", 0) == (1 if way == "skip" else 0)
+    assert broker.micro_batches.totals().get("sources.in/skipped", 0) == (1 if way == "skip" else 0)
     broker.close()
 
 

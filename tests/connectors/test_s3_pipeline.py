@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.connectors.s3.connector import S3Destination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
 from conduit_tasks.pipeline.load import load_folder
@@ -66,7 +66,7 @@ pipelines:
 OPERATIONS: list[tuple[type, str]] = [
     (S3Destination, "_remove_unconfirmed"),
     (S3Destination, "_put"),
-    (Broker, "confirm"),
+    (Deliveries, "confirm"),
 ]
 
 

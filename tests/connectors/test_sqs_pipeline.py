@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.acks import Acks
+from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.connectors.sqs.connector import SqsSource
 from conduit_tasks.errors import AckFailed, Unavailable
 from conduit_tasks.settings import forget
@@ -42,10 +43,10 @@ pipelines:
 CRASHES: list[tuple[type, str]] = [
     (SqsSource, "_request"),
     (SqsSource, "reached"),
-    (Broker, "stage"),
-    (Broker, "seal"),
+    (MicroBatches, "stage"),
+    (MicroBatches, "seal"),
     (SqsSource, "_delete"),
-    (Broker, "commit_ack"),
+    (Acks, "commit"),
 ]
 """The first call of an operation dies, before or after it is done."""
 
@@ -136,7 +137,7 @@ def test_nothing_is_deleted_of_an_attempt_that_lost(home: Path, queue: Queue, mo
     write_pipeline(home, "p", queue.pipeline())
     # Given an attempt that received everything and died before it could say so
     with monkeypatch.context() as patch:
-        crash_at(patch, [(Broker, "stage")], 1, False)
+        crash_at(patch, [(MicroBatches, "stage")], 1, False)
         with pytest.raises(Crash):
             run_once("p")
     # When another one finds nothing, and is sealed and acked

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.deliveries import Deliveries
+from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.errors import ConfigError, PipelineStopped
 from conduit_tasks.settings import forget
 from tests.faults.parts import drive, events
@@ -138,29 +139,29 @@ def test_a_handler_that_raises_stops_the_pipeline_and_is_told_again_after_the_st
         module.broken.append(True)
         said = run_once_stopped()
     else:
-        told_at_seal = Broker.seal
+        told_at_seal = MicroBatches.seal
 
         def seal(*args: Any, **kwargs: Any) -> Any:
             module.broken.append(True)
             return told_at_seal(*args, **kwargs)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Broker, "seal", seal)
+            patch.setattr(MicroBatches, "seal", seal)
             said = run_once_stopped()
     # Then the pipeline is stopped by its error, and nothing that it was told of is confirmed
     assert "no network" in said
     broker = state("p")
-    status = broker.status()
+    status = broker.lifecycle.status()
     assert (status.status, status.error and status.error.node, status.error and status.error.error_class) == (
         "degraded",
         node,
         "handler",
     )
-    assert broker.latest_sealed() == (0 if node == "seal" else 1)
-    assert not broker.delivery("out").confirmed
+    assert broker.micro_batches.latest_sealed() == (0 if node == "seal" else 1)
+    assert not broker.deliveries.get("out").confirmed
     # When it is fixed and the pipeline started, then it is told of everything, and everything arrives
     module.broken.clear()
-    broker.start()
+    broker.lifecycle.start()
     broker.close()
     drive()
     assert {c.seq for call in module.seen for c in call} == set(range(10))
@@ -187,7 +188,7 @@ def test_the_handlers_are_told_before_the_broker_is(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Broker, "confirm", killed)
+        patch.setattr(Deliveries, "confirm", killed)
         with pytest.raises(Killed):
             run_once("p")
     first = [c.seq for call in module.seen for c in call]

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from conduit_tasks.broker.acks import MESSAGES
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.acks import MESSAGES, Acks
 from conduit_tasks.connectors import registry
 from conduit_tasks.connectors.base import Described, Listener
 from conduit_tasks.connectors.file.connector import FileDestination, FileSource
@@ -118,7 +117,7 @@ def test_a_message_is_told_once_acked_when_the_last_destination_has_it_nacked_at
     assert [c.record and c.record.after for c in module.seen[3:]] == [rows[0], rows[3], None]
     run_once("p", "third")
     assert len(module.seen) == 6
-    assert state("p").acked_position("in")
+    assert state("p").positions.acked("in")
 
 
 @pytest.mark.proves("C7", "C8", "C12")
@@ -134,18 +133,18 @@ def test_a_source_hears_nothing_and_nothing_is_collected_before_the_handlers_wer
         run_once("p")
     # Then the pipeline stands still with its error, and the source was told nothing
     broker = state("p")
-    assert broker.status().status == "degraded"
-    assert bool(broker.acked_position("in")) == (ack_on == "stored")
+    assert broker.lifecycle.status().status == "degraded"
+    assert bool(broker.positions.acked("in")) == (ack_on == "stored")
     with opened("p", "t") as context:
         assert collect(context) == []
-        assert ack(context, "in", context.broker.told()) is None, "told of none, a source hears of none"
+        assert ack(context, "in", context.broker.acks.told()) is None, "told of none, a source hears of none"
     # And after the start the same messages are told, and the source is acked
     module.broken.clear()
     start("p")
     assert "acks.in" in run_once("p", "again"), "there is something to do"
     assert [c.seq for c in module.seen] == [0, 3, 2]
-    assert broker.acked_position("in")
-    assert broker.find_micro_batch(1) is None, "collected"
+    assert broker.positions.acked("in")
+    assert broker.micro_batches.find(1) is None, "collected"
 
 
 @pytest.mark.proves("C7")
@@ -159,18 +158,18 @@ def test_a_crash_between_telling_and_committing_tells_the_same_again(
     class Killed(BaseException):
         pass
 
-    whole = Broker.commit_ack
+    whole = Acks.commit
 
-    def killed(self: Broker, source: str, *args: Any) -> Any:
+    def killed(self: Acks, source: str, *args: Any) -> Any:
         if source != MESSAGES:
             return whole(self, source, *args)
-        monkeypatch.setattr(Broker, "commit_ack", whole)
+        monkeypatch.setattr(Acks, "commit", whole)
         raise Killed
 
-    monkeypatch.setattr(Broker, "commit_ack", killed)
+    monkeypatch.setattr(Acks, "commit", killed)
     with pytest.raises(Killed):
         run_once("p")
-    assert bool(state("p").acked_position("in")) == (ack_on == "stored")
+    assert bool(state("p").positions.acked("in")) == (ack_on == "stored")
     run_once("p", "again")
     assert [c.seq for c in module.seen] == [0, 3, 2] * 2
     run_once("p", "once more")

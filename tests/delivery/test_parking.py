@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conduit_tasks.broker.delivery import Deliveries
+from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.cli.main import app
 from conduit_tasks.dead_letters.book import OPEN
@@ -28,12 +28,12 @@ PLUGINS = pytest.mark.parametrize("plugin", ["shelf", "binder"])
 
 def parked() -> dict[str, Any]:
     with opened("p", "look") as context:
-        return context.broker.parked("d")
+        return context.broker.redrives.parked("d")
 
 
 def counters() -> dict[str, int]:
     with opened("p", "look") as context:
-        return context.broker.delivery("d").counters
+        return context.broker.deliveries.get("d").counters
 
 
 def copies() -> list[int]:
@@ -142,7 +142,7 @@ def test_a_purged_letter_holds_nothing_back(home: Path) -> None:
     place.refuse(1)
     run_until_quiet("p")
     with opened("p", "t") as context:
-        context.broker.purge("d", [e.key for e in book().entries])
+        context.broker.redrives.purge("d", [e.key for e in book().entries])
     outcome = send()
     assert (outcome.redriven, outcome.released) == (0, 2)
     assert place.got() == [0, 2, 3]

@@ -60,16 +60,16 @@ def in_redis(broker: Broker, *, isolate: bool) -> Subject:
     m = feed.sealed(TOTAL)
     destination = Destination("x", "http", dead_letters=DeadLetterQueue(window_size=1))
     port = BrokerPort(broker, feed.lease("x"), destination, m, "run", Shelf(), isolate=isolate)
-    stop = (lambda: broker.halt_destination("x")) if isolate else broker.force_stop
+    stop = (lambda: broker.lifecycle.halt_destination("x")) if isolate else broker.lifecycle.force_stop
 
     def no_limit() -> None:
         port._destination = replace(destination, dead_letters=DeadLetterQueue(window_size=0))
 
     def confirmed() -> str:
-        state = broker.delivery("x")
+        state = broker.deliveries.get("x")
         return f"0-{TOTAL - 1}" if state.cursor >= m else str(state.confirmed)
 
-    return Subject(port, confirmed, stop, lambda: broker.begun("x", m), no_limit)
+    return Subject(port, confirmed, stop, lambda: broker.sending.begun("x", m), no_limit)
 
 
 @pytest.fixture(params=["in memory", "in Redis", "in Redis, isolated"])

@@ -150,6 +150,6 @@ def test_what_is_not_sent_costs_no_token(home: Path, sent: Sent) -> None:
 
 def last_sent() -> float:
     with opened("p", "look") as context:
-        at: float | None = context.broker.delivery("d").sent_at
+        at: float | None = context.broker.deliveries.get("d").sent_at
     assert at is not None
     return at

@@ -87,7 +87,7 @@ def test_a_redriven_letter_arrives_under_its_own_id_and_is_marked_with_time_and_
     run_until_quiet("p")
     assert place.got()[-1] == 10
     with opened("p", "look") as context:
-        counters = context.broker.delivery("d").counters
+        counters = context.broker.deliveries.get("d").counters
         assert (counters["matched"], counters["nacked"], counters["redriven"]) == (11, 3, 3)
         assert context.broker.redis.exists(context.broker.keys.redrive("d")) == 0
 
@@ -321,7 +321,7 @@ def test_a_crash_between_any_two_steps_of_a_redrive_loses_nothing_and_marks_ever
     assert set(place.got()) == set(range(10))
     assert not any(e.open for e in book().entries)
     with opened("p", "look") as context:
-        assert context.broker.dead_count("d") == 0
+        assert context.broker.dead_letters.count("d") == 0
         assert context.broker.redis.exists(context.broker.keys.redrive("d")) == 0
 
 
@@ -339,7 +339,7 @@ def test_a_cleared_task_that_delivers_a_dead_letters_record_closes_the_letter(ho
     assert states() == [(3, 0, 1, REDRIVEN), (5, 0, 1, AGAIN), (5, 1, 1, OPEN)]
     assert {e.mark.by for e in book().entries if e.mark} == {"run run-0"}
     with opened("p", "look") as context:
-        assert context.broker.dead_count("d") == 1
+        assert context.broker.dead_letters.count("d") == 1
         assert context.broker.redis.exists(context.broker.keys.redrive("d")) == 0
     # And a redrive sends what is left, once
     place.refuse()
@@ -404,7 +404,7 @@ def test_records_that_go_again_together_are_read_by_bytes(place: Place, monkeypa
 def test_a_stopped_pipeline_sends_nothing(place: Place) -> None:
     failed(place, 1)
     with opened("p", "look") as context:
-        context.broker.force_stop()
+        context.broker.lifecycle.force_stop()
     with pytest.raises(ConduitError, match="conduit start p"):
         send()
     assert 1 not in place.got()

@@ -116,7 +116,7 @@ def test_it_goes_on_where_it_failed_and_each_destination_gets_what_its_trigger_w
     assert send() == {}
     with opened("p", "look") as context:
         broker = context.broker
-        assert [broker.dead_count(name) for name in ("", "all", "even")] == [0, 0, 0]
+        assert [broker.dead_letters.count(name) for name in ("", "all", "even")] == [0, 0, 0]
         assert not broker.redis.exists(broker.keys.redrive(""), broker.keys.redrive("all"))
 
 
@@ -141,7 +141,7 @@ def test_its_ids_are_those_of_a_record_that_never_failed(failed: Path, clone: bo
     from conduit_tasks.record.record import Origin, Record
 
     with opened("p", "look") as context:
-        manifest = context.spool.read_sealed(context.broker.micro_batch(2).manifest)
+        manifest = context.spool.read_sealed(context.broker.micro_batches.get(2).manifest)
         origin = Origin("p", "in", manifest.slices[0].partition, manifest.slices[0].metadata)
         letters = {
             x.record.position: x for x in DeadLetterStore(settings().path(settings().dead_letters), "p").letters()

@@ -129,5 +129,5 @@ pipelines:
     run_once("p", "after", executors)
     assert len(payloads(home / "out" / "a.jsonl")) == 20
     broker = state("p")
-    assert broker.delivery("to").counters["nacked"] == 0
+    assert broker.deliveries.get("to").counters["nacked"] == 0
     broker.close()

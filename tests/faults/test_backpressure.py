@@ -40,7 +40,7 @@ def planned(home: Path) -> int:
     """Bytes that were read, or will be by the open micro-batch."""
     broker = state("p")
     try:
-        return sum(token["offset"] for token in broker.position("in").values())
+        return sum(token["offset"] for token in broker.positions.planned("in").values())
     finally:
         broker.close()
 
@@ -58,8 +58,8 @@ def test_a_burst_of_50_000_is_kept_whole_and_read_within_the_lag_budget(quick: P
         run_once("p", f"down-{n}")
     # Then no more than the budget is read, and all the rest stays in the source
     broker = state("p")
-    assert broker.backlog(["web"]).records == 1_000
-    assert (broker.unsealed(), broker.totals()["read"]) == (None, 1_000)
+    assert broker.deliveries.backlog(["web"]).records == 1_000
+    assert (broker.micro_batches.unsealed(), broker.micro_batches.totals()["read"]) == (None, 1_000)
     broker.close()
     # When the target wants none of it any more, and the pipeline goes on with the others
     write_pipeline(
@@ -91,10 +91,10 @@ class Most:
         broker = state("p")
         try:
             # The slower one is asked first: what is confirmed since only makes the difference smaller.
-            delivered = broker.delivery("slow").counters["delivered"]
-            unsealed = broker.unsealed()
+            delivered = broker.deliveries.get("slow").counters["delivered"]
+            unsealed = broker.micro_batches.unsealed()
             opened_now = sum(s.records or 0 for of in unsealed.slices.values() for s in of) if unsealed else 0
-            self.ahead = max(self.ahead, broker.totals().get("read", 0) + opened_now - delivered)
+            self.ahead = max(self.ahead, broker.micro_batches.totals().get("read", 0) + opened_now - delivered)
             keys = broker.redis.keys("{conduit:p}*")
             sizes: list[Any] = [broker.redis.memory_usage(key, samples=0) for key in keys]
             self.redis = max(self.redis, sum(n or 0 for n in sizes))
@@ -144,7 +144,7 @@ def run_through(home: Path, rows: int) -> tuple[Most, float]:
                     cleared=False,
                     progress=lambda **_: None,
                 )
-                delivered = context.broker.delivery(destination).counters["delivered"]
+                delivered = context.broker.deliveries.get(destination).counters["delivered"]
             time.sleep(0.01)
 
     began = time.monotonic()

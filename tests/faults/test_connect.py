@@ -173,7 +173,7 @@ def test_a_driver_that_is_asked_to_end_interrupts_its_job_and_gives_its_lease_up
     [ended] = [e for e in application.events() if e["event"] == "ended"]
     assert ended["lease"] == "given up"
     broker = state("p")
-    assert broker.held_for("destinations.web") == 0
+    assert broker.leases.held_for("destinations.web") == 0
     broker.close()
     # And nothing is sent any more, once what was on its way has arrived: the job would have gone on to its end
     receiver.release()

@@ -46,7 +46,7 @@ def test_a_destination_that_is_down_waits_with_its_cursor_unmoved_and_gets_every
     assert all(isinstance(run["destinations.web"], Unavailable) for run in said)
     assert "503" in str(said[0]["destinations.web"])
     broker = state("p")
-    assert (broker.delivery("web").cursor, broker.status().status) == (0, "running")
+    assert (broker.deliveries.get("web").cursor, broker.lifecycle.status().status) == (0, "running")
     broker.close()
     assert dead_letters() == []
     assert acks == [], "nothing is acked while a destination waits"

@@ -124,13 +124,13 @@ def test_marks_prove_what_is_delivered_also_where_redis_clock_went_back(quick: P
     write_pipeline(quick, "p", MINUTES.replace("micro-batch:", "spool: {retention: 0s}\n    micro-batch:"))
     drive()
     broker = state("p")
-    broker.redis.hset(broker.keys.lease("seal"), "token", str(int((broker.now() + 3600) * 1e6)))
+    broker.redis.hset(broker.keys.lease("seal"), "token", str(int((broker.access.now() + 3600) * 1e6)))
     # When something is delivered
     rows = events(quick / "data", 20)
     drive()
     # Then its files are collected
     assert payloads(quick / "out/a.jsonl") == rows
-    assert broker.numbers("sealed", "collected") == [1, 1]
+    assert broker.access.numbers("sealed", "collected") == [1, 1]
     broker.close()
 
 
@@ -147,7 +147,7 @@ def test_a_mark_is_not_replaced_by_one_that_knows_less(quick: Path, broker: Forg
     # When somebody who has not noticed writes the next mark, then it is refused
     with (
         opened("p", "r") as context,
-        context.broker.acquire("acks.in", "somebody") as lease,
+        context.broker.leases.acquire("acks.in", "somebody") as lease,
         pytest.raises(StateLost, match=r"it says 1, the mark in the spool 2"),
     ):
         Marker(context, "acks.in", lease.token).mark()
@@ -201,7 +201,7 @@ def test_a_delivery_whose_successor_redis_forgot_touches_nothing(
 
     with opened("p", "one") as context:
         read_source(context, "in", here, 5.0)
-        lease = context.broker.acquire("destinations.a", context.owner, ttl=60.0)
+        lease = context.broker.leases.acquire("destinations.a", context.owner, ttl=60.0)
         task = DeliverTask(pipeline=context.pipeline, destination="a", number=1, token=lease.token, run="one")
         monkeypatch.setattr(FileDestination, "open", late)
         answer = task(0)

@@ -205,7 +205,7 @@ def test_a_portion_that_redis_forgets_while_its_replay_goes_on_is_sent_again(
     # Given a destination that joined late, and a replay to it in portions of ten
     place = joined(quick)
     monkeypatch.setattr(prepare, "LIMIT", Limit(records=10, bytes=1 << 20))
-    confirm, confirmed = Replays.replay_confirm, list[int]()
+    confirm, confirmed = Replays.confirm, list[int]()
 
     def forgets(self: Replays, destination: str, run: str, token: int, number: int, *args: Any, **more: Any) -> None:
         early = broker.log()
@@ -215,7 +215,7 @@ def test_a_portion_that_redis_forgets_while_its_replay_goes_on_is_sent_again(
         confirmed.append(number)
 
     # When Redis forgets the first one right after it was confirmed, and the replay goes on
-    monkeypatch.setattr(Replays, "replay_confirm", forgets)
+    monkeypatch.setattr(Replays, "confirm", forgets)
     again(*IN)
     # Then it does not end before all is there
     assert confirmed[0] == 0
@@ -230,7 +230,7 @@ def test_a_replay_of_which_redis_forgets_something_in_every_pass_ends_and_goes_o
     # Given a destination that joined late, and a Redis that forgets the first portion whenever it was confirmed
     place = joined(quick)
     monkeypatch.setattr(prepare, "LIMIT", Limit(records=10, bytes=1 << 20))
-    confirm, forgotten = Replays.replay_confirm, list[int]()
+    confirm, forgotten = Replays.confirm, list[int]()
 
     def forgets(self: Replays, destination: str, run: str, token: int, number: int, *args: Any, **more: Any) -> None:
         early = broker.log()
@@ -241,7 +241,7 @@ def test_a_replay_of_which_redis_forgets_something_in_every_pass_ends_and_goes_o
 
     # When a replay goes on, then it ends, and says what to do
     with monkeypatch.context() as patch:
-        patch.setattr(Replays, "replay_confirm", forgets)
+        patch.setattr(Replays, "confirm", forgets)
         with pytest.raises(StateLost, match=r"10 times .* call it again"):
             again(*IN)
     assert len(forgotten) == 10

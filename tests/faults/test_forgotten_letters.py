@@ -58,7 +58,7 @@ def letters(destination: str) -> list[tuple[int, int]]:
     """Micro-batch and number of each that can be sent again."""
     found = state("p")
     try:
-        return [(entry.micro_batch, entry.seq) for entry in found.dead_letters(destination)]
+        return [(entry.micro_batch, entry.seq) for entry in found.dead_letters.entries(destination)]
     finally:
         found.close()
 

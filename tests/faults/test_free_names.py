@@ -128,7 +128,7 @@ def test_a_renaming_that_redis_did_not_survive_leaves_no_mark_of_the_old_id(home
         apply(changed, pipeline, Decisions({"b": "c"}), deadline=0, wake=None, step=die)
     state("p").redis.flushall()
     assert conduit("broker", "rebuild", "p").exit_code == 0
-    assert state("p").delivery("c").cursor == 2
+    assert state("p").deliveries.get("c").cursor == 2
     # When the same command is given again
     applied(changed, changed.read_text(), "--rename", "b=c")
     # Then the id is free, and the other has the mark

@@ -89,7 +89,7 @@ def test_a_full_disk_under_the_spool_seals_nothing_half_and_goes_on_once_there_i
             run_once("p", f"full-{n}")
         # Then nothing is sealed, delivered or left lying about
         broker = state("p")
-        assert (broker.latest_sealed(), broker.acked_position("in")) == (0, {})
+        assert (broker.micro_batches.latest_sealed(), broker.positions.acked("in")) == (0, {})
         broker.close()
         assert not (quick / "out/small.jsonl").exists()
         used = sum(path.stat().st_size for path in disk.path.rglob("*") if path.is_file())

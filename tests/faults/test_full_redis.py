@@ -84,8 +84,8 @@ def test_a_full_redis_takes_nothing_new_and_lets_everything_under_way_end(
     written = payloads(quick / "out/a.jsonl")
     assert written == [row for row in rows if row["n"] != 7]
     assert account()["destinations"]["a"]["dead"] == 1
-    assert state("p").numbers("collected") == [int(retention == "0s")]
-    assert state("p").finished("a", "r") == (retention != "0s")
+    assert state("p").access.numbers("collected") == [int(retention == "0s")]
+    assert state("p").redeliveries.run_finished("a", "r") == (retention != "0s")
     # And nothing new is read, which the run, the figures and whoever opens something are told
     rows += events(quick / "data", 20, 20)
     said = plan_run("p", "r")
@@ -96,7 +96,7 @@ def test_a_full_redis_takes_nothing_new_and_lets_everything_under_way_end(
     found = {s.metric.name: s.value for s in samples([get_pipeline("p")], lambda _: broker)}
     assert float(str(found["broker_memory_ratio"])) > 1
     with opened("p", "r") as context, pytest.raises(BrokerFull, match="has reached its maxmemory"):
-        context.broker.open({"in": [Slice("a", "a", None, 1, 1)]}, "c", 2)
+        context.broker.micro_batches.open({"in": [Slice("a", "a", None, 1, 1)]}, "c", 2)
     # And it stops and starts
     assert control.stop("p", deadline=60).status == "stopped"
     assert control.start("p") == "running"
@@ -126,7 +126,7 @@ def test_what_is_under_way_through_dedupe_ends_where_redis_is_full(
     run_once("p", "r")
     # Then the first of each are delivered, which frees memory
     assert payloads(quick / "out/a.jsonl") == rows[:7]
-    assert state("p").numbers("collected") == [1]
+    assert state("p").access.numbers("collected") == [1]
     # And nothing new is taken in, whose keys would have to be remembered
     rows += events(quick / "data", 20, 20, "new-")
     assert plan_run("p", "s").micro_batch is None
@@ -159,9 +159,9 @@ def test_a_destination_is_dropped_and_forgotten_where_redis_is_full(
         assert result.exit_code == 0, (result.output, result.exception)
     # Then nothing of it is left, and the pipeline, which ran, was started again and goes on
     broker = state("p")
-    assert broker.registered()[1] == ["a"]
+    assert broker.lifecycle.registered()[1] == ["a"]
     assert not [key for key in broker.redis.keys("*") if key.endswith((":b", ".b"))]
-    assert broker.status().status == "running"
+    assert broker.lifecycle.status().status == "running"
     run_once("p", "s")
     assert len(payloads(quick / "out/a.jsonl")) == 39
     broker.close()

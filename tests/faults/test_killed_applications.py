@@ -80,7 +80,7 @@ def lease(node: str) -> Moment:
     def held(home: Path, receiver: Receiver) -> bool:
         broker = state("p")
         try:
-            return broker.attempts()[node] > 0
+            return broker.lifecycle.attempts()[node] > 0
         finally:
             broker.close()
 
@@ -127,9 +127,9 @@ def test_a_killed_application_loses_nothing_and_the_next_run_goes_on(
     # Then what it did is incomplete, and runs that follow complete it
     broker = state("p")
     if node.startswith("destinations."):
-        assert broker.delivery(node.removeprefix("destinations.")).cursor < 1
+        assert broker.deliveries.get(node.removeprefix("destinations.")).cursor < 1
     else:
-        assert broker.latest_sealed() == 0
+        assert broker.micro_batches.latest_sealed() == 0
     broker.close()
     if node.startswith("destinations."):
         write_pipeline(home, "p", pipeline(receiver.url, slow=""))

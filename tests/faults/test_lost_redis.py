@@ -92,7 +92,7 @@ def test_commands_that_show_or_set_the_state_of_a_lost_redis_say_that_it_is_lost
     conduit("stop", "p")
     for words in ([], ["--source", "in", "--set", "x.jsonl=5"], ["--source", "in", "--set", "x.jsonl=5", "--dry-run"]):
         assert isinstance(conduit("positions", "p", *words).exception, StateLost), words
-    assert state("p").position("in") == {}
+    assert state("p").positions.planned("in") == {}
     # And once it is rebuilt, they work
     assert conduit("broker", "rebuild", "p").exit_code == 0
     assert conduit("status", "p").exit_code == 0
@@ -109,7 +109,7 @@ def test_positions_are_not_set_in_a_redis_that_has_forgotten(quick: Path, broker
     early = broker.log()
     events(quick / "data", 10, 10)
     drive()
-    planned = state("p").position("in")
+    planned = state("p").positions.planned("in")
     broker.put_back(early)
     conduit("stop", "p", "--force")
     # When the position of another part is set
@@ -126,7 +126,7 @@ def test_a_lost_redis_is_noticed_and_rebuilt_from_the_spool_and_nothing_is_lost(
 ) -> None:
     # Given destinations at different cursors, and Redis empty
     before = state("p")
-    position, index = before.acked_position("in"), before.hash(before.keys.index("in"))
+    position, index = before.positions.acked("in"), before.access.hash(before.keys.index("in"))
     redis_server.flush()
     # Then nothing is planned, read or delivered, and what to do is said
     with pytest.raises(StateLost, match="conduit broker rebuild p"):
@@ -146,11 +146,11 @@ def test_a_lost_redis_is_noticed_and_rebuilt_from_the_spool_and_nothing_is_lost(
     assert conduit("broker", "rebuild", "p").exit_code == 0
     # Then cursors, position, indexes and counters are back
     broker = state("p")
-    assert [broker.delivery(d).cursor for d in ("web", "file")] == [1, 3]
-    assert (broker.latest_sealed(), broker.unsealed()) == (3, None)
-    assert broker.acked_position("in") == position
-    assert broker.hash(broker.keys.index("in")) == index
-    assert broker.delivery("file").counters["delivered"] == 300
+    assert [broker.deliveries.get(d).cursor for d in ("web", "file")] == [1, 3]
+    assert (broker.micro_batches.latest_sealed(), broker.micro_batches.unsealed()) == (3, None)
+    assert broker.positions.acked("in") == position
+    assert broker.access.hash(broker.keys.index("in")) == index
+    assert broker.deliveries.get("file").counters["delivered"] == 300
     # And the next runs go on: each event once in the file, none missing or out of order over HTTP
     drive()
     assert payloads(quick / "out/file.jsonl") == behind
@@ -158,7 +158,7 @@ def test_a_lost_redis_is_noticed_and_rebuilt_from_the_spool_and_nothing_is_lost(
     assert (seen["accepted"], seen["duplicates"], seen["out_of_order"]) == (350, 0, 0)
     found = account()
     assert [d["delivered"] for d in found["destinations"].values()] == [350, 350]
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     assert acks
     broker.close()
 
@@ -168,7 +168,7 @@ def test_state_that_is_there_is_replaced_only_on_request_and_its_holders_are_fen
     quick: Path, behind: list[dict[str, Any]]
 ) -> None:
     broker = state("p")
-    lease = broker.acquire("destinations.web", "somebody")
+    lease = broker.leases.acquire("destinations.web", "somebody")
     done = conduit("broker", "rebuild", "p")
     assert isinstance(done.exception, ConfigError)
     assert "--replace" in str(done.exception)
@@ -178,7 +178,7 @@ def test_state_that_is_there_is_replaced_only_on_request_and_its_holders_are_fen
 
     with pytest.raises(Fenced):
         lease.renew()
-    assert broker.acquire("destinations.web", "another").token > lease.token
+    assert broker.leases.acquire("destinations.web", "another").token > lease.token
     broker.close()
 
 

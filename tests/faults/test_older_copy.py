@@ -134,12 +134,12 @@ def test_a_manifest_that_redis_never_opened_is_taken_for_sealed(quick: Path, bro
     plan_run("p", "r")
     with opened("p", "r") as context:
         read_source(context, "in", here, 5.0)
-    sealed = state("p").latest_sealed()
+    sealed = state("p").micro_batches.latest_sealed()
     # When Redis forgets that it was opened
     broker.put_back(early)
     # Then it is sealed all the same, and no other is under its number
     plan_run("p", "r")
-    assert state("p").latest_sealed() == sealed
+    assert state("p").micro_batches.latest_sealed() == sealed
     drive()
     assert payloads(quick / "out/a.jsonl") == rows
 
@@ -189,8 +189,8 @@ def test_a_micro_batch_that_lost_its_only_source_does_not_stand_in_the_way_of_a_
     assert plan_run("p", "r").micro_batch == 1
     write_pipeline(quick, "p", MINUTES.replace("id: in,", "id: other,"))
     drive()
-    assert state("p").latest_sealed() > 1
-    assert state("p").micro_batch(1).manifest
+    assert state("p").micro_batches.latest_sealed() > 1
+    assert state("p").micro_batches.get(1).manifest
     rows = payloads(quick / "out/a.jsonl")
     assert len(rows) == 5
     # When Redis is lost

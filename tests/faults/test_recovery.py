@@ -57,7 +57,7 @@ def test_a_node_that_fails_is_left_alone_for_longer_and_longer_and_at_the_limit_
     # When a source fails
     fail("sources.in", SourceError("the mount is gone"))
     # Then the pipeline is recovering, says why, and starts no JVM before the delay is over
-    status = planned.status()
+    status = planned.lifecycle.status()
     assert (status.status, status.error and status.error.error) == ("recovering", "SourceError: the mount is gone")
     work = look("p", "sources.in", "r")
     assert (work.submit, work.recovering) == (False, True)
@@ -66,22 +66,22 @@ def test_a_node_that_fails_is_left_alone_for_longer_and_longer_and_at_the_limit_
     assert look("p", "sources.in", "r").submit
     # When it fails again, otherwise, then it waits for longer
     fail("sources.in", SourceError("the mount is slow"))
-    (failing,) = planned.failing("sources.in")
+    (failing,) = planned.failures.failing("sources.in")
     assert 60 < failing.wait <= 120
     assert failing.failures == 2
     assert look("p", "sources.in", "r", cleared=True).submit, "somebody who clears the task wants it now"
     # When it fails more often than is tolerated, then the pipeline is degraded with the first of these errors
     fail("sources.in", SourceError("the mount is full"))
-    status = planned.status()
+    status = planned.lifecycle.status()
     assert status.status == "degraded"
     assert status.error is not None
     assert (status.error.node, status.error.error) == ("sources.in", "SourceError: the mount is gone")
     with pytest.raises(PipelineStopped, match="the mount is gone"):
         plan_run("p", "r")
     # When it is started, then nothing of it is left, and everything goes on
-    planned.start()
-    assert planned.status().status == "running"
-    assert planned.failing("sources.in") == []
+    planned.lifecycle.start()
+    assert planned.lifecycle.status().status == "running"
+    assert planned.failures.failing("sources.in") == []
     drive()
     planned.close()
 
@@ -93,11 +93,11 @@ def test_progress_ends_a_row_of_failures(planned: Broker, quick: Path) -> None:
         fail("destinations.file", ConfigError("b"))
     over(planned, "sources.in", "destinations.file")
     drive()
-    assert planned.status().status == "running"
-    assert planned.failing(*planned.nodes()) == []
+    assert planned.lifecycle.status().status == "running"
+    assert planned.failures.failing(*planned.lifecycle.nodes()) == []
     assert len(payloads(quick / "out/file.jsonl")) == 10
     fail("sources.in", SourceError("c"))
-    assert planned.failing("sources.in")[0].failures == 1
+    assert planned.failures.failing("sources.in")[0].failures == 1
     planned.close()
 
 
@@ -105,28 +105,28 @@ def test_progress_ends_a_row_of_failures(planned: Broker, quick: Path) -> None:
 @pytest.mark.parametrize("error", [Unavailable("down"), PipelineStopped("stopped")])
 def test_an_outage_of_a_destination_and_a_stop_are_no_failures(planned: Broker, error: ConduitError) -> None:
     fail("destinations.file", error)
-    assert planned.failing("destinations.file") == []
+    assert planned.failures.failing("destinations.file") == []
     planned.close()
 
 
 @pytest.mark.proves("C16")
 def test_a_driver_that_was_killed_is_counted_by_who_started_it(planned: Broker) -> None:
     died("p", "sources.in", "r", "exit code -9")
-    (failing,) = planned.failing("sources.in")
+    (failing,) = planned.failures.failing("sources.in")
     assert failing.error.error_class == "killed"
     operator = ConduitSubmitOperator(task_id="in", pipeline_id="p", node="sources.in", drain_limit=60.0, retries=0)
     operator._died("r", 137)
-    assert planned.failing("sources.in")[0].failures == 2
+    assert planned.failures.failing("sources.in")[0].failures == 2
     planned.close()
 
 
 @pytest.mark.proves("I5")
 def test_a_failure_that_is_told_twice_counts_once(planned: Broker) -> None:
     for _ in range(2):
-        assert planned.failed("sources.in", "the same", "e", "E", Recovery()) == 1
-    assert planned.failed("sources.in", "another", "e", "E", Recovery(max_retries=-1)) == 2
-    planned.force_stop()
-    assert planned.failed("sources.in", "third", "e", "E", Recovery()) == 2, "a stopped pipeline fails no more"
+        assert planned.failures.note("sources.in", "the same", "e", "E", Recovery()) == 1
+    assert planned.failures.note("sources.in", "another", "e", "E", Recovery(max_retries=-1)) == 2
+    planned.lifecycle.force_stop()
+    assert planned.failures.note("sources.in", "third", "e", "E", Recovery()) == 2, "a stopped pipeline fails no more"
     planned.close()
 
 
@@ -147,7 +147,7 @@ def test_a_source_that_cannot_be_planned_is_left_alone_while_the_backlog_goes_on
     broker = state("p")
     over(broker, "plan.in")
     drive()
-    assert broker.failing("plan.in") == []
+    assert broker.failures.failing("plan.in") == []
     assert len(payloads(quick / "out/file.jsonl")) == 10
     broker.close()
 
@@ -178,12 +178,12 @@ def test_a_source_that_cannot_be_reached_for_its_ack_is_given_the_same_one_again
             with pytest.raises(AckFailed):
                 ack_source("p", "in", "r")
     assert given == [given[0]] * 3
-    status = broker.status()
+    status = broker.lifecycle.status()
     assert (status.status, status.error and status.error.node) == ("degraded", "acks.in")
     # When it answers and the pipeline is started, then it is acked
-    broker.start()
+    broker.lifecycle.start()
     assert ack_source("p", "in", "r")["acked"] == given[0]
-    assert broker.acked_position("in") == given[0]
+    assert broker.positions.acked("in") == given[0]
     broker.close()
 
 
@@ -202,13 +202,13 @@ def test_a_source_that_does_not_take_its_ack_stops_the_pipeline_with_its_error(
         patch.setattr(FileSource, "ack", refused)
         with pytest.raises(PipelineStopped, match="did not take its ack"):
             run_once("p")
-    status = broker.status()
+    status = broker.lifecycle.status()
     assert status.status == "degraded"
     assert status.error is not None
     assert (status.error.node, status.error.error_class) == ("acks.in", "SourceError")
     assert "no such position" in status.error.error
-    assert broker.acked_position("in") == {}
-    broker.start()
+    assert broker.positions.acked("in") == {}
+    broker.lifecycle.start()
     drive()
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     broker.close()

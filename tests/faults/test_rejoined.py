@@ -95,7 +95,7 @@ def test_a_lost_redis_is_rebuilt_though_a_connector_was_out_of_the_file(
     done = CliRunner().invoke(app, ["broker", "rebuild", "p"])
     # Then the state comes back, and everybody goes on, it behind what was collected without it
     assert done.exit_code == 0, done.exception
-    assert state("p").joined("b") is None or id != "b"
+    assert state("p").replays.joined("b") is None or id != "b"
     place.deliver("data")
     place.deliver()
     place.check()

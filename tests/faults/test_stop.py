@@ -49,23 +49,23 @@ def test_a_graceful_stop_delivers_and_acks_everything_in_flight_and_reads_nothin
         read_source(context, "in", here, 5.0)
     # When it is stopped gracefully
     broker = state("p")
-    broker.stop(0.0)
+    broker.lifecycle.stop(0.0)
     # Then it is not stopped while the target is down, and that it is overdue can be seen
     run_once("p")
-    assert broker.status().status == "stopping"
-    assert broker.status().overdue
+    assert broker.lifecycle.status().status == "stopping"
+    assert broker.lifecycle.status().overdue
     # When the target is back
     receiver.mode("up")
     said = drive()
     # Then both micro-batches are delivered and acked, nothing more is read, and the pipeline is stopped
-    assert broker.status().status == "stopped"
+    assert broker.lifecycle.status().status == "stopped"
     assert "is stopped" in said[-1]["plan"]
     assert payloads(quick / "out/file.jsonl") == rows[:1_000]
     assert (receiver.accepted(), receiver.summary()["duplicates"]) == (1_000, 0)
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     assert len(acks) in (1, 2)
     # When it is started again, then it goes on
-    broker.start()
+    broker.lifecycle.start()
     broker.close()
     drive()
     assert payloads(quick / "out/file.jsonl") == rows
@@ -87,7 +87,7 @@ def test_a_forceful_stop_ends_a_delivery_at_once_and_the_start_goes_on_from_the_
         run = pool.submit(run_once, "p")
         until(lambda: receiver.accepted() >= 60, "the middle of the delivery")
         # When the pipeline is stopped by force
-        broker.force_stop()
+        broker.lifecycle.force_stop()
         said = run.result(120)
     # Then the delivery ended in the middle, and no run does anything
     assert isinstance(said["destinations.web"], PipelineStopped)
@@ -98,7 +98,7 @@ def test_a_forceful_stop_ends_a_delivery_at_once_and_the_start_goes_on_from_the_
     # When it is started again, then nothing is missing
     receiver.release()
     write_pipeline(quick, "p", slow.replace("rate-limit: 200, ", ""))
-    broker.start()
+    broker.lifecycle.start()
     broker.close()
     drive()
     seen = receiver.summary()
@@ -118,14 +118,14 @@ def test_a_forceful_stop_drops_what_is_unsealed_and_asks_the_source_again(quick:
     with opened("p", "first") as context:
         read_source(context, "in", here, 5.0)
     broker = state("p")
-    unsealed = broker.unsealed()
+    unsealed = broker.micro_batches.unsealed()
     assert unsealed is not None
     assert unsealed.missing == ["processors"]
     # When it is stopped by force and started
-    broker.force_stop()
-    broker.start()
+    broker.lifecycle.force_stop()
+    broker.lifecycle.start()
     # Then its source is read again, and everything arrives
-    again = broker.unsealed()
+    again = broker.micro_batches.unsealed()
     broker.close()
     assert again is not None
     assert "sources.in" in again.missing
@@ -150,24 +150,24 @@ def test_the_first_error_is_kept_whatever_fails_after_it(quick: Path, receivers:
     said = run_once("p")
     broker = state("p")
     assert isinstance(said["destinations.web"], PipelineStopped)
-    stored = broker.status()
+    stored = broker.lifecycle.status()
     assert stored.error is not None
     assert (stored.status, stored.error.node, stored.error.error_class) == ("degraded", "destinations.web", "http 400")
-    broker.fail("destinations.late", "something else", "late")
+    broker.lifecycle.fail("destinations.late", "something else", "late")
     # Then the first error stays, and every run says it
-    assert broker.status().error == stored.error
+    assert broker.lifecycle.status().error == stored.error
     said = run_once("p")
     assert isinstance(said["plan"], PipelineStopped)
     assert "400" in str(said["plan"])
     assert second.accepted() == 0
     # And the refused record is neither a dead letter nor acked
     assert dead_letters() == []
-    assert broker.acked_position("in") == {}
+    assert broker.positions.acked("in") == {}
     # When the cause is fixed and the pipeline started, then everything arrives
     write_pipeline(
         quick, "p", text.replace("    micro-batch", "    dead-letter-queue: {window-size: 0}\n    micro-batch")
     )
-    broker.start()
+    broker.lifecycle.start()
     broker.close()
     drive()
     found = account()["destinations"]
@@ -188,7 +188,7 @@ def test_the_stored_error_is_that_of_the_record_that_used_up_the_window(quick: P
     # Then the one that was too many is told of, and stored
     assert "no 5" in str(said["processors"])
     broker = state("p")
-    error = broker.status().error
+    error = broker.lifecycle.status().error
     broker.close()
     assert error is not None
     assert (error.node, error.error) == ("processors/no-5", "no 5")

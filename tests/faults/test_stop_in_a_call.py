@@ -117,7 +117,7 @@ class Place:
         """Has the next delivery to the destination be made in children."""
         broker = state("p")
         for _ in range(2):
-            broker.acquire("destinations.to", "one that died", wait=30, ttl=0.1)
+            broker.leases.acquire("destinations.to", "one that died", wait=30, ttl=0.1)
         broker.close()
 
 
@@ -226,7 +226,7 @@ def test_a_forceful_stop_ends_a_call_that_gets_no_answer(place: Place, what: str
             children = psutil.Process(process.pid).children(recursive=True)
             # When the pipeline is stopped by force
             broker = state("p")
-            broker.force_stop()
+            broker.lifecycle.force_stop()
             broker.close()
             # Then the process ends with what it has started, and says why
             said, _ = process.communicate(timeout=SOON)

@@ -59,7 +59,7 @@ def test_a_forceful_stop_ends_a_worker_that_hangs(
     worker = psutil.Process(int(said.read_text()))
     # When the pipeline is stopped by force
     broker = state("p")
-    broker.force_stop()
+    broker.lifecycle.force_stop()
     broker.close()
     # Then the driver ends and says so, and the worker ends
     assert application.process is not None

@@ -72,14 +72,14 @@ def test_a_forceful_stop_ends_a_node_that_waits_for_an_answer(quick: Path, silen
     asked, _ = silent.accept()
     # When the pipeline is stopped by force
     broker = state("p")
-    broker.force_stop()
+    broker.lifecycle.force_stop()
     # Then the node ends long before that, and says why
     _, said = process.communicate(timeout=240)
     asked.close()
     assert process.returncode == STOPPED, said.decode()
     assert b"stopped by force" in said
     # And its lease is renewed no more: after the start the next one takes over
-    broker.start()
-    with broker.acquire(node, "the next run", wait=60):
+    broker.lifecycle.start()
+    with broker.leases.acquire(node, "the next run", wait=60):
         pass
     broker.close()

@@ -42,10 +42,10 @@ def test_a_driver_that_is_asked_to_end_gives_its_lease_up_and_leaves_what_can_be
     [ended] = [e for e in application.events() if e["event"] == "ended"]
     assert ended["lease"] == "given up"
     broker = state("p")
-    assert broker.held_for(node) == 0
-    assert broker.attempts()[node] == 0
-    assert broker.failing(node) == []
-    assert broker.delivery("web").cursor == 0
+    assert broker.leases.held_for(node) == 0
+    assert broker.lifecycle.attempts()[node] == 0
+    assert broker.failures.failing(node) == []
+    assert broker.deliveries.get("web").cursor == 0
     broker.close()
     hold().unlink()
     # And nothing is sent any more, once what was on its way has arrived; the next run goes on from there

@@ -85,7 +85,7 @@ def two_attempts(executors: Any, begun: Callable[[], Any]) -> tuple[str, str]:
     plan_run("p", "run")
     with opened("p", "run") as context:
         read_source(context, "in", here, 5.0)
-        with context.broker.acquire("destinations.to", "driver", ttl=6.0) as lease, keeping(lease):
+        with context.broker.leases.acquire("destinations.to", "driver", ttl=6.0) as lease, keeping(lease):
             task = DeliverTask(get_pipeline("p"), "to", 1, lease.token, "run")
             first = executors(at_rate(task, 100))
             until(lambda: begun() or first.poll() is not None, "the middle of the delivery")
@@ -110,7 +110,7 @@ def test_an_executor_that_stood_still_while_another_got_its_task_is_fenced(
     assert first.startswith(Fenced.__name__), first
     assert second.startswith("DeliveryReport"), second
     broker = state("p")
-    assert broker.delivery("to").cursor == 1
+    assert broker.deliveries.get("to").cursor == 1
     broker.close()
     seen = receiver.summary()
     if guarantee == "at-most-once":

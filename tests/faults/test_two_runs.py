@@ -85,7 +85,7 @@ def test_a_drain_that_ends_exactly_while_another_run_seals_leaves_no_micro_batch
         deliver_destination(context, "file", here, run="first", wait=5.0, cleared=False, progress=lambda **_: None)
     # Then it noticed each time: no micro-batch is left for a run that may never come
     broker = state("p")
-    assert broker.latest_sealed() == 4
-    assert broker.delivery("file").cursor == 4
+    assert broker.micro_batches.latest_sealed() == 4
+    assert broker.deliveries.get("file").cursor == 4
     broker.close()
     assert [row["n"] for row in payloads(quick / "out/file.jsonl")] == list(range(400))

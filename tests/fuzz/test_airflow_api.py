@@ -184,6 +184,6 @@ def test_whatever_is_asked_is_answered_by_a_page_or_by_a_problem(ask: Asked, dat
             own = st.sampled_from(odd(SOUND[name])) | st.just(SOUND[name])
             given[name] = data.draw(own | (bodies if name in (route.fields or ()) else values))
     if data.draw(st.booleans()):
-        broker_of("p").force_stop()
+        broker_of("p").lifecycle.force_stop()
     given[""] = data.draw(st.dictionaries(TEXT, bodies, max_size=1))
     ask(*route.request(given))

@@ -70,7 +70,7 @@ def test_events_go_through_a_pipeline_in_order_and_are_removed_when_they_are_in_
     assert [r["payload"]["after"]["n"] for r in paid] == [0, 6, 9, 12, 15, 18]
     # And Redis holds none of them any more
     assert stored() == []
-    assert state("p").acked_position("web") == state("p").position("web")
+    assert state("p").positions.acked("web") == state("p").positions.planned("web")
 
 
 def test_an_event_is_news_until_it_is_planned(gateway_home: Path, serving: Serving) -> None:
@@ -84,9 +84,9 @@ def test_an_event_is_news_until_it_is_planned(gateway_home: Path, serving: Servi
     assert source.news({}) is True
     run_once("p", "first")
     with closing(state("p")) as broker:
-        assert source.news(broker.position("web")) is True, "there are more than one micro-batch holds"
+        assert source.news(broker.positions.planned("web")) is True, "there are more than one micro-batch holds"
         run_until_quiet("p")
-        assert source.news(broker.position("web")) is False
+        assert source.news(broker.positions.planned("web")) is False
     source.close()
 
 

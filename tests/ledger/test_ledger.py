@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.errors import SpoolError, Unavailable
 from conduit_tasks.ledger import store
 from conduit_tasks.ledger.entry import SCHEMA
@@ -95,14 +95,14 @@ def test_what_a_killed_attempt_had_confirmed_is_entered_by_the_next_one(
 
     write_pipeline(home, "p", FILE)
     events(home / "data", 20)
-    confirm = Broker.confirm
+    confirm = Deliveries.confirm
 
     def killed(*args: Any, **kwargs: Any) -> Any:
         confirm(*args, **kwargs)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Broker, "confirm", killed)
+        patch.setattr(Deliveries, "confirm", killed)
         with pytest.raises(Killed):
             run_once("p", "first")
     assert book() == []
@@ -130,7 +130,7 @@ def test_a_full_disk_under_the_ledger_stops_no_delivery(
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "write", full)
         drive()
-    assert state("p").delivery("file").cursor == 1
+    assert state("p").deliveries.get("file").cursor == 1
     assert "missing in the ledger: no room" in caplog.text
     events(home / "data", 5, 5)
     drive()

@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.acks import Acks
+from conduit_tasks.broker.collection import Collection
 from conduit_tasks.broker.connection import connect
+from conduit_tasks.broker.deliveries import Deliveries
+from conduit_tasks.broker.leases import Leases
+from conduit_tasks.broker.micro_batches import MicroBatches
 from conduit_tasks.connectors.file.connector import FileDestination
 from conduit_tasks.settings import forget, settings
 from conduit_tasks.spool.spool import Spool
@@ -20,15 +24,15 @@ Operations = Iterable[tuple[Any, str]]
 """(class, name of its method) each."""
 
 OPERATIONS: Operations = [
-    (Broker, "open"),
-    (Broker, "acquire"),
-    (Broker, "stage"),
-    (Broker, "seal"),
-    (Broker, "confirm"),
-    (Broker, "begin_ack"),
-    (Broker, "commit_ack"),
-    (Broker, "begin_collect"),
-    (Broker, "end_collect"),
+    (MicroBatches, "open"),
+    (Leases, "acquire"),
+    (MicroBatches, "stage"),
+    (MicroBatches, "seal"),
+    (Deliveries, "confirm"),
+    (Acks, "begin"),
+    (Acks, "commit"),
+    (Collection, "begin"),
+    (Collection, "end"),
     (Spool, "write_stage"),
     (Spool, "write_sealed"),
     (Spool, "collect"),

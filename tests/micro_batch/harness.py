@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from conduit_tasks.broker.broker import Broker
 from conduit_tasks.errors import ConduitError, LeaseHeld, PipelineStopped, Unavailable
 from conduit_tasks.micro_batch.acks import ack_source
 from conduit_tasks.micro_batch.context import open_broker, opened
@@ -130,5 +131,5 @@ def payloads(path: Path) -> list[Any]:
     return [json.loads(line) for line in lines(path)]
 
 
-def state(pipeline_id: str) -> Any:
+def state(pipeline_id: str) -> Broker:
     return open_broker(pipeline_id)

@@ -195,7 +195,7 @@ def play(
 def all_at_work(run: str, nodes: Sequence[str]) -> bool:
     """Whether all of these nodes of pipeline p are at work in this run."""
     with closing(state("p")) as broker:
-        course = broker.under_way(run)
+        course = broker.runs.under_way(run)
         return course is not None and all(course.at_work(node) for node in nodes)
 
 

@@ -145,8 +145,8 @@ def stopped(node: str, fault: Fault) -> None:
         run_once("p")
     ack_source("p", "in", "run")
     broker = state("p")
-    assert broker.acked_position("in") == {}
-    assert broker.delivery("out").cursor == 0
+    assert broker.positions.acked("in") == {}
+    assert broker.deliveries.get("out").cursor == 0
     broker.close()
 
 
@@ -159,12 +159,12 @@ def test_a_row_lost_before_the_fan_out_is_not_taken_for_filtered(home: Path, los
     # When there is a run, it stops before anything is sealed or acked
     stopped("sources.in" if section == "source" else "processors", fault)
     broker = state("p")
-    assert broker.latest_sealed() == 0
+    assert broker.micro_batches.latest_sealed() == 0
     # When the fault is fixed, everything comes, and what the processor filtered is counted
     run_until_quiet("p")
     assert [row["n"] for row in payloads(home / "out.jsonl")] == numbers(processor)
-    assert broker.totals()["filtered"] == COUNT - len(set(numbers(processor)))
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.micro_batches.totals()["filtered"] == COUNT - len(set(numbers(processor)))
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     broker.close()
 
 
@@ -180,6 +180,6 @@ def test_a_row_lost_at_a_destination_is_not_confirmed(home: Path, lost: str) -> 
     run_until_quiet("p")
     assert [row["n"] for row in payloads(home / "out.jsonl")] == numbers(processor)
     broker = state("p")
-    assert broker.delivery("out").counters["filtered"] == COUNT - len(set(numbers(processor)))
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.deliveries.get("out").counters["filtered"] == COUNT - len(set(numbers(processor)))
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     broker.close()

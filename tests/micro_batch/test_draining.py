@@ -28,7 +28,7 @@ def drained(home: Path, rows: list[dict[str, Any]], name: str = "all") -> None:
     """Everything is delivered in order, acked, and nothing is left to do."""
     assert payloads(home / f"out/{name}.jsonl") == rows
     broker = state("p")
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     broker.close()
     assert not plan_run("p", "after").work
 
@@ -50,7 +50,7 @@ def test_one_run_delivers_a_backlog_of_many_micro_batches_in_order(home: Path) -
     played = play("p")
     assert not played.again
     broker = state("p")
-    assert broker.latest_sealed() == 10
+    assert broker.micro_batches.latest_sealed() == 10
     broker.close()
     assert payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"]
     drained(home, rows)
@@ -125,7 +125,7 @@ def test_by_default_the_next_micro_batch_is_read_once_the_one_before_is_delivere
     def watched(function: Callable[[Any], Any], pieces: Any) -> list[Any]:
         if threading.current_thread().name == "sources.in":
             broker = state("p")
-            ahead.append(broker.backlog(["all", "red"]).micro_batches)
+            ahead.append(broker.deliveries.backlog(["all", "red"]).micro_batches)
             broker.close()
         return [function(piece) for piece in pieces]
 
@@ -180,9 +180,9 @@ def test_a_destination_that_is_at_work_past_the_runs_limit_leaves_the_rest_to_on
     # When it delivers in a run that has lasted as long as it may
     plan_run("p", "two")
     with opened("p", "two") as context:
-        assert context.broker.latest_sealed() == 10
+        assert context.broker.micro_batches.latest_sealed() == 10
         ended = node.work_through(context, "destinations.red", "two", here, limit=0.0)
-        cursor = context.broker.delivery("red").cursor
+        cursor = context.broker.deliveries.get("red").cursor
     # Then it does its share of one, and another run follows
     assert cursor == 1
     assert ended.again
@@ -196,7 +196,7 @@ def test_a_run_whose_scheduler_stops_opens_nothing_more_and_another_follows(home
     # Given a run under way with a backlog
     plan_run("p", "one")
     with opened("p", "one") as context:
-        assert context.broker.wind_up() == "one"
+        assert context.broker.runs.wind_up() == "one"
         # When its source has read what was open
         ended = node.work_through(context, "sources.in", "one", here, limit=3600.0)
     # Then it ends, and another run goes on at once
@@ -209,8 +209,8 @@ def test_a_run_whose_scheduler_stops_opens_nothing_more_and_another_follows(home
 def test_nothing_is_wound_up_where_no_run_is_known(home: Path) -> None:
     write_pipeline(home, "p", COLOURED)
     with opened("p", "none") as context:
-        assert context.broker.wind_up() == ""
-        assert context.broker.under_way("none") is None
+        assert context.broker.runs.wind_up() == ""
+        assert context.broker.runs.under_way("none") is None
 
 
 def test_a_run_of_so_many_records_reads_no_more_and_asks_for_no_other(home: Path) -> None:
@@ -267,13 +267,15 @@ def test_a_graceful_stop_in_the_middle_delivers_what_is_read_and_reads_no_more(h
         said.append(stop("p", deadline=240))
 
     with closing(state("p")) as broker:
-        played = play("p", run_all=held_at(3, lambda: broker.status().status == "stopping"), meanwhile=interrupt)
+        played = play(
+            "p", run_all=held_at(3, lambda: broker.lifecycle.status().status == "stopping"), meanwhile=interrupt
+        )
     assert said[0].status == "stopped"
     assert not played.again
     broker = state("p")
-    assert broker.acked_position("in") == broker.position("in")
-    assert 0 < broker.latest_sealed() < 100
-    assert len(payloads(home / "out/all.jsonl")) == 40 * broker.latest_sealed()
+    assert broker.positions.acked("in") == broker.positions.planned("in")
+    assert 0 < broker.micro_batches.latest_sealed() < 100
+    assert len(payloads(home / "out/all.jsonl")) == 40 * broker.micro_batches.latest_sealed()
     broker.close()
 
 
@@ -333,11 +335,11 @@ def test_what_is_known_of_a_run_is_gone_when_the_next_begins(home: Path) -> None
     plan_run("p", "one")
     with opened("p", "one") as context:
         broker = context.broker
-        assert broker.tell_at_work("one", "sources.in", 30.0)
-        broker.begin_run("two", None, 0)
-        assert not broker.tell_at_work("one", "sources.in", 30.0)
-        assert broker.under_way("one") is None
-        course = broker.under_way("two")
+        assert broker.runs.tell_at_work("one", "sources.in", 30.0)
+        broker.runs.begin("two", None, 0)
+        assert not broker.runs.tell_at_work("one", "sources.in", 30.0)
+        assert broker.runs.under_way("one") is None
+        course = broker.runs.under_way("two")
         assert course is not None
         assert not course.began_at("sources.in")
         json.dumps(course.nodes)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.runs import Runs
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.errors import Outdated, PipelineStopped, SourceError
 from conduit_tasks.micro_batch import at_work, course, draining
@@ -40,7 +40,7 @@ def test_a_destination_that_is_stopped_alone_and_behind_ends(home: Path) -> None
     write_pipeline(home, "p", COLOURED.replace("    connectors:", "    lag-budget: {records: 1000}\n    connectors:"))
     rows = events(home / "data", "a.jsonl", 0, 80)
     with opened("p", "set-up") as context:
-        context.broker.halt_destination("red")
+        context.broker.lifecycle.halt_destination("red")
     played = play("p")
     assert payloads(home / "out/all.jsonl") == rows
     assert not played.again
@@ -53,8 +53,8 @@ def test_a_graceful_stop_that_has_come_to_its_end_fails_no_node_that_waits(home:
     events(home / "data", "a.jsonl", 0, 40)
     play("p")
     with opened("p", "run") as context:
-        context.broker.stop(60.0)
-        assert context.broker.stopped()
+        context.broker.lifecycle.stop(60.0)
+        assert context.broker.lifecycle.stopped()
         # Its nodes look once more: nothing is left, and that is no failure
         waits = draining.Draining(context, "run", 60.0)
         if node == "sources.in":
@@ -62,12 +62,12 @@ def test_a_graceful_stop_that_has_come_to_its_end_fails_no_node_that_waits(home:
         elif node == "processors":
             assert isinstance(waits.staged(), course.Ended)
         else:
-            assert not waits.more("destinations.all", context.broker.latest_sealed())
+            assert not waits.more("destinations.all", context.broker.micro_batches.latest_sealed())
         # But a forceful stop is
-        context.broker.start()
-        context.broker.force_stop()
+        context.broker.lifecycle.start()
+        context.broker.lifecycle.force_stop()
         with pytest.raises(PipelineStopped):
-            waits.more("destinations.all", context.broker.latest_sealed())
+            waits.more("destinations.all", context.broker.micro_batches.latest_sealed())
 
 
 @pytest.mark.parametrize("late", ["sources.in", "destinations.all", "destinations.red"])
@@ -96,9 +96,9 @@ def test_what_comes_for_a_source_that_has_just_ended_is_for_a_run_that_follows(h
     plan_run("p", "run")
     with opened("p", "run") as context:
         broker = context.broker
-        broker.tell_at_work("run", "sources.other", 0)
-        broker.tell_at_work("run", "sources.in", 0)
-        found = broker.unsealed()
+        broker.runs.tell_at_work("run", "sources.other", 0)
+        broker.runs.tell_at_work("run", "sources.in", 0)
+        found = broker.micro_batches.unsealed()
         assert found is not None
         assert found.missing == ["sources.in"]
         ended = draining.Draining(context, "run", 60.0).slices("other")
@@ -211,7 +211,7 @@ def test_what_is_delivered_between_two_looks_ends_no_run(home: Path, monkeypatch
         looked.append(1)
         if len(looked) == 3:
             broker = context.broker
-            wait_for(lambda: len(set(broker.cursors(["all", "red"]))) == 1)
+            wait_for(lambda: len(set(broker.deliveries.cursors(["all", "red"]))) == 1)
             return Next(None, "the lag budget is used up", looked=False, budget=True)
         return own(context, limits)
 
@@ -272,7 +272,7 @@ def test_a_node_with_a_changed_file_ends_in_order_where_the_run_got_on_and_fails
     play("p", "run-1", limits={"max-records": 40})
     plan_run("p", "run-2")
     with opened("p", "run-2") as context:
-        context.broker.begin_run("run-2", None, 0, moved=-1)
+        context.broker.runs.begin("run-2", None, 0, moved=-1)
     write_pipeline(home, "p", changed)
     work = awaited("p", "sources.in", "run-2", limit=60.0)
     assert work.again
@@ -318,16 +318,16 @@ def test_a_node_whose_end_the_acks_heard_is_followed_by_no_run_however_quickly_t
     write_pipeline(home, "p", COLOURED)
     events(home / "data", "a.jsonl", 0, 8)
     assert plan_run("p", "run").work
-    tell = Broker.tell_at_work
+    tell = Runs.tell_at_work
 
-    def then_acks(broker: Broker, run: str, node: str, seconds: float, again: str = "", **more: Any) -> Any:
-        heard = tell(broker, run, node, seconds, again, **more)
+    def then_acks(runs: Runs, run: str, node: str, seconds: float, again: str = "", **more: Any) -> Any:
+        heard = tell(runs, run, node, seconds, again, **more)
         if seconds <= 0 and node != at_work.ACKS:
-            tell(broker, run, at_work.ACKS, 0)
+            tell(runs, run, at_work.ACKS, 0)
         return heard
 
     # Given acks that end right behind the first node's word of its end
-    monkeypatch.setattr(Broker, "tell_at_work", then_acks)
+    monkeypatch.setattr(Runs, "tell_at_work", then_acks)
     with at_work.at_work("p", "run", "sources.in") as first:
         first.well = first.worked = True
     assert first.follows is None

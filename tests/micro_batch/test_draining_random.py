@@ -202,7 +202,7 @@ class World:
 
     def read(self) -> int:
         broker = state("p")
-        totals = broker.totals()
+        totals = broker.micro_batches.totals()
         broker.close()
         return sum(totals.get(f"sources.s{s}/read", 0) for s in range(self.sources))
 
@@ -234,7 +234,9 @@ def live(seed: int, home: Path, server: RedisServer, patch: Callable[[Any, str, 
     if world.calm and played is not None and not played.again:
         assert played.state == "success"
         broker = state("p")
-        assert set(broker.cursors([f"d{d}" for d in range(world.destinations)])) == {broker.latest_sealed()}
+        assert set(broker.deliveries.cursors([f"d{d}" for d in range(world.destinations)])) == {
+            broker.micro_batches.latest_sealed()
+        }
         broker.close()
     for s in range(world.sources):
         world.add(s, 10)
@@ -248,8 +250,8 @@ def live(seed: int, home: Path, server: RedisServer, patch: Callable[[Any, str, 
     world.check(whole=True)
     broker = state("p")
     for s in range(world.sources):
-        assert broker.acked_position(f"s{s}") == broker.position(f"s{s}")
-    assert broker.status().status == "running"
+        assert broker.positions.acked(f"s{s}") == broker.positions.planned(f"s{s}")
+    assert broker.lifecycle.status().status == "running"
     broker.close()
     assert not plan_run("p", "after").work
 

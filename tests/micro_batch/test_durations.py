@@ -77,7 +77,7 @@ def test_a_pipeline_tells_how_long_every_stage_took_and_each_record_was_on_its_w
     runs = run_until_quiet("p")
     # Then
     with opened("p", "look") as context:
-        found, state = context.broker.histograms(), context.broker.delivery("out")
+        found, state = context.broker.micro_batches.histograms(), context.broker.deliveries.get("out")
         assert found["destinations.out", "latency"].count == state.counters["matched"] > 0
         stages = {key: h.count for key, h in found.items() if key[1] != "latency"}
         assert stages == {
@@ -92,6 +92,6 @@ def test_a_pipeline_tells_how_long_every_stage_took_and_each_record_was_on_its_w
     # And what a cleared task sends again does not count as new
     deliver_again("p", "out", "run-0")
     with opened("p", "look") as context:
-        assert context.broker.delivery("out").counters["redelivered"] > 0
-        assert context.broker.histograms() == found
+        assert context.broker.deliveries.get("out").counters["redelivered"] > 0
+        assert context.broker.micro_batches.histograms() == found
     assert len(runs) == 4

@@ -90,7 +90,7 @@ def test_letters_are_stored_in_pieces_in_order_and_whole(home: Path, letters: li
     }
     # Then the index, the handlers and the micro-batch say the same
     broker = state("p")
-    assert [entry.seq for entry in broker.dead_letters()] == bad
+    assert [entry.seq for entry in broker.dead_letters.entries()] == bad
     broker.close()
     assert [int(line) for line in (home / "told.txt").read_text().splitlines()] == bad
     store = DeadLetterStore(str(home / ".conduit/dead-letters"), "p")

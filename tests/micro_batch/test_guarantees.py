@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.deliveries import Deliveries
+from conduit_tasks.broker.sending import Sending
 from conduit_tasks.connectors.base import DELIVERED, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.sql.connector import SqlDestination
 from conduit_tasks.delivery.isolated import ChildDied, in_child
@@ -126,7 +127,7 @@ def _run(run: str, die_at: int, after: bool) -> None:
 
     original_send = Target.send
     Target.send = send  # type: ignore[method-assign] # this process ends soon
-    for owner, name in ((Broker, "number"), (Broker, "begin_send"), (Broker, "confirm"), (SqlDestination, "write")):
+    for owner, name in ((Sending, "number"), (Sending, "begin"), (Deliveries, "confirm"), (SqlDestination, "write")):
         setattr(owner, name, wrap(getattr(owner, name)))
     run_once("p", run)
 
@@ -183,8 +184,8 @@ def test_a_receiver_of_the_pipe_has_every_record_once_in_the_order_of_its_lane(
         assert in_lane == sorted(in_lane)
     assert len(lanes) == (1 if order_by == "partition" else len({a["key"] for a in arrivals}))
     broker = state("p")
-    assert broker.dead_count("out") == len(REFUSED)
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.dead_letters.count("out") == len(REFUSED)
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     broker.close()
 
 
@@ -236,11 +237,11 @@ def test_at_most_once_never_sends_a_record_twice_whenever_the_process_dies(
     assert len(sent) == len(set(sent))
     # What is lost is told apart, and nothing waits for it
     broker = state("p")
-    counters = broker.delivery("out").counters
+    counters = broker.deliveries.get("out").counters
     assert counters["matched"] == RECORDS
     assert counters["delivered"] + counters["completed"] + counters["nacked"] == RECORDS
     assert counters["completed"] >= RECORDS - len(sent)
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     broker.close()
 
 
@@ -265,7 +266,7 @@ def test_at_most_once_loses_nothing_when_nothing_dies(
     run_until_quiet("p")
     assert [a["n"] for a in target()] == list(range(RECORDS))
     broker = state("p")
-    assert (broker.delivery("out").counters["completed"], broker.dead_count("out")) == (0, len(REFUSED))
+    assert (broker.deliveries.get("out").counters["completed"], broker.dead_letters.count("out")) == (0, len(REFUSED))
     broker.close()
 
 

@@ -31,7 +31,7 @@ def ended(broker: Broker, node: str, *, looks: int = 20, call: bool = False) -> 
     """Why the node, or a `call` of it, was ended, if so many looks later it was."""
     said: list[str] = []
     over, looked = threading.Event(), 0
-    read = broker.read
+    read = broker.access.read
 
     def counted(*commands: tuple[Any, ...]) -> list[Any]:
         nonlocal looked
@@ -57,25 +57,25 @@ def watched_calls() -> int:
 
 
 def by_force(broker: Broker) -> None:  # noqa: F811
-    broker.force_stop()
+    broker.lifecycle.force_stop()
 
 
 def by_an_error(broker: Broker) -> None:  # noqa: F811
-    broker.fail("sources.a", "broken", "Test")
+    broker.lifecycle.fail("sources.a", "broken", "Test")
 
 
 def by_an_error_and_then_by_hand(broker: Broker) -> None:  # noqa: F811
-    broker.fail("sources.a", "broken", "Test")
-    broker.stop(60)
+    broker.lifecycle.fail("sources.a", "broken", "Test")
+    broker.lifecycle.stop(60)
 
 
 def in_order(broker: Broker) -> None:  # noqa: F811
-    broker.stop(60)
-    assert broker.stopped()
+    broker.lifecycle.stop(60)
+    assert broker.lifecycle.stopped()
 
 
 def begun(broker: Broker) -> None:  # noqa: F811
-    broker.stop(60)
+    broker.lifecycle.stop(60)
 
 
 def to_rebuild(broker: Broker) -> None:  # noqa: F811
@@ -88,13 +88,13 @@ def test_a_stop_by_force_ends_a_node_that_goes_on(broker: Broker, stop: Callable
     stop(broker)
     assert ended(broker, "sources.a")
     assert ended(broker, "destinations.x")
-    broker.start()
+    broker.lifecycle.start()
     assert not ended(broker, "destinations.x")
 
 
 @pytest.mark.proves("X1")
 def test_a_destination_that_is_stopped_alone_ends_only_its_own_node(broker: Broker) -> None:  # noqa: F811
-    broker.halt_destination("x")
+    broker.lifecycle.halt_destination("x")
     assert ended(broker, "destinations.x")
     assert not ended(broker, "destinations.y")
     assert not ended(broker, "sources.a")
@@ -104,12 +104,12 @@ def test_a_destination_that_is_stopped_alone_ends_only_its_own_node(broker: Brok
 def test_a_graceful_stop_that_is_done_ends_no_node(broker: Broker) -> None:  # noqa: F811
     """Given a pipeline that a graceful stop has emptied, then a driver that still writes its ledger and its marks is
     left alone, however long that takes."""
-    broker.stop(60)
-    assert broker.stopped()
-    assert broker.status().status == "stopped"
+    broker.lifecycle.stop(60)
+    assert broker.lifecycle.stopped()
+    assert broker.lifecycle.status().status == "stopped"
     assert not ended(broker, "destinations.x")
     # Then nor does a word of force that comes later: there is nothing left that it could stop
-    broker.force_stop()
+    broker.lifecycle.force_stop()
     assert not ended(broker, "destinations.x")
 
 
@@ -118,7 +118,7 @@ def test_a_graceful_stop_that_is_done_ends_no_node(broker: Broker) -> None:  # n
 def test_a_stop_by_the_users_word_ends_a_call(broker: Broker, stop: Callable[[Broker], None]) -> None:  # noqa: F811
     stop(broker)
     assert ended(broker, "acks.a", call=True)
-    broker.start()
+    broker.lifecycle.start()
     assert not ended(broker, "acks.a", call=True)
 
 
@@ -136,8 +136,8 @@ def test_a_stop_of_another_pipeline_or_destination_ends_no_call(
     redis_server: RedisServer,
 ) -> None:
     other = make_broker(redis_server, "other")
-    other.force_stop()
-    broker.halt_destination("x")
+    other.lifecycle.force_stop()
+    broker.lifecycle.halt_destination("x")
     assert not ended(broker, "acks.a", call=True)
     assert not ended(broker, "destinations.y", call=True)
     assert ended(broker, "destinations.x", call=True)

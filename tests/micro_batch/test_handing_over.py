@@ -74,7 +74,7 @@ def all_is_there(home: Path, rows: list[dict[str, Any]]) -> None:
     assert payloads(home / "out/all.jsonl") == rows
     assert payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"]
     broker = state("p")
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     broker.close()
 
 
@@ -132,7 +132,7 @@ def test_a_successor_that_is_killed_before_it_is_ready_holds_nothing_up(
         # When the next run has planned, and some of its tasks have begun, and is killed
         assert plan_run("p", "two").work
         broker = state("p")
-        broker.tell_at_work("two", "sources.in", 0.5, begins=True)
+        broker.runs.tell_at_work("two", "sources.in", 0.5, begins=True)
         broker.close()
         before = out(home)
         wait_for(lambda: out(home) > before + 20)
@@ -214,10 +214,10 @@ def test_a_run_that_is_killed_in_the_hand_over_loses_nothing(home: Path) -> None
     with opened("p", "one") as context:
         broker = context.broker
         for node in NODES:
-            broker.tell_at_work("one", node, 2.0, begins=True)
-            broker.tell_ready("one", node)
+            broker.runs.tell_at_work("one", node, 2.0, begins=True)
+            broker.runs.tell_ready("one", node)
         for node in [*NODES, "plan"]:
-            broker.acquire(node, context.owner, ttl=1.0)
+            broker.leases.acquire(node, context.owner, ttl=1.0)
         # When the next one begins
         two = Run("two")
         wait_for(lambda: out(home) == 40)
@@ -265,7 +265,7 @@ def test_a_task_of_a_run_that_was_taken_over_from_asks_for_no_other_run(home: Pa
     plan_run("p", "one")
     with at_work("p", "one", NODES[0]) as ends:
         broker = state("p")
-        broker.tell_at_work("one", ACKS, 0)
+        broker.runs.tell_at_work("one", ACKS, 0)
         plan_run("p", "two")
         ends.worked, ends.again = True, "it was at work"
         broker.close()
@@ -284,14 +284,14 @@ def test_a_run_goes_on_past_its_limit_for_as_long_as_the_next_one_may_take_to_be
         plan_run("p", "two")
         assert node.leaves("sources.in") is None
         # Until the same node of the next one is ready, and only while that is at work
-        context.broker.tell_ready("two", "sources.in")
+        context.broker.runs.tell_ready("two", "sources.in")
         assert node.leaves("sources.in") is None
-        context.broker.tell_at_work("two", "sources.in", 30.0)
+        context.broker.runs.tell_at_work("two", "sources.in", 30.0)
         ended = node.leaves("sources.in")
         assert ended is not None
         assert not ended.again
         # A task that is tried again is not ready yet
-        context.broker.tell_at_work("two", "sources.in", 30.0, begins=True)
+        context.broker.runs.tell_at_work("two", "sources.in", 30.0, begins=True)
         assert node.leaves("sources.in") is None
         # Or for so long at most
         monkeypatch.setattr(course, "TAKES_OVER", 0.0)

@@ -148,11 +148,11 @@ def test_a_library_that_does_not_survive_a_fork_costs_no_record_when_poison_is_i
     plan_run("p", "run")
     with opened("p", "run") as context:
         read_source(context, "in", here, 5.0)
-        with context.broker.acquire("destinations.out", "driver", ttl=60.0) as lease, keeping(lease):
+        with context.broker.leases.acquire("destinations.out", "driver", ttl=60.0) as lease, keeping(lease):
             report = DeliverTask(get_pipeline("p"), "out", 2, lease.token, "run", isolate_poison=True)(0)
     # Then none of its records is blamed
     assert getattr(report, "counts", report).delivered == 10
     assert sorted(deltalake.DeltaTable(home / "t").to_pyarrow_table()["n"].to_pylist()) == list(range(20))
     broker = state("p")
-    assert not list(broker.dead_letters("out"))
+    assert not list(broker.dead_letters.entries("out"))
     broker.close()

@@ -21,7 +21,7 @@ def read_all(runs: int) -> list[int]:
         with opened("p", f"run-{number}") as context:
             read_source(context, "in", here, 5.0)
     broker = state("p")
-    totals = [broker.micro_batch(m).total for m in range(1, broker.latest_sealed() + 1)]
+    totals = [broker.micro_batches.get(m).total for m in range(1, broker.micro_batches.latest_sealed() + 1)]
     broker.close()
     return totals
 
@@ -54,7 +54,7 @@ def test_a_lag_budget_in_bytes_stops_reading_once_that_much_waits(home: Path) ->
     events(home / "data", "a.jsonl", 0, 400)
     assert read_all(1) == [40]
     broker = state("p")
-    one = broker.backlog(["all"]).bytes
+    one = broker.deliveries.backlog(["all"]).bytes
     broker.close()
     budget = one * 3 // 2
     write_pipeline(home, "p", TWO.replace("    connectors:", f"    lag-budget: {{bytes: {budget}}}\n    connectors:"))
@@ -62,7 +62,7 @@ def test_a_lag_budget_in_bytes_stops_reading_once_that_much_waits(home: Path) ->
     read_all(8)
     # Then what waits is the budget, and at most what a file weighs more than its records
     broker = state("p")
-    waiting, opened_last = broker.backlog(["all"]), broker.unsealed()
+    waiting, opened_last = broker.deliveries.backlog(["all"]), broker.micro_batches.unsealed()
     broker.close()
     assert opened_last is None
     assert waiting.bytes >= budget
@@ -78,7 +78,7 @@ def test_a_lag_budget_in_time_stops_reading_while_something_older_waits(home: Pa
     assert read_all(1) == [40]
     broker = state("p")
     until = time.monotonic() + 240
-    while broker.backlog(["all"]).age(broker.now()) <= 0.5:
+    while broker.deliveries.backlog(["all"]).age(broker.access.now()) <= 0.5:
         assert time.monotonic() < until
         time.sleep(0.05)
     broker.close()

@@ -152,7 +152,7 @@ def test_what_micro_batches_leave_behind_does_not_grow_with_their_number(
             rows.extend(events(home / "data", f"{n}.jsonl", 40 * n, 40))
             wait_for(delivered(home, rows))
             with closing(state("p")) as broker:
-                wait_for(lambda broker=broker: broker.acked_position("in") == broker.position("in"))
+                wait_for(lambda broker=broker: broker.positions.acked("in") == broker.positions.planned("in"))
                 wait_for(lambda n=n: len(list((home / ".conduit/spool/p").glob("0*"))) <= 3)
                 if left:  # Then as many keys and files are there after twice as many micro-batches
                     wait_for(lambda broker=broker: broker.redis.dbsize() <= left[0][0] + 2)
@@ -163,7 +163,7 @@ def test_what_micro_batches_leave_behind_does_not_grow_with_their_number(
     play("p", meanwhile=come)
     assert len(left) == 2
     with closing(state("p")) as broker:
-        assert broker.latest_sealed() == 80
+        assert broker.micro_batches.latest_sealed() == 80
     # And each is in the ledger once
     with opened("p", "look") as context:
         book = Ledger(context.spool, "p")
@@ -241,7 +241,7 @@ def drained_after_start(home: Path, rows: list[dict[str, Any]]) -> None:
     assert payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"]
     assert payloads(home / "out/all.jsonl") == rows
     broker = state("p")
-    assert broker.acked_position("in") == broker.position("in")
+    assert broker.positions.acked("in") == broker.positions.planned("in")
     broker.close()
 
 

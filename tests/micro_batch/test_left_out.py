@@ -76,9 +76,12 @@ def test_a_file_without_a_line_end_holds_up_what_follows_it_and_no_other_source(
     run_once("p")
     assert out(endless) == {"a", "b", "g1", "g2"}
     # Then the failure is kept, under the source's name, and names the file and the byte
-    assert broker.status().status == "recovering"
-    assert [f.node for f in broker.failing(*broker.nodes())] == ["plan.bad"]
-    assert "bad/b.jsonl has no end of a record within 4 MiB from byte 11" in broker.failing("plan.bad")[0].error.error
+    assert broker.lifecycle.status().status == "recovering"
+    assert [f.node for f in broker.failures.failing(*broker.lifecycle.nodes())] == ["plan.bad"]
+    assert (
+        "bad/b.jsonl has no end of a record within 4 MiB from byte 11"
+        in broker.failures.failing("plan.bad")[0].error.error
+    )
     # When the other source has more, it goes on
     put(endless / "good/g.jsonl", "g3")
     run_once("p")
@@ -91,7 +94,7 @@ def test_a_file_without_a_line_end_holds_up_what_follows_it_and_no_other_source(
     (endless / "bad/b.jsonl").rename(endless / "b")
     run_until_quiet("p")
     assert out(endless) == {"a", "b", "c", "g1", "g2", "g3"}
-    assert broker.status().status == "running"
+    assert broker.lifecycle.status().status == "running"
     broker.close()
 
 
@@ -102,7 +105,7 @@ def test_between_files_without_an_order_it_holds_up_none(endless: Path) -> None:
     put(endless / "bad/c.jsonl", "d")
     run_once("p")
     assert out(endless) == {"b", "c", "d", "g1", "g2"}, "a part that is left out is not waited for"
-    assert broker.failing("plan.bad")[0].failures == 1, "before its delay is over, it is no further failure"
+    assert broker.failures.failing("plan.bad")[0].failures == 1, "before its delay is over, it is no further failure"
     broker.close()
 
 
@@ -116,12 +119,12 @@ def test_a_file_whose_name_is_not_utf8_is_named_and_holds_up_no_other(home: Path
     run_once("p")
     # Then all others are read, also those behind it in the order of names
     assert out(home) == {"a", "c", "g"}
-    assert r"the name of 'bad/b\udcff.jsonl' is not UTF-8" in broker.failing("plan.bad")[0].error.error
+    assert r"the name of 'bad/b\udcff.jsonl' is not UTF-8" in broker.failures.failing("plan.bad")[0].error.error
     # When it is renamed, it is read, and nothing is wrong any more
     nameless.rename(home / "bad/b.jsonl")
     run_until_quiet("p")
     assert out(home) == {"a", "b", "c", "g"}
-    assert broker.status().status == "running"
+    assert broker.lifecycle.status().status == "running"
     broker.close()
 
 
@@ -150,7 +153,7 @@ def test_whatever_a_source_fails_with_the_others_are_read(
     broker = pipeline(home)
     run_once("p")
     assert out(home) == {"g"}
-    counted = [f.node for f in broker.failing(*broker.nodes())]
+    counted = [f.node for f in broker.failures.failing(*broker.lifecycle.nodes())]
     assert counted == ([] if isinstance(error, Unavailable) else ["plan.bad"])
     broker.close()
 
@@ -186,8 +189,8 @@ def test_one_that_fails_for_long_degrades_the_pipeline_as_error_recovery_says(
     for n in range(2):
         put(home / "good/g.jsonl", str(n))
         run_once("p", f"run-{n}")
-    assert broker.status().status == "degraded"
-    assert "no such mount" in str(broker.status().error)
+    assert broker.lifecycle.status().status == "degraded"
+    assert "no such mount" in str(broker.lifecycle.status().error)
     broker.close()
 
 
@@ -240,7 +243,7 @@ def test_a_source_that_cannot_be_read_leaves_the_micro_batch_to_the_others(
     # When there is another run, the micro-batch goes on without the one that failed, which is told
     run_once("p", "second")
     assert out(home) == {"g1"}
-    assert [f.node for f in broker.failing(*broker.nodes())] == ["sources.bad"]
+    assert [f.node for f in broker.failures.failing(*broker.lifecycle.nodes())] == ["sources.bad"]
     # Then what the others have in later runs is read as well, and it is left alone until its delay is over
     put(home / "good/g.jsonl", "g2")
     run_once("p", "third")
@@ -251,7 +254,7 @@ def test_a_source_that_cannot_be_read_leaves_the_micro_batch_to_the_others(
     over(broker)
     run_until_quiet("p")
     assert sorted(line.split('"')[3] for line in lines(home / "out.jsonl")) == ["b", "g1", "g2"]
-    assert broker.status().status == "running"
+    assert broker.lifecycle.status().status == "running"
     broker.close()
 
 
@@ -265,7 +268,7 @@ def test_only_one_that_is_there_and_fails_for_long_degrades_the_pipeline(
     put(home / "bad/b.jsonl", "b")
     broker = pipeline(home, delay="1h", retries=0)
     run_that_fails(error)
-    assert broker.status().status == then
+    assert broker.lifecycle.status().status == then
     broker.close()
 
 
@@ -283,7 +286,7 @@ def test_a_micro_batch_of_that_source_alone_holds_up_none_either(home: Path, mon
     (home / "bad/b.jsonl").unlink()
     over(broker)
     run_until_quiet("p")
-    assert broker.status().status == "running"
+    assert broker.lifecycle.status().status == "running"
     broker.close()
 
 

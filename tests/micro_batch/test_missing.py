@@ -107,7 +107,7 @@ def test_the_advice_also_works_on_a_degraded_pipeline(home: Path) -> None:
     with pytest.raises(Missing) as caught:
         run_once("p")
     with opened("p", "test") as context:
-        context.broker.fail("sources.in", str(caught.value), "Missing")
+        context.broker.lifecycle.fail("sources.in", str(caught.value), "Missing")
     follow(advice(caught.value)[1:])
     run_until_quiet("p")
     assert got(home) == [20]
@@ -146,7 +146,7 @@ def test_the_advice_also_works_where_something_is_in_flight(home: Path, how: str
     run_until_quiet("p")
     assert sorted(got(home)) == [0, 1, 2, *([99] if how == "shortened" else []), *range(100, 106)]
     broker = state("p")
-    indexes = {s: broker.hash(broker.keys.index(s)) for s in ("in", "other")}
+    indexes = {s: broker.access.hash(broker.keys.index(s)) for s in ("in", "other")}
     broker.close()
     assert indexes == {"in": {"": str(3 + (how == "shortened"))}, "other": {"": "6"}}, "no index is left out"
 
@@ -161,7 +161,7 @@ def test_with_skip_set_afterwards_a_start_goes_on(home: Path) -> None:
     with pytest.raises(Missing, match="set `missing: skip` in the settings of in and call `conduit start p`") as caught:
         run_once("p")
     with opened("p", "test") as context:
-        context.broker.fail("sources.in", str(caught.value), "Missing")
+        context.broker.lifecycle.fail("sources.in", str(caught.value), "Missing")
     pipeline(home, "missing: skip")
     follow(advice(caught.value)[:1])
     run_until_quiet("p")
@@ -184,8 +184,8 @@ def test_what_is_passed_over_is_counted_logged_and_shown(
     assert "3 records are passed over (missing: skip)" in caplog.text
     assert got(home) == [0, 20, 21]
     broker = state("p")
-    assert broker.totals()["sources.in/skipped"] == 1
-    assert broker.totals()["sources.in/read"] == 3
+    assert broker.micro_batches.totals()["sources.in/skipped"] == 1
+    assert broker.micro_batches.totals()["sources.in/read"] == 3
     broker.close()
     assert "in: 1 slices passed over" in CliRunner().invoke(app, ["status", "p"], catch_exceptions=False).output
 
@@ -256,14 +256,14 @@ def test_undoing_what_is_open_gives_indexes_and_positions_back(home: Path) -> No
     write(home, "b.jsonl", 10, 3)
     plan_run("p", "second")
     with opened("p", "test") as context:
-        assert context.broker.before_unsealed("in").items() >= before.items()
-        context.broker.force_stop()
-        context.broker.undo_unsealed()
-        context.broker.undo_unsealed()
-        assert context.broker.position("in")["data/a.jsonl"] == before["data/a.jsonl"]
-        assert context.broker.position("in")["data/b.jsonl"]["offset"] == 0
-        context.broker.place("in", context.broker.position("in"), {})
-        assert context.broker.position("in") == {}
-        context.broker.start()
+        assert context.broker.positions.before_unsealed("in").items() >= before.items()
+        context.broker.lifecycle.force_stop()
+        context.broker.micro_batches.undo_unsealed()
+        context.broker.micro_batches.undo_unsealed()
+        assert context.broker.positions.planned("in")["data/a.jsonl"] == before["data/a.jsonl"]
+        assert context.broker.positions.planned("in")["data/b.jsonl"]["offset"] == 0
+        context.broker.positions.place("in", context.broker.positions.planned("in"), {})
+        assert context.broker.positions.planned("in") == {}
+        context.broker.lifecycle.start()
         with pytest.raises(NotStopped):
-            context.broker.place("in", {}, {})
+            context.broker.positions.place("in", {}, {})

@@ -36,22 +36,22 @@ def test_what_others_have_sealed_and_maybe_collected_meanwhile_stands(
         with opened("p", "one") as context:
             read_source(context, "in", here, 5.0)
     broker = state("p")
-    old = broker.unsealed()
+    old = broker.micro_batches.unsealed()
     assert old.number == 1
     # When others seal, deliver and ack it
     run_once("p", "two")
     run_once("p", "three")
-    assert (broker.find_micro_batch(1) is None) == collected
+    assert (broker.micro_batches.find(1) is None) == collected
     # Then who had looked finds nothing to do
     with opened("p", "one") as context:
-        monkeypatch.setattr(context.broker, "unsealed", lambda: old)
+        monkeypatch.setattr(context.broker.micro_batches, "unsealed", lambda: old)
         assert seal_if_complete(context, 1) == "micro-batch 1 is sealed"
         assert read_source(context, "in", never, 5.0) == "micro-batch 1 is sealed"
         if staged:
             assert process(context, never, 5.0) == "micro-batch 1 is sealed"
     # And everything is there once
     assert payloads(home / "out/all.jsonl") == rows
-    assert broker.latest_sealed() == 1
+    assert broker.micro_batches.latest_sealed() == 1
     broker.close()
 
 
@@ -70,13 +70,13 @@ def test_what_a_stop_has_dropped_meanwhile_is_not_processed_before_it_is_read_ag
     with opened("p", "one") as context:
         read_source(context, "in", here, 5.0)
     broker = state("p")
-    old = broker.unsealed()
+    old = broker.micro_batches.unsealed()
     # When an operator stops the pipeline by force, which drops what is not sealed, and starts it
-    broker.force_stop()
-    broker.start()
+    broker.lifecycle.force_stop()
+    broker.lifecycle.start()
     # Then the processors wait for the source
     with opened("p", "one") as context:
-        monkeypatch.setattr(context.broker, "unsealed", lambda: old)
+        monkeypatch.setattr(context.broker.micro_batches, "unsealed", lambda: old)
         assert process(context, never, 5.0) == "micro-batch 1 is not read yet: sources.in"
     # And everything is there once in the end
     run_once("p", "two")

@@ -36,7 +36,7 @@ def test_a_destination_stopped_alone_keeps_its_cursor_while_others_flow_within_t
     # And what holds up the source is said, and the status shows it
     assert "red stopped, and the lag budget is used up" in runs[-1]["plan"]
     broker = state("p")
-    assert (broker.delivery("red").cursor, broker.status().status) == (1, "running")
+    assert (broker.deliveries.get("red").cursor, broker.lifecycle.status().status) == (1, "running")
     broker.close()
     (line,) = [line for line in conduit("status", "p").output.splitlines() if line.startswith("red")]
     assert "stopped" in line

@@ -113,7 +113,7 @@ def test_a_feed_goes_on_where_reading_ended(home: Path) -> None:
     run_until_quiet("p")
     assert lines(home / "out.txt") == [str(n) for n in range(10)]
     assert (home / "acked").read_text() == '{"": 10}'
-    assert state("p").position("in") == {"": 10}
+    assert state("p").positions.planned("in") == {"": 10}
 
 
 @pytest.mark.proves("T2", "C10", "I1", "I3", "I5")

@@ -105,7 +105,7 @@ def test_a_pipeline_that_works_or_has_something_in_flight_is_left_alone(pipeline
         # Nor is what it has open touched
         dropped: list[int] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(context.broker), "drop_unsealed", lambda _: dropped.append(1))
+            patch.setattr(type(context.broker.micro_batches), "drop_unsealed", lambda _: dropped.append(1))
             with pytest.raises(NotStopped):
                 positions.place("p", "in", {PART: {"offset": 0}})
         assert not dropped
@@ -120,7 +120,7 @@ def test_a_pipeline_that_works_or_has_something_in_flight_is_left_alone(pipeline
         context.broker.redis.hset(context.broker.keys.ack("in"), "m", str(acked))
         # Somebody else was quicker
         with pytest.raises(Fenced, match="was moved meanwhile"):
-            context.broker.place("in", {PART: {"offset": LINE}}, {PART: {"offset": 0}})
+            context.broker.positions.place("in", {PART: {"offset": LINE}}, {PART: {"offset": 0}})
     assert planned() == 8
 
 

@@ -30,38 +30,38 @@ HALF, WHOLE = DAY // 2 // PERIOD * PERIOD, DAY // PERIOD * PERIOD
 def size(broker: Broker) -> tuple[int, int]:
     """Keys, and their bytes as Redis counts them."""
     keys = list(broker.redis.scan_iter(broker.keys.prefix + "*", count=1000))
-    return len(keys), sum(broker.read(*(("MEMORY", "USAGE", key, "SAMPLES", "0") for key in keys)))
+    return len(keys), sum(broker.access.read(*(("MEMORY", "USAGE", key, "SAMPLES", "0") for key in keys)))
 
 
 def busy(context: Context, run: str, retention: float = 0.0) -> None:
     """What one run tells the broker, of one micro-batch, to the end of its life; what is kept for `retention` is as
     old as a server's clock says that is an hour ahead for each 60 runs."""
     broker = context.broker
-    at = broker.latest_sealed()
+    at = broker.micro_batches.latest_sealed()
     piece = Slice("data/a.jsonl", "", {"offset": at * 10, "crc": 1}, {"offset": at * 10 + 10, "crc": 1}, records=10)
-    m = broker.open({"in": [piece]}, "config", at + 1)
-    with broker.acquire("sources.in", run) as lease:
+    m = broker.micro_batches.open({"in": [piece]}, "config", at + 1)
+    with broker.leases.acquire("sources.in", run) as lease:
         stage = Stage("p/0000000001/sources.in-1795318723577820.json", [10], 10, matched={"all": 10, "red": 0})
-        broker.stage("sources.in", m, lease.token, stage)
-    with broker.acquire("seal", run) as lease:
+        broker.micro_batches.stage("sources.in", m, lease.token, stage)
+    with broker.leases.acquire("seal", run) as lease:
         manifest = f"p/{m:010d}/manifest-{lease.token}.json"
-        broker.seal(m, lease.token, manifest=manifest, total=10, bytes=10, matched={"all": 10, "red": 0})
-    with broker.acquire("destinations.all", run) as lease:
-        broker.confirm("all", m, lease.token, [(0, 9)], {"matched": 10}, run=run, retention=86_400.0)
+        broker.micro_batches.seal(m, lease.token, manifest=manifest, total=10, bytes=10, matched={"all": 10, "red": 0})
+    with broker.leases.acquire("destinations.all", run) as lease:
+        broker.deliveries.confirm("all", m, lease.token, [(0, 9)], {"matched": 10}, run=run, retention=86_400.0)
         runs.finish(context, "all", run)
-    broker.complete_unmatched("red")
-    ack = broker.begin_ack("in", ["all", "red"], "delivered")
+    broker.deliveries.complete_unmatched("red")
+    ack = broker.acks.begin("in", ["all", "red"], "delivered")
     assert ack is not None
-    broker.commit_ack("in", ack)
+    broker.acks.commit("in", ack)
     if retention:
         # The same clock for all: what this run sealed is a minute younger than what the last one did.
         sealed = broker.keys.micro_batch(m)
-        broker.redis.hset(sealed, "sealed_at", str(int((broker.now() - 2 * 86_400 + m * 60) * 1e6)))
+        broker.redis.hset(sealed, "sealed_at", str(int((broker.access.now() - 2 * 86_400 + m * 60) * 1e6)))
         ahead = 2 * 86_400 - m * 60
-        broker.slim(["in"], ["all", "red"], 3_600 + ahead)
-    for n in broker.collectable(["in"], ["all", "red"], retention and retention + ahead):
-        broker.begin_collect(n)
-        broker.end_collect(n)
+        broker.collection.slim(["in"], ["all", "red"], 3_600 + ahead)
+    for n in broker.collection.due(["in"], ["all", "red"], retention and retention + ahead):
+        broker.collection.begin(n)
+        broker.collection.end(n)
 
 
 def named(n: int) -> str:
@@ -123,20 +123,20 @@ def test_a_micro_batch_that_is_kept_small_is_sent_again_as_any_other(
         events(home / "data", "a.jsonl", n * 10, 10)
         run_once("p", f"run-{n}")
         sizes.append(broker.redis.memory_usage(broker.keys.micro_batch(1), samples=0))
-    assert "slices:in" not in broker.hash(broker.keys.micro_batch(3))
+    assert "slices:in" not in broker.access.hash(broker.keys.micro_batch(3))
     assert sizes[-1] < 600, sizes
     sent = len(lines(home / "out/all.jsonl"))
     assert "delivered 1 micro-batches" in str(deliver_again("p", "all", "run-0"))
     assert len(lines(home / "out/all.jsonl")[sent:]) == 10
-    assert broker.find_micro_batch(1).total == 10
+    assert broker.micro_batches.find(1).total == 10
     # What is not acked, or not delivered, is whole
     events(home / "data", "a.jsonl", 30, 10)
     plan_run("p", "planned")
     with opened("p", "planned") as context:
         read_source(context, "in", here, 5.0)
-    broker.slim(["in"], ["all", "red"], 0.0)
-    assert broker.micro_batch(4).state == "sealed"
-    assert broker.micro_batch(4).slices["in"]
+    broker.collection.slim(["in"], ["all", "red"], 0.0)
+    assert broker.micro_batches.get(4).state == "sealed"
+    assert broker.micro_batches.get(4).slices["in"]
     broker.close()
 
 
@@ -149,8 +149,8 @@ def test_a_run_that_is_in_the_spool_by_now_is_sent_again_when_its_task_is_cleare
         events(home / "data", "a.jsonl", n * 10, 10)
         run_once("p", f"run-{n}")
     broker = state("p")
-    assert len(broker.hash(broker.keys.runs("all"))) <= 2
-    assert not broker.finished("all", "run-0")
+    assert len(broker.access.hash(broker.keys.runs("all"))) <= 2
+    assert not broker.redeliveries.run_finished("all", "run-0")
     sent = len(lines(home / "out/all.jsonl"))
     assert "delivered 1 micro-batches" in str(deliver_again("p", "all", "run-0"))
     again = [json.loads(line) for line in lines(home / "out/all.jsonl")[sent:]]
@@ -169,8 +169,8 @@ def test_what_is_past_its_retention_is_told_so_and_in_the_end_forgotten(
             busy(context, f"run-{n}")
         assert runs.finished(context, "all", "run-0")
         with pytest.raises(ConduitError, match=r"is past spool\.retention"):
-            context.broker.redeliver("all", "run-0")
-        context.broker.forget_runs("all", ["run-0"])
+            context.broker.redeliveries.ranges("all", "run-0")
+        context.broker.redeliveries.forget_runs("all", ["run-0"])
         monkeypatch.setattr(runs, "TOLD", 0)
         for n in range(2, 4):
             busy(context, f"run-{n}")
@@ -189,7 +189,7 @@ def test_what_an_executor_ended_after_its_driver_had_died_is_done_by_that_run_an
     work = look("p", "destinations.all", "one")
     # Then it is done, and clearing it later sends again what this run delivered
     assert (work.submit, work.done) == (False, True)
-    assert broker.finished("all", "one")
+    assert broker.redeliveries.run_finished("all", "one")
     # While a run that delivered nothing has nothing to do
     assert not look("p", "destinations.all", "two").done
     broker.close()

@@ -36,7 +36,7 @@ def three(home: Path, limit: str) -> None:
 def read_of(home: Path) -> list[dict[str, int]]:
     """Per micro-batch that is still known, records of each source."""
     broker = state("p")
-    found = [broker.find_micro_batch(m) for m in range(1, broker.latest_sealed() + 1)]
+    found = [broker.micro_batches.find(m) for m in range(1, broker.micro_batches.latest_sealed() + 1)]
     broker.close()
     return [{s: sum(p.records or 0 for p in of) for s, of in mb.slices.items()} for mb in found if mb is not None]
 
@@ -73,7 +73,7 @@ def test_a_micro_batch_has_a_bounded_number_of_slices(home: Path, monkeypatch: p
             events(home / "data", f"{id}{n}.jsonl", n * 10, 2)
     run_until_quiet("p")
     broker = state("p")
-    slices = [broker.micro_batch(m).slices for m in range(1, broker.latest_sealed() + 1)]
+    slices = [broker.micro_batches.get(m).slices for m in range(1, broker.micro_batches.latest_sealed() + 1)]
     broker.close()
     assert [sum(map(len, of.values())) for of in slices] == [3] * 8
     assert all(set(of) == {"a", "b", "c"} for of in slices)

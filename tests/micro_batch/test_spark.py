@@ -48,7 +48,7 @@ def test_a_sql_processor_stands_among_record_wise_ones(home: Path, anywhere: Any
     kept = [r for r in rows if r["colour"] != "green" and int(str(r["n"])) >= 10 and r["n"] != 15]
     assert payloads(home / "out/all.jsonl") == [{"n": r["n"]} for r in kept]
     broker = state("p")
-    totals = broker.totals()
+    totals = broker.micro_batches.totals()
     broker.close()
     assert totals["processors/read"] == 60
     assert totals["processors/nacked"] == 1
@@ -92,7 +92,7 @@ def test_the_record_that_a_statement_fails_on_is_nacked_alone_and_others_pass_a_
     assert (letter["seq"], letter["node"]) == (2, "processors/digits")
     assert "CAST_INVALID_INPUT" in letter["error"]
     assert "'ten'" in letter["error"]
-    totals = state("p").totals()
+    totals = state("p").micro_batches.totals()
     assert (totals["processors/read"], totals["processors/nacked"], totals["processors/filtered"]) == (4, 1, 0)
 
 
@@ -142,4 +142,4 @@ def test_a_statement_gets_what_the_one_before_it_made(home: Path, spark: Any) ->
     run_until_quiet("p", run_all=run_all)
     # Then both have filtered what they say
     assert [r["n"] for r in payloads(home / "out/all.jsonl")] == [r["n"] for r in rows if 10 <= int(str(r["n"])) < 50]
-    assert state("p").totals()["processors/filtered"] == 20
+    assert state("p").micro_batches.totals()["processors/filtered"] == 20

@@ -21,8 +21,8 @@ def test_what_a_given_up_redelivery_held_is_collected_and_the_log_says_so(
     events(home / "data", "a.jsonl", 0, 5)
     run_once("p", "first")
     broker = state("p")
-    with broker.acquire("destinations.all", "t") as lease:
-        broker.reopen("all", "first", lease.token)
+    with broker.leases.acquire("destinations.all", "t") as lease:
+        broker.redeliveries.begin("all", "first", lease.token)
     # As after a second: nothing but the redelivery keeps it
     broker.redis.hset(broker.keys.micro_batch(1), "sealed_at", "1")
     with opened("p", "test") as context:

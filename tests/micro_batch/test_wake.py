@@ -120,7 +120,7 @@ def test_a_file_is_news_until_all_of_it_is_planned(home: Path, watching: Callabl
     assert (watch.look().news, watch.look().left) == ((), False)
     # And a look changed nothing
     with closing(state("p")) as broker:
-        assert broker.latest_sealed() == 3
+        assert broker.micro_batches.latest_sealed() == 3
 
 
 def test_what_a_destination_did_not_take_is_left(home: Path, watching: Callable[..., Watch]) -> None:
@@ -133,7 +133,7 @@ def test_what_a_destination_did_not_take_is_left(home: Path, watching: Callable[
     assert (watch.look().news, watch.look().left) == ((), True)
     # And it is not where the pipeline is stopped meanwhile: only a person starts it
     with closing(state("p")) as broker:
-        broker.force_stop()
+        broker.lifecycle.force_stop()
     put(home, "b", 2)
     assert watch.look() == Look()
 
@@ -155,7 +155,7 @@ def test_a_redis_that_has_forgotten_something_wakes_its_pipeline(home: Path, wat
     broker.redis.flushall()
     for key, fields in before.items():
         broker.redis.hset(key, mapping=fields)
-    broker.initialise()
+    broker.lifecycle.initialise()
     assert watch.look().left
     run_until_quiet("p")
     assert not watch.look().left
@@ -211,20 +211,20 @@ def test_a_pipeline_that_runs_without_a_pause_is_woken_where_no_run_is_under_way
         monkeypatch.setattr(wake, "OVER", 0.0)
         assert watch.look().over
         assert Pace(10).wake(watch.look(), 0) == "no run is under way"
-        broker.begin_run("one", None, 0, lasts=True)
+        broker.runs.begin("one", None, 0, lasts=True)
         before = watch.look().progress
         # Its tasks are on their way
         assert not watch.look().over
-        broker.tell_at_work("one", "sources.lines", 30.0, begins=True)
+        broker.runs.tell_at_work("one", "sources.lines", 30.0, begins=True)
         assert not watch.look().over
         # When it was killed, or has ended
-        broker.tell_at_work("one", "sources.lines", 0)
+        broker.runs.tell_at_work("one", "sources.lines", 0)
         assert watch.look().over
         # But not where nobody wants it to run
-        broker.force_stop()
+        broker.lifecycle.force_stop()
         assert not watch.look().over
-        broker.start()
+        broker.lifecycle.start()
         assert watch.look().over
         # And each run is progress: after the next one it is woken as soon as after the first
-        broker.begin_run("two", None, 0, lasts=True)
+        broker.runs.begin("two", None, 0, lasts=True)
         assert watch.look().progress != before

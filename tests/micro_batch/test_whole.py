@@ -49,12 +49,12 @@ def test_every_record_reaches_each_destination_whose_trigger_matches_once_and_in
     assert payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"]
     # And micro-batches were bounded, and everything is acked
     broker = state("p")
-    assert broker.latest_sealed() == 3
+    assert broker.micro_batches.latest_sealed() == 3
     assert len(runs) == 4
-    position = broker.acked_position("in")
-    assert position == broker.position("in")
+    position = broker.positions.acked("in")
+    assert position == broker.positions.planned("in")
     assert {Path(k).name: v for k, v in position.items()}.keys() == {"a.jsonl", "b.jsonl"}
-    counters = broker.delivery("red").counters
+    counters = broker.deliveries.get("red").counters
     assert counters["matched"] == counters["delivered"] == 34
     broker.close()
 
@@ -82,7 +82,7 @@ def test_a_destination_that_no_record_matches_is_confirmed_without_a_jvm(home: P
     assert "nothing for it" in said["destinations.red"]
     assert not (home / "out/red.jsonl").exists()
     broker = state("p")
-    assert broker.delivery("red").cursor == 1
+    assert broker.deliveries.get("red").cursor == 1
     broker.close()
 
 
@@ -129,8 +129,8 @@ def test_each_section_sees_its_own_records_filtered_ones_are_acked_and_failed_on
     assert payloads(home / "out/red.jsonl") == [r for r in kept if r["colour"] == "red"]
     # And the failed record is a dead letter, and everything is acked
     broker = state("p")
-    assert broker.acked_position("in") == broker.position("in")
-    totals = broker.totals()
+    assert broker.positions.acked("in") == broker.positions.planned("in")
+    totals = broker.micro_batches.totals()
     broker.close()
     assert sum(v for k, v in totals.items() if k.endswith("/nacked")) == 1
     from conduit_tasks.micro_batch.context import opened
@@ -150,11 +150,11 @@ def test_by_default_the_first_nack_stops_the_pipeline_and_start_goes_on_from_the
     assert "no sevens" in str(first["processors"])
     assert "no sevens" in str(run_once("p")["plan"])
     broker = state("p")
-    assert broker.status().status == "degraded"
-    assert broker.acked_position("in") == {}
+    assert broker.lifecycle.status().status == "degraded"
+    assert broker.positions.acked("in") == {}
     # When the cause is fixed and the pipeline started
     write_pipeline(home, "p", PROCESSED.replace(" 7 }}", " 700 }}"))
-    broker.start()
+    broker.lifecycle.start()
     broker.close()
     run_until_quiet("p")
     # Then nothing is missing
@@ -185,8 +185,8 @@ def test_a_cleared_task_that_had_succeeded_sends_again_exactly_what_its_run_conf
     # Then its records follow in the file once more, and nothing live has moved
     assert payloads(home / "out/all.jsonl") == [*first, *second, *first], said
     broker = state("p")
-    counters = broker.delivery("all").counters
-    assert (counters["delivered"], counters["redelivered"], broker.delivery("all").cursor) == (20, 10, 2)
+    counters = broker.deliveries.get("all").counters
+    assert (counters["delivered"], counters["redelivered"], broker.deliveries.get("all").cursor) == (20, 10, 2)
     broker.close()
     # And a task that had not succeeded merely resumes
     deliver_again("p", "all", "never")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.access import Access
 from conduit_tasks.connectors.base import Limit
 from conduit_tasks.resend import prepare
 from conduit_tasks.resend.replay import replay
@@ -36,7 +36,7 @@ def attempt(*words: str, point: str = NOWHERE, destinations: tuple[str, ...] = (
 def kill_at(point: str) -> None:
     """SIGKILL at the first time this point is reached."""
     when, _, name = point.partition(" ")
-    run, put = BrokerBase.run, Spool.put
+    run, put = Access.run, Spool.put
 
     def dying(call: Any, what: str, *args: Any, **named: Any) -> Any:
         if what == name and when == "before":
@@ -46,13 +46,13 @@ def kill_at(point: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    def script(self: BrokerBase, script: Any, keys: Any, **args: Any) -> Any:
+    def script(self: Access, script: Any, keys: Any, **args: Any) -> Any:
         return dying(run, script.name, self, script, keys, **args)
 
     def file(self: Spool, path: str, data: bytes) -> None:
         dying(put, path, self, path, data)
 
-    BrokerBase.run, Spool.put = script, file  # type: ignore[method-assign, assignment]
+    Access.run, Spool.put = script, file  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

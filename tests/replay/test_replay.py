@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.access import Access
 from conduit_tasks.errors import ConfigError, PipelineStopped
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
@@ -68,8 +68,8 @@ class Place:
         with opened("p", "look") as context:
             broker, keys = context.broker, context.broker.keys
             return (
-                [(broker.delivery(n).cursor, broker.delivery(n).confirmed) for n in self.names],
-                [broker.hash(k) for k in (keys.planned("in"), keys.acked("in"), keys.index("in"))],
+                [(broker.deliveries.get(n).cursor, broker.deliveries.get(n).confirmed) for n in self.names],
+                [broker.access.hash(k) for k in (keys.planned("in"), keys.acked("in"), keys.index("in"))],
             )
 
 
@@ -131,7 +131,7 @@ def test_failed_sends_what_is_a_dead_letter_and_closes_it(home: Path) -> None:
     (outcome,) = again("2013-03-01", "2013-03-02", what="failed")
     assert (outcome.chosen, outcome.delivered, outcome.dead) == (2, 1, 1)
     with opened("p", "look") as context:
-        assert [e.epoch > 0 for e in context.broker.dead_letters("a")] == [True]
+        assert [e.epoch > 0 for e in context.broker.dead_letters.entries("a")] == [True]
     # What is a dead letter is not missing
     assert again("2013-03-01", "2013-03-02", run="other")[0].chosen == 0
 
@@ -159,13 +159,13 @@ def test_killed_around_any_script_a_replay_goes_on_and_a_file_has_each_record_on
     with opened("p", "join"):
         pass
     before = place.live()
-    real = BrokerBase.run
+    real = Access.run
     counted = {scripts.REPLAY_BEGIN, scripts.REPLAY_CONFIRM, scripts.REPLAY_END, scripts.CLAIM, scripts.MARK}
     # When it dies around its k-th step, for every k, until one attempt lives
     for k in range(1, 50):
         seen = 0
 
-        def dying(self: BrokerBase, script: Any, keys: Any, *, k: int = k, **args: Any) -> list[Any]:
+        def dying(self: Access, script: Any, keys: Any, *, k: int = k, **args: Any) -> list[Any]:
             nonlocal seen
             mine = script in counted
             seen += mine
@@ -176,13 +176,13 @@ def test_killed_around_any_script_a_replay_goes_on_and_a_file_has_each_record_on
                 raise KeyboardInterrupt
             return answer
 
-        monkeypatch.setattr(BrokerBase, "run", dying)
+        monkeypatch.setattr(Access, "run", dying)
         try:
             again("2013-03-01", "2013-03-02", "late")
         except KeyboardInterrupt:
             continue
         finally:
-            monkeypatch.setattr(BrokerBase, "run", real)
+            monkeypatch.setattr(Access, "run", real)
         break
     else:
         raise AssertionError("no attempt lived")
@@ -198,11 +198,13 @@ def test_a_pipeline_that_is_stopped_is_not_read_for_a_replay(place: Place, statu
     place.feed(3)
     run_until_quiet("p")
     with opened("p", "look") as context:
-        context.broker.force_stop() if status == "stopped" else context.broker.fail("seal", "broken", "Test")
+        context.broker.lifecycle.force_stop() if status == "stopped" else context.broker.lifecycle.fail(
+            "seal", "broken", "Test"
+        )
         with pytest.raises(PipelineStopped, match=status):
             again("2013-03-01", "2013-03-02", what="all")
         assert prepared(context, "r") is None
-        context.broker.start()
+        context.broker.lifecycle.start()
     assert [outcome.delivered for outcome in again("2013-03-01", "2013-03-02", what="all")] == [3]
 
 
@@ -214,10 +216,10 @@ def test_a_later_interval_waits_for_an_earlier_one_under_way(home: Path) -> None
     place.feed(48)
     run_until_quiet("p")
     with opened("p", "other") as context:
-        context.broker.turn("a", "first", 0, 60.0)
+        context.broker.replays.turn("a", "first", 0, 60.0)
         with pytest.raises(LeaseHeld, match="run first, which is before"):
             replay("p", "2013-03-02", "2013-03-03", (), "all", run="second", wait=0.0)
-        context.broker.turn("a", "first", 0, 0)
+        context.broker.replays.turn("a", "first", 0, 0)
     assert replay("p", "2013-03-02", "2013-03-03", (), "all", run="second", wait=0.0)[0].delivered == 24
 
 

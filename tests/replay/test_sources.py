@@ -116,7 +116,7 @@ def test_a_replay_passes_the_processors_as_they_are_now_and_tells_the_handlers(
         ("nacked", "destinations.a", 4),
     ]
     with opened("p", "look") as context:
-        (letter,) = context.broker.dead_letters("a")
+        (letter,) = context.broker.dead_letters.entries("a")
     assert letter.epoch > 0, "the earlier letter is closed, the later one stands"
 
 

@@ -39,14 +39,14 @@ MODULES = [
         "commit_ack before the source is told",
         "micro_batch/acks.py",
         {
-            "                began = time.monotonic()\n": "                began = time.monotonic()\n                context.broker.commit_ack(source_id, due, lease.token, {})\n",
-            "            context.broker.commit_ack(source_id, due, lease.token, took)\n": "",
+            "                began = time.monotonic()\n": "                began = time.monotonic()\n                context.broker.acks.commit(source_id, due, lease.token, {})\n",
+            "            context.broker.acks.commit(source_id, due, lease.token, took)\n": "",
         },
     ),
     Mutant("collection beyond proven", "micro_batch/acks.py", {"due[: proven(context, due)]": "due"}, "collect"),
     Mutant(
         "a spool file collected too early",
-        "broker/acks.py",
+        "broker/collection.py",
         {"(collected + 1, min([sealed, *cursors, *acked]), sealed)": "(collected + 1, sealed, sealed)"},
         "collect",
         Mutant(
@@ -90,7 +90,7 @@ MODULES = [
         "letters brought back only where none is left",
         "dead_letters/restored.py",
         {
-            "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_count(own):\n            out[keys.dead(own)]"
+            "        if rows:\n            out[keys.dead(own)]": "        if rows and not broker.dead_letters.count(own):\n            out[keys.dead(own)]"
         },
         "older",
         begin=145,
@@ -142,7 +142,7 @@ MODULES = [
     # Runs that last
     Mutant(
         "taken over from before the next is ready",
-        "broker/under_way.py",
+        "broker/runs.py",
         {"return node in self.ready and self.at_work(node)": "return self.at_work(node)"},
         "handover",
     ),

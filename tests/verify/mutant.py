@@ -12,10 +12,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
+import conduit_tasks
 from conduit_tasks.broker import scripts
+
+PACKAGE = Path(conduit_tasks.__file__).parent
 
 
 @dataclass(frozen=True)
@@ -99,4 +103,5 @@ def _find(module: Any, path: tuple[str, ...]) -> FunctionType | None:
 
 def lua(name: str, script: str, old: str, new: str = "", theme: str = "", begin: int = 0) -> Mutant:
     """A mutant of a script."""
-    return Mutant(name, f"broker/scripts/{script}.lua", {old: new}, theme, begin=begin)
+    (file,) = PACKAGE.glob(f"broker/scripts/**/{script}.lua")
+    return Mutant(name, file.relative_to(PACKAGE).as_posix(), {old: new}, theme, begin=begin)

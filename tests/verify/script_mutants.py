@@ -24,7 +24,7 @@ SCRIPTS = [
     ),
     Mutant(
         "attempts are not fenced",
-        "broker/scripts/attempt.lua",
+        "broker/scripts/leases/attempt.lua",
         {
             "if till > 0 and free > now then": "if false then",
             "return {'ok', l[5], l[3], l[4], ''}": "redis.call('HDEL', K.lease, 'attempt') return {'ok', A.token, l[3], l[4], ''}",

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from conduit_tasks.broker.broker import Broker
+from conduit_tasks.broker.leases import Leases
 from conduit_tasks.connectors.file.connector import FileSource
 from conduit_tasks.connectors.file.destination import FileDestination
 from conduit_tasks.connectors.rows import Rows
@@ -109,17 +109,17 @@ def test_a_micro_batch_that_was_dropped_while_it_was_about_to_be_sealed_is_not_v
     with opened("p", "one") as context:
         monkeypatch.setattr("conduit_tasks.micro_batch.read.seal_if_complete", lambda *_: "")
         read_source(context, "in", here, 5.0)
-        acquire = Broker.acquire
+        acquire = Leases.acquire
 
         # When somebody stops the pipeline by force and starts it, before it has the lease
-        def late(self: Broker, *args: Any, **options: Any) -> Any:
+        def late(self: Leases, *args: Any, **options: Any) -> Any:
             other = state("p")
-            other.force_stop()
-            other.start()
+            other.lifecycle.force_stop()
+            other.lifecycle.start()
             other.close()
             return acquire(self, *args, **options)
 
-        monkeypatch.setattr(Broker, "acquire", late)
+        monkeypatch.setattr(Leases, "acquire", late)
         said = seal.seal_if_complete(context, 1)
     # Then it does nothing: there is something to read again
     assert not said
@@ -148,22 +148,22 @@ def test_a_micro_batch_that_was_sealed_and_rebuilt_meanwhile_is_not_read_again(
     write_pipeline(home, "p", TWO)
     events(home / "data", "a.jsonl", 0, 5)
     plan_run("p", "one")
-    acquire = Broker.acquire
+    acquire = Leases.acquire
 
     # When another run seals it, and the state is rebuilt from the spool, which knows of no stages
-    def late(self: Broker, node: str, *args: Any, **options: Any) -> Any:
+    def late(self: Leases, node: str, *args: Any, **options: Any) -> Any:
         if node == "sources.in":
-            self.redis.hset(self.keys.micro_batch(1), mapping={"state": "sealed", "manifest": ""})
-            self.redis.hdel(self.keys.pipeline, "unsealed")
+            context.broker.redis.hset(context.broker.keys.micro_batch(1), mapping={"state": "sealed", "manifest": ""})
+            context.broker.redis.hdel(context.broker.keys.pipeline, "unsealed")
         return acquire(self, node, *args, **options)
 
-    monkeypatch.setattr(Broker, "acquire", late)
+    monkeypatch.setattr(Leases, "acquire", late)
     with opened("p", "one") as context:
-        before = context.broker.hash(context.broker.keys.index("in"))
+        before = context.broker.access.hash(context.broker.keys.index("in"))
         said = read_source(context, "in", here, 5.0)
         # Then it stands as it is, and no index is given out twice
         assert said == "micro-batch 1 is sealed"
-        assert context.broker.hash(context.broker.keys.index("in")) == before
+        assert context.broker.access.hash(context.broker.keys.index("in")) == before
 
 
 @pytest.mark.proves("I4")
@@ -173,9 +173,9 @@ def test_a_node_whose_holder_died_before_the_servers_clock_went_back_is_worked_o
     plan_run("p", "one")
     # Given a dead holder's lease, which ends in an hour by the clock that Redis has now
     with opened("p", "one") as context:
-        context.broker.acquire("sources.in", "dead")
+        context.broker.leases.acquire("sources.in", "dead")
         key = context.broker.keys.lease("sources.in")
-        ahead = int(context.broker.hash(key)["until"]) + 3_600_000_000
+        ahead = int(context.broker.access.hash(key)["until"]) + 3_600_000_000
         context.broker.redis.hset(key, "until", str(ahead))
     # Then a run that looks at the node works on it, rather than leave it to that holder
     assert look("p", "sources.in", "two").submit
@@ -201,7 +201,7 @@ def test_an_ack_that_stood_still_over_its_mark_is_not_told_after_its_successors(
         mark(self)
         with opened("p", "two") as other:
             other.broker.redis.hset(other.broker.keys.lease("acks.in"), "until", "0")
-            other.broker.acquire("acks.in", "another")
+            other.broker.leases.acquire("acks.in", "another")
 
     monkeypatch.setattr(Marker, "mark", slow)
     monkeypatch.setattr(FileSource, "ack", lambda self, position: told.append(position))

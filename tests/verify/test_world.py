@@ -215,10 +215,10 @@ def test_who_is_no_process_has_the_worlds_clock_too(redis_server: RedisServer, t
     client.flushall()
     broker = Broker("verified", client)
     with faulty(world, Disk(tmp_path)):
-        first = broker.acquire("destinations.a", "one")
+        first = broker.leases.acquire("destinations.a", "one")
         world.now += 3_600
         # Then it is given the world's time, and the lease has lapsed when that has passed
-        second = broker.acquire("destinations.a", "two")
+        second = broker.leases.acquire("destinations.a", "two")
     client.close()
     assert (first.token, second.token) == (1_700_001_000_000_000, 1_700_004_600_000_000)
 

@@ -148,7 +148,7 @@ def _rows(pipeline: Pipeline) -> Rows:
     `FRESH` seconds."""
     global _known  # noqa: PLW0603 - the last one looked at: a page asks again every few seconds
     with brokers() as broker_of:
-        counts = [broker_of(pipeline.id).dead_count(id) for id in ("", *(d.id for d in pipeline.destinations))]
+        counts = [broker_of(pipeline.id).dead_letters.count(id) for id in ("", *(d.id for d in pipeline.destinations))]
     about = (settings().path(settings().dead_letters), pipeline.id, tuple(counts))
     with _lock:
         if _known is None or _known[0] != about or time.monotonic() - _known[1] > FRESH:

@@ -47,8 +47,8 @@ def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
     with brokers() as broker_of:
         for pipeline in pipelines:
             broker = broker_of(pipeline.id)
-            status = broker.status()
-            sealed, *cursors = broker.cursors([d.id for d in pipeline.destinations])
+            status = broker.lifecycle.status()
+            sealed, *cursors = broker.deliveries.cursors([d.id for d in pipeline.destinations])
             out.append(
                 {
                     "id": pipeline.id,
@@ -61,7 +61,7 @@ def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
                     "destinations": [d.id for d in pipeline.destinations],
                     "sealed": sealed,
                     "behind": sealed - min(cursors, default=sealed),
-                    "dead": sum(broker.dead_count(id) for id in ["", *(d.id for d in pipeline.destinations)]),
+                    "dead": sum(broker.dead_letters.count(id) for id in ["", *(d.id for d in pipeline.destinations)]),
                 }
             )
     return out
@@ -71,11 +71,11 @@ def details(pipeline: Pipeline) -> dict[str, Any]:
     """Returns everything that the broker knows of one pipeline."""
     with opened(pipeline, "status") as context:
         found = describe(context)
-        broker, now = context.broker, context.broker.now()
+        broker, now = context.broker, context.broker.access.now()
         for about in found["destinations"]:
             node = Node.destination(about["id"])
             about["lag"] = _lag(context, about["id"], now)
-            about["lease_for"] = round(broker.held_for(node), 3)
+            about["lease_for"] = round(broker.leases.held_for(node), 3)
             about["task_id"] = task_id(node)
         for about in found["sources"]:
             about["task_id"] = task_id(Node.source(about["id"]))
@@ -116,12 +116,12 @@ def micro_batches(pipeline: Pipeline, offset: int, limit: int) -> tuple[int, lis
     state "collected"."""
     with opened(pipeline, "status") as context:
         broker = context.broker
-        unsealed = broker.unsealed()
-        newest = max(broker.latest_sealed(), unsealed.number if unsealed else 0)
-        states = {d.id: broker.delivery(d.id) for d in pipeline.destinations}
+        unsealed = broker.micro_batches.unsealed()
+        newest = max(broker.micro_batches.latest_sealed(), unsealed.number if unsealed else 0)
+        states = {d.id: broker.deliveries.get(d.id) for d in pipeline.destinations}
         out: list[dict[str, Any]] = []
         for number in range(newest - offset, max(0, newest - offset - limit), -1):
-            found = broker.find_micro_batch(number)
+            found = broker.micro_batches.find(number)
             deliveries = {}
             for id, state in states.items():
                 confirmed = state.confirmed.count if number == state.cursor + 1 else 0
@@ -153,8 +153,8 @@ def _micro_batch(number: int, found: MicroBatch | None) -> dict[str, Any]:
 def _lag(context: Context, id: str, now: float) -> dict[str, Any]:
     """Returns the sealed records that one destination has not confirmed; those it has confirmed of a micro-batch under
     way are subtracted."""
-    backlog = context.broker.backlog([id])
-    confirmed = context.broker.delivery(id).confirmed.count
+    backlog = context.broker.deliveries.backlog([id])
+    confirmed = context.broker.deliveries.get(id).confirmed.count
     return {
         "micro_batches": backlog.micro_batches,
         "records": max(0, backlog.records - confirmed),

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase
+from conduit_tasks.broker.access import Access
 from conduit_tasks.broker.connection import reaching
 
 NODE, FOR, READY, LEFT_OUT = "node:", "for:", "ready:", "left_out:"
@@ -90,10 +90,13 @@ class UnderWay:
         return 0 < self.nodes.get(node, 0.0) <= self.now
 
 
-class Runs(BrokerBase):
+class Runs:
     """State that the nodes of a run share."""
 
-    def begin_run(self, run: str, records: int | None, base: int, moved: int = 0, *, lasts: bool = False) -> None:
+    def __init__(self, access: Access) -> None:
+        self._access, self._keys = access, access.keys
+
+    def begin(self, run: str, records: int | None, base: int, moved: int = 0, *, lasts: bool = False) -> None:
         """Begins a run that has work, or that waits for some (`lasts`).
 
         `records`: limit of new records to read, None: no limit; `base`: records read before it; `moved`: sum of the
@@ -101,10 +104,12 @@ class Runs(BrokerBase):
         one takes over.
         """
         records = NO_LIMIT if records is None else records
-        self.run(scripts.BEGIN_RUN, self._of_runs(), run=run, records=records, base=base, moved=moved, lasts=int(lasts))
+        self._access.run(
+            scripts.BEGIN_RUN, self._of_runs(), run=run, records=records, base=base, moved=moved, lasts=int(lasts)
+        )
 
     def _of_runs(self) -> dict[str, str]:
-        return {"under_way": self.keys.under_way, "before": self.keys.before, "bell": self.keys.bell}
+        return {"under_way": self._keys.under_way, "before": self._keys.before, "bell": self._keys.bell}
 
     def tell_at_work(self, run: str, node: str, seconds: float, again: str = "", *, begins: bool = False) -> Heard:
         """Reports that a node's task is at work for the next `seconds`; 0: it has ended; below 0: it has ended, and its
@@ -114,76 +119,76 @@ class Runs(BrokerBase):
         another run has begun since that does not take over from this one.
         """
         for_us = int(seconds * 1e6) if seconds >= 0 else -1
-        (known,) = self.run(
+        (known,) = self._access.run(
             scripts.AT_WORK, self._of_runs(), run=run, node=node, for_us=for_us, again=again, begins=int(begins)
         )
         return Heard(known)
 
     def tell_ready(self, run: str, node: str) -> None:
         """Reports that a node is ready to do its work: the same node of the run before may end."""
-        keys = {"under_way": self.keys.under_way, "bell": self.keys.bell}
-        self.run(scripts.READY, keys, run=run, node=node)
+        keys = {"under_way": self._keys.under_way, "bell": self._keys.bell}
+        self._access.run(scripts.READY, keys, run=run, node=node)
 
     def tell_left_out(self, run: str, source: str, why: str) -> None:
         """Reports that this source could not be asked or, if `why` is empty, that it could be asked again."""
-        keys = {"under_way": self.keys.under_way, "before": self.keys.before}
-        self.run(scripts.LEFT_OUT, keys, run=run, source=source, why=why)
+        keys = {"under_way": self._keys.under_way, "before": self._keys.before}
+        self._access.run(scripts.LEFT_OUT, keys, run=run, source=source, why=why)
 
     def wind_up(self) -> str:
         """Has the run under way end with the micro-batches that its nodes are at; returns its id, empty if there is
         none."""
-        answer = self.run(scripts.WIND_UP, self._of_runs())
+        answer = self._access.run(scripts.WIND_UP, self._of_runs())
         return str(answer[0]) if answer else ""
 
     def under_way(self, run: str) -> UnderWay | None:
         """Returns the state of this run if it is under way, or if the run under way takes over from it; else None."""
-        now, before = self.runs_under_way()
+        now, before = self.latest()
         if now is not None and now.run == run:
             return replace(now, before=before)
         if before is not None and before.run == run:
             return replace(before, after=now)
         return None
 
-    def runs_under_way(self) -> tuple[UnderWay | None, UnderWay | None]:
+    def latest(self) -> tuple[UnderWay | None, UnderWay | None]:
         """Returns the state of the run that began last, and of the run that it takes over from."""
         both, now = self._of_both()
-        places = (self.keys.under_way, self.keys.before)
+        places = (self._keys.under_way, self._keys.before)
         if ahead := [(place, *time) for place, of in zip(places, both) for time in _ahead(of, now)]:
             # The server's clock went back: a killed node would count as at work until it has caught up.
-            self.not_ahead(*ahead)
+            self._access.not_ahead(*ahead)
             both, now = self._of_both()
         of, before = (_course(of, now / 1e6) for of in both)
         return of, before
 
     def _of_both(self) -> tuple[list[dict[str, str]], int]:
         """Returns the stored fields of both runs, and the server's time in microseconds."""
-        of, before, (secs, micros) = self.read(
-            ("HGETALL", self.keys.under_way), ("HGETALL", self.keys.before), ("TIME",)
+        of, before, (secs, micros) = self._access.read(
+            ("HGETALL", self._keys.under_way), ("HGETALL", self._keys.before), ("TIME",)
         )
         return [_fields(of), _fields(before)], int(secs) * 1_000_000 + int(micros)
 
     def has_forgotten(self, course: UnderWay) -> bool:
         """Returns whether Redis has forgotten a run that it knew, and knows none that began later."""
-        run, began = self.read(("HMGET", self.keys.under_way, "run", "began"))[0]
+        run, began = self._access.read(("HMGET", self._keys.under_way, "run", "began"))[0]
         return run != course.run and int(began or 0) / 1e6 < course.began
 
     def ring(self, what: str) -> None:
         """Wakes the nodes that wait."""
-        self.run(scripts.RING, {"bell": self.keys.bell}, what=what)
+        self._access.run(scripts.RING, {"bell": self._keys.bell}, what=what)
 
     def bell(self) -> str:
         """Returns the id of the last ring. Call it before a check that may be followed by `await_bell`."""
-        with reaching(self.redis):
-            found: Any = self.redis.xrevrange(self.keys.bell, count=1)
+        with reaching(self._access.redis):
+            found: Any = self._access.redis.xrevrange(self._keys.bell, count=1)
         return str(found[0][0]) if found else "0-0"
 
     def await_bell(self, since: str, seconds: float) -> None:
         """Waits until the bell has rung after `since`, for at most `seconds`."""
         give_up = time.monotonic() + seconds
         while (left := give_up - time.monotonic()) > 0:
-            with reaching(self.redis):
+            with reaching(self._access.redis):
                 block = max(1, int(min(left, MOST_BLOCKED) * 1000))
-                if self.redis.xread({self.keys.bell: since}, count=1, block=block):
+                if self._access.redis.xread({self._keys.bell: since}, count=1, block=block):
                     return
 
 

@@ -1,4 +1,5 @@
-"""Base of all parts of the broker: the client, the keys, and answers of scripts turned into errors."""
+"""Access to the state of one pipeline, which all parts of the broker share: the client, the keys, and the answers of
+scripts, turned into errors."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence[T]]:
         yield items[at : at + size]
 
 
-class BrokerBase:
-    """The state of one pipeline. Safe to use from several threads, as the client is."""
+class Access:
+    """Access to the state of one pipeline. Safe to use from several threads, as the client is."""
 
     def __init__(self, pipeline: str, redis: Client, *, lease_ttl: float = 15.0, lease_grace: float = 1.0) -> None:
         self.pipeline, self.redis = pipeline, redis

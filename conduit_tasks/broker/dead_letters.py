@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Protocol
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import PORTION, BrokerBase
+from conduit_tasks.broker.access import PORTION, Access
 from conduit_tasks.broker.connection import reaching
 from conduit_tasks.broker.state import DeadEntry
 
@@ -64,10 +64,13 @@ class Said:
     letters: list[str]
 
 
-class DeadIndex(BrokerBase):
+class DeadLetters:
     """Reads of the index; `confirm` and `seal` write it."""
 
-    def say_letters(
+    def __init__(self, access: Access) -> None:
+        self._access, self._keys = access, access.keys
+
+    def write_ahead(
         self,
         destination: str,
         lease: str,
@@ -82,24 +85,24 @@ class DeadIndex(BrokerBase):
         """Writes, ahead of a step, the changes if they are more than go `along` with it (`every`: all of them); returns
         the rest, which the step writes itself. `destination` "": letters from before the fan-out."""
         keys = {
-            "lease": self.keys.lease(lease),
-            "dead": self.keys.dead(destination),
-            "redrive": self.keys.redrive(destination),
-            "parked": self.keys.parked(destination),
+            "lease": self._keys.lease(lease),
+            "dead": self._keys.dead(destination),
+            "redrive": self._keys.redrive(destination),
+            "parked": self._keys.parked(destination),
         }
         while (most := max(len(said.closed), len(said.park), len(said.letters) // 2)) > along or (every and most):
             first = Said(_first(said.closed), _first(said.park), said.letters[: 2 * PORTION])
-            self.run(scripts.LETTERS, keys, token=token, epoch=epoch, by=by, **asdict(first))
+            self._access.run(scripts.LETTERS, keys, token=token, epoch=epoch, by=by, **asdict(first))
             said = Said(_rest(said.closed), _rest(said.park), said.letters[2 * PORTION :])
         return said
 
-    def dead_letters(self, destination: str = "") -> Iterator[DeadEntry]:
+    def entries(self, destination: str = "") -> Iterator[DeadEntry]:
         """Yields the dead letters of a destination ("": before the fan-out), ordered by epoch, micro-batch, seq and
         ord."""
-        found = self.scanned(self.keys.dead(destination))
+        found = self._access.scanned(self._keys.dead(destination))
         entries = []
         # Letters of a micro-batch that is not sealed yet do not count.
-        newest = math.inf if destination else self.numbers("sealed")[0]
+        newest = math.inf if destination else self._access.numbers("sealed")[0]
         for key, value in found.items():
             at, attempts, error_class = value.split(":", 2)
             epoch, m, seq, ordinal = (int(n) for n in key.split("-"))
@@ -114,12 +117,12 @@ class DeadIndex(BrokerBase):
     def is_dead(self, key: tuple[int, int, int, int], destinations: Sequence[str]) -> bool:
         """Returns whether one of these destinations has a dead letter with this key."""
         field = "-".join(map(str, key))
-        return any(self.read(*(("HEXISTS", self.keys.dead(each), field) for each in destinations)))
+        return any(self._access.read(*(("HEXISTS", self._keys.dead(each), field) for each in destinations)))
 
-    def dead_count(self, destination: str = "") -> int:
+    def count(self, destination: str = "") -> int:
         """Returns the number of dead letters of a destination ("": before the fan-out)."""
-        with reaching(self.redis):
-            return int(self.redis.hlen(self.keys.dead(destination)))
+        with reaching(self._access.redis):
+            return int(self._access.redis.hlen(self._keys.dead(destination)))
 
 
 def _first(of: dict[str, str]) -> dict[str, str]:

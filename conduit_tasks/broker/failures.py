@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from conduit_tasks.broker import scripts
-from conduit_tasks.broker.base import BrokerBase, error_json, seconds, stored_error
+from conduit_tasks.broker.access import Access, error_json, seconds, stored_error
 from conduit_tasks.broker.state import StoredError
 
 if TYPE_CHECKING:
@@ -31,17 +31,20 @@ class Failing:
         return f"{self.node} failed {times}, tried again in {self.wait:.1f} s; first error: {self.error.error}"
 
 
-class Recovering(BrokerBase):
+class Failures:
     """Failures of nodes, kept in their lease hashes."""
 
-    def failed(self, node: str, id: str, error: str, error_class: str, policy: Recovery) -> int:
+    def __init__(self, access: Access) -> None:
+        self._access, self._keys = access, access.keys
+
+    def note(self, node: str, id: str, error: str, error_class: str, policy: Recovery) -> int:
         """Counts a failure (`id` names it: repeated, it counts once); returns the number of failures in a row.
 
         Past `policy.max_retries` the pipeline is degraded with the first error.
         """
-        answer = self.run(
+        answer = self._access.run(
             scripts.RECOVER,
-            {"pipeline": self.keys.pipeline, "lease": self.keys.lease(node)},
+            {"pipeline": self._keys.pipeline, "lease": self._keys.lease(node)},
             id=id,
             error=error_json(node, error, error_class, None),
             min=int(policy.min_delay * 1e6),
@@ -53,7 +56,7 @@ class Recovering(BrokerBase):
 
     def recovered(self, node: str) -> None:
         """Notes that a node succeeded. Not needed after a stage, seal, confirm or ack, which note it themselves."""
-        self.run(scripts.RECOVERED, {"lease": self.keys.lease(node)})
+        self._access.run(scripts.RECOVERED, {"lease": self._keys.lease(node)})
 
     def failing(self, *nodes: str) -> list[Failing]:
         """Returns those of these nodes whose last attempt failed, ordered by the time of their first error."""
@@ -62,7 +65,7 @@ class Recovering(BrokerBase):
     def troubles(self, *nodes: str) -> tuple[list[Failing], dict[str, int]]:
         """Returns `failing`, and node → attempts without progress, with one command per node."""
         names = ("failures", "error", "error_at", "retry_at", "attempts")
-        found = self.read(*(("HMGET", self.keys.lease(node), *names) for node in nodes), ("TIME",))
+        found = self._access.read(*(("HMGET", self._keys.lease(node), *names) for node in nodes), ("TIME",))
         now = int(found[-1][0]) + int(found[-1][1]) / 1e6
         out = []
         for node, (failures, text, at, retry_at, _) in zip(nodes, found):
