@@ -11,10 +11,12 @@ import pytest
 
 from conduit_tasks.broker import scripts
 from conduit_tasks.broker.access import Access
+from conduit_tasks.dead_letters.select import Selection
 from conduit_tasks.errors import ConfigError, PipelineStopped
 from conduit_tasks.ledger.store import Ledger
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.resend.prepare import prepared
+from conduit_tasks.resend.redrive import redrive
 from conduit_tasks.resend.replay import Replayed, replay
 from tests.delivery.shelf import shelves, tell  # noqa: F401 - a fixture
 from tests.micro_batch.harness import payloads, run_until_quiet, write_pipeline
@@ -250,3 +252,30 @@ def test_wrong_words_are_named(home: Path, start: str, end: str, names: tuple[st
     Place(home)
     with pytest.raises(ConfigError, match=said):
         again(start, end, *names, what=what)
+
+
+@pytest.mark.proves("B8", "X2", "X3")
+def test_what_is_sent_again_leaves_the_mark_of_an_at_most_once_destination_alone(home: Path) -> None:
+    # Given a destination that keeps how far sending may have come, and refused a record
+    place = Place(home, more="dead-letter-queue: {window-size: 0}, delivery: {guarantee: at-most-once}")
+    (home / "out").mkdir(exist_ok=True)
+    refuse = home / "out" / "a.jsonl.refuse"
+    refuse.write_text("[1]")
+    place.feed(3)
+    run_until_quiet("p")
+    assert place.got("a") == [0, 2]
+
+    def mark() -> str | None:
+        with opened("p", "look") as context:
+            return context.broker.field(context.broker.keys.destination("a"), "begun")
+
+    before = mark()
+    assert before
+    # When it is redriven, and everything is replayed
+    refuse.unlink()
+    with opened("p", "again") as context:
+        redrive(context, Selection(), "ada", wait=60.0)
+    again("2013-03-01", "2013-03-02", "a", what="all")
+    # Then all of it came again, and a live delivery finds its own mark
+    assert place.got("a") == [0, 2, 1, 0, 1, 2]
+    assert mark() == before
