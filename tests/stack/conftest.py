@@ -170,10 +170,13 @@ def read_when_changed(stack: Stack, ended: threading.Event) -> None:
     while not ended.wait(0.2):
         if (now := seen()) == before:
             continue
-        # A stack that is down, or that knows no DAG yet, reads them by itself.
+        # A stack that is down reads them by itself.
         with suppress(Exception), stack.api() as api:
-            for dag in api.request("GET", "/dags", params={"limit": 1})["dags"]:
+            known = api.request("GET", "/dags", params={"limit": 1})["dags"]
+            for dag in known:
                 api.request("PUT", f"/parseDagFile/{dag['file_token']}")
+            if not known:
+                (stack.home / "dags" / "conduit.py").touch()
         before = now
 
 
