@@ -136,7 +136,10 @@ def only_stack() -> Iterator[Stack]:
     (home / "include" / "pipelines").mkdir(parents=True)
     shallow(home)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
-    environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_API_PORT": str(free_port()), "CONDUIT_LEASE_TTL": "5"}
+    environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_LEASE_TTL": "5"}
+    # Of its own: another stack, which starts at the same moment, would find the same usual ones free.
+    for server in ("API", "SPARK_CONNECT", "GATEWAY"):
+        environment[f"CONDUIT_{server}_PORT"] = str(free_port())
     # Airflow reads its DAG files when it is asked to: every few seconds, that is half of what an idle one costs.
     environment["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "20"
     own = Stack(home, environment)
