@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.faults.attempt import attempt
+from conduit_tasks.delivery.isolated import ChildDied, in_child
 from tests.faults.parts import Application, account, dead_letters, drive, events
 from tests.micro_batch.harness import payloads, run_once, write_pipeline
 
@@ -47,6 +46,10 @@ def given(home: Path, node: str, text: str = PIPELINE) -> list[dict[str, object]
     return rows
 
 
+def attempt(run: str) -> None:
+    run_once("p", run)
+
+
 def check(home: Path, node: str, rows: list[dict[str, object]]) -> None:
     assert payloads(home / "out/file.jsonl") == rows
     letters = dead_letters()
@@ -66,13 +69,13 @@ def test_a_record_that_kills_its_worker_is_dead_lettered_after_three_attempts_an
     # When runs die of them
     deaths = []
     for n in range(6):
-        run = attempt(f"run-{n}")
-        run.communicate(timeout=240)
-        if run.returncode == 0:
+        try:
+            in_child(attempt, f"run-{n}")
             break
-        deaths.append(run.returncode)
+        except ChildDied as died:
+            deaths.append(died.how)
     # Then three attempts died, and the fourth found the records by itself
-    assert deaths == [-signal.SIGKILL] * 3
+    assert deaths == ["signal 9"] * 3
     drive()
     # And everything else arrived, in order
     check(quick, node, rows)

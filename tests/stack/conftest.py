@@ -136,7 +136,10 @@ def only_stack() -> Iterator[Stack]:
     (home / "include" / "pipelines").mkdir(parents=True)
     shallow(home)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CONDUIT_", "AIRFLOW"))}
-    environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_API_PORT": str(free_port()), "CONDUIT_LEASE_TTL": "5"}
+    environment |= {**SHARED, "CONDUIT_HOME": str(home), "CONDUIT_LEASE_TTL": "5"}
+    # Of its own: another stack, which starts at the same moment, would find the same usual ones free.
+    for server in ("API", "SPARK_CONNECT", "GATEWAY"):
+        environment[f"CONDUIT_{server}_PORT"] = str(free_port())
     # Airflow reads its DAG files when it is asked to: every few seconds, that is half of what an idle one costs.
     environment["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "20"
     own = Stack(home, environment)
@@ -170,10 +173,13 @@ def read_when_changed(stack: Stack, ended: threading.Event) -> None:
     while not ended.wait(0.2):
         if (now := seen()) == before:
             continue
-        # A stack that is down, or that knows no DAG yet, reads them by itself.
+        # A stack that is down reads them by itself.
         with suppress(Exception), stack.api() as api:
-            for dag in api.request("GET", "/dags", params={"limit": 1})["dags"]:
+            known = api.request("GET", "/dags", params={"limit": 1})["dags"]
+            for dag in known:
                 api.request("PUT", f"/parseDagFile/{dag['file_token']}")
+            if not known:
+                (stack.home / "dags" / "conduit.py").touch()
         before = now
 
 

@@ -61,6 +61,9 @@ def test_a_broken_file_shows_as_an_import_error_and_breaks_nothing_else(stack: S
     stack.pipeline("sound", "plugin: log")
     broken = stack.home / "include" / "pipelines" / "broken.yaml"
     broken.write_text('version: "2.2"\npipelines:\n  - id: broken\n    shedule: 30s\n')
+    # Airflow reads this file when it has changed, else in its own time.
+    errors = stack.home / "dags" / "conduit_errors.py"
+    errors.touch()
 
     with stack.api() as api:
 
@@ -72,6 +75,7 @@ def test_a_broken_file_shows_as_an_import_error_and_breaks_nothing_else(stack: S
         until(lambda: (api.dag("sound") or {}).get("is_stale") is False)
 
         broken.unlink()
+        errors.touch()
         until(lambda: "broken.yaml" not in said())
 
 
