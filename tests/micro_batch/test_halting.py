@@ -44,7 +44,7 @@ def ended(broker: Broker, node: str, *, looks: int = 20, call: bool = False) -> 
         said.append(why)
         over.set()
 
-    watched: Any = SimpleNamespace(read=counted, keys=broker.keys)
+    watched: Any = SimpleNamespace(access=SimpleNamespace(read=counted), keys=broker.keys)
     watching = halting.halting_call(watched, node) if call else halting.halting(watched, node, end)
     with halting.ended_by_force(end), watching:
         assert over.wait(240)
