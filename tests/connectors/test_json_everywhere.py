@@ -29,6 +29,7 @@ from conduit_tasks.connectors.postgres.cells import copy_line
 from conduit_tasks.connectors.postgres.values import json_row
 from conduit_tasks.connectors.redis.connector import RedisSource
 from conduit_tasks.connectors.redis.destination import RedisDestination
+from conduit_tasks.connectors.redis.message import batch_of
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.sql.columns import cell as sql_cell
 from conduit_tasks.connectors.sqs.destination import _opencdc as sqs_body
@@ -109,7 +110,7 @@ def redis_entries(texts: list[bytes]) -> list[pa.RecordBatch]:
     source = RedisSource({"url": "redis://h", "streams": "s", "data": "d", "format": "json"})
     whole = RedisSource({"url": "redis://h", "streams": "s"})
     entries = [(b"%d-0" % n, [(b"d", text)]) for n, text in enumerate(texts)]
-    return [source._batch("s", entries), whole._batch("s", entries)]
+    return [batch_of("s", entries, each.settings) for each in (source, whole)]
 
 
 def sqs_messages(texts: list[bytes]) -> list[pa.RecordBatch]:

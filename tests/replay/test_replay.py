@@ -267,7 +267,7 @@ def test_what_is_sent_again_leaves_the_mark_of_an_at_most_once_destination_alone
 
     def mark() -> str | None:
         with opened("p", "look") as context:
-            return context.broker.field(context.broker.keys.destination("a"), "begun")
+            return context.broker.access.field(context.broker.keys.destination("a"), "begun")
 
     before = mark()
     assert before
