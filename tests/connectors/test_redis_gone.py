@@ -88,10 +88,10 @@ def test_what_is_removed_after_it_was_planned_is_an_error_with_ways_out(
 @pytest.mark.parametrize("start", ["0", "$"])
 def test_a_group_that_is_removed_between_two_plans_begins_at_the_first_entry(
     client: redis.Redis,
-    make: Any,
+    reader: Any,
     start: str,
 ) -> None:
-    source = make(start=start)
+    source = reader(start=start)
     step(source, {})
     add(client, 1)
     read, position = step(source, {})
@@ -104,17 +104,17 @@ def test_a_group_that_is_removed_between_two_plans_begins_at_the_first_entry(
 @pytest.mark.proves("T2")
 def test_entries_of_a_new_stream_with_lower_ids_are_read_again_by_the_attempt_after_a_dead_one(
     client: redis.Redis,
-    make: Any,
+    reader: Any,
 ) -> None:
     # Given a stream that was read, and another one under its name, whose ids are lower
     add(client, 1)
-    _, position = step(make(), {})
+    _, position = step(reader(), {})
     client.delete("s")
     client.xadd("s", {"n": "2"}, id="1-0")
     # When an attempt dies with what it read
-    assert step(make(), position)[0] == ["2"]
+    assert step(reader(), position)[0] == ["2"]
     # Then the next one reads it
-    read, after = step(source := make(), position)
+    read, after = step(source := reader(), position)
     assert read == ["2"]
     # And not again once it is staged
     assert step(source, after)[0] == []

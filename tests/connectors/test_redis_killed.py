@@ -92,7 +92,7 @@ def test_every_entry_is_there_once_when_the_server_is_back(
                 run_once("p", f"killed-{run}")
     assert killed
     # When it is back
-    theirs.lifecycle.start()
+    theirs.start()
     run_until_quiet("p")
     # Then each entry arrived once, and is acked
     assert numbers(theirs, "out") == list(range(10))
