@@ -72,7 +72,7 @@ class Positions:
     def unacked_ends(self, source: str) -> list[Position]:
         """Returns the ends of the source's slices (part → token) per micro-batch that is not acked, in order."""
         acked = int(self._access.hash(self._keys.ack(source)).get("m", 0))
-        return [ends for _, ends in self._each_end(source, acked + 1, self._newest())]
+        return [ends for _, ends in self._each_end(source, acked + 1, self._newest()) if ends]
 
     def ends_since(self, source: str, since: float) -> list[Position]:
         """Returns `unacked_ends`, preceded by the ends in acked micro-batches sealed after `since` (seconds since the
@@ -83,8 +83,9 @@ class Positions:
             first = max(1, last - 31)
             there = self._each_end(source, first, last)
             young = [ends for at, ends in there if at is None or at > since]
-            found = [*young, *found]
-            if len(young) < last - first + 1:
+            found = [*filter(None, young), *found]
+            # One in which the source has nothing says nothing of those before it.
+            if len(young) < len(there) or not there:
                 break
             last = first - 1
         return found
@@ -94,14 +95,15 @@ class Positions:
         return max(sealed, unsealed)
 
     def _each_end(self, source: str, first: int, last: int) -> list[tuple[float | None, Position]]:
-        """Returns (sealed at, part → token) of each existing micro-batch of the range that has an end of the source."""
+        """Returns (sealed at, part → token) of each existing micro-batch of the range, {} if the source has no end."""
         out = []
         commands = (
-            ("HMGET", self._keys.micro_batch(m), "sealed_at", f"slices:{source}") for m in range(first, last + 1)
+            ("HMGET", self._keys.micro_batch(m), "state", "sealed_at", f"slices:{source}")
+            for m in range(first, last + 1)
         )
-        for at, text in self._access.read(*commands):
-            ends = {s["part"]: s["end"] for s in orjson.loads(text or "[]") if s["end"] is not None}
-            if ends:
+        for state, at, text in self._access.read(*commands):
+            if state is not None:
+                ends = {s["part"]: s["end"] for s in orjson.loads(text or "[]") if s["end"] is not None}
                 out.append((seconds(at), ends))
         return out
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from conduit_tasks import topology
 from conduit_tasks.connectors.base import BatchDestination, Described, RecordDestination, Source
+from conduit_tasks.connectors.capabilities import Queue
 from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 
@@ -77,6 +78,19 @@ def ack_on(source: topology.Source) -> Literal["delivered", "stored"]:
     """Returns when a source is acked (SEMANTICS T2): as its file says, otherwise as its class does. Raises as
     `source_class`."""
     return source.ack_on or source_class(source.plugin).ack_on
+
+
+def comes_again(pipeline: topology.Pipeline) -> float:
+    """Returns the seconds for which a message of one of the pipeline's queues may come again after its ack; 0 without
+    such a queue. Raises as `source_class`."""
+    classes = (source_class(source.plugin) for source in pipeline.sources)
+    return max((of.comes_again for of in classes if issubclass(of, Queue)), default=0.0)
+
+
+def kept_for(pipeline: topology.Pipeline) -> float:
+    """Returns the seconds for which a delivered micro-batch stays at least: `spool.retention`, and as long as its
+    messages may come again, which are known by it. Raises as `source_class`."""
+    return max(pipeline.spool_retention, comes_again(pipeline))
 
 
 def described(name: str) -> Described:

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from conduit_tasks.connectors.capabilities import Queue
-from conduit_tasks.connectors.registry import ack_on, source_class
+from conduit_tasks.connectors.registry import ack_on, comes_again, kept_for, source_class
 from conduit_tasks.errors import AckFailed, PipelineStopped, SpoolError, Unavailable
 from conduit_tasks.metrics.histogram import observed
 from conduit_tasks.micro_batch.checkpoint import Marker, away, proven, try_to_mark
@@ -197,7 +197,7 @@ def collect(context: Context) -> list[int]:
                 "%d micro-batch(es) were not sent whole. To send them, replay their interval: `conduit replay %s`",
                 *(context.pipeline.id, left[0], name, after / 3600, left[1], context.pipeline.id),
             )
-    due = context.broker.collection.due(sources, destinations, context.pipeline.spool_retention)
+    due = context.broker.collection.due(sources, destinations, kept_for(context.pipeline))
     if due and listened_to(context):
         told = context.broker.acks.told()
         due = [number for number in due if number <= told]
@@ -209,7 +209,5 @@ def collect(context: Context) -> list[int]:
         context.spool.collect(context.pipeline.id, number)
         context.broker.collection.end(number)
         done.append(number)
-    classes = [source_class(source.plugin) for source in context.pipeline.sources]
-    queues = [of.comes_again for of in classes if issubclass(of, Queue)]
-    context.broker.collection.slim(sources, destinations, max([SLIM_AFTER, *queues]))
+    context.broker.collection.slim(sources, destinations, max(SLIM_AFTER, comes_again(context.pipeline)))
     return done

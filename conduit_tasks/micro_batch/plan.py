@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.in_flight import in_flight as in_flight_to
+from conduit_tasks.connectors.registry import kept_for
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.asking import Asked, ask, failed_to_read
 from conduit_tasks.micro_batch.context import Context, opened
@@ -124,7 +125,7 @@ def plan(context: Context, limits: Mapping[str, int] | None = None, *, lasts: bo
         return PlanResult(next_one.number, True, next_one.reason, next_one.asked.told())
     pending = outstanding(context)
     names = [d.id for d in pipeline.destinations]
-    if not pending and broker.collection.due([s.id for s in pipeline.sources], names, pipeline.spool_retention):
+    if not pending and broker.collection.due([s.id for s in pipeline.sources], names, kept_for(pipeline)):
         pending = "micro-batches to collect"
     if pending or lasts:
         said = pending or f"{next_one.reason}: the run waits for more"

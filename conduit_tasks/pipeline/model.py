@@ -191,7 +191,8 @@ class SpoolKeys(Keys):
     """A folder, or an address at which Arrow stores files: `s3://…`, `gs://…`, `hdfs://…`, `fsspec+…://…` (of a package
     for fsspec); absent = the installation's."""
     retention: Duration | None = None
-    """Time for which a delivered micro-batch is kept, for replay."""
+    """Time for which a delivered micro-batch is kept, for replay; an hour at least with an `sqs` source, whose messages
+    may come again."""
 
 
 class HandlerKeys(Keys):

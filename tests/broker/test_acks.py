@@ -46,6 +46,29 @@ def test_a_partly_confirmed_micro_batch_withholds_the_ack(feed: Feed) -> None:
     assert begin(feed.broker) is not None
 
 
+@pytest.mark.proves("C10")
+def test_the_ends_of_a_queue_are_known_for_their_time_whatever_lies_between_them(feed: Feed) -> None:
+    # Given sixty acked micro-batches, every third one without anything of the queue
+    broker = feed.broker
+    ends = []
+    for n in range(60):
+        source = "queue" if n % 3 else "file"
+        m = broker.micro_batches.open({source: [piece(n, n + 1)]}, "config", broker.micro_batches.latest_sealed() + 1)
+        with broker.leases.acquire(f"sources.{source}", "t") as lease:
+            broker.micro_batches.stage(f"sources.{source}", m, lease.token, Stage("stage", [1], 1))
+        feed.seal(m)
+        feed.delivered(m)
+        if source == "queue":
+            ends.append({"file": n + 1})
+    while (ack := broker.acks.begin("queue", DESTINATIONS, "delivered", apart=True)) is not None:
+        broker.acks.commit("queue", ack)
+    assert broker.positions.unacked_ends("queue") == []
+    # Then all of them are known, and none that is older
+    now = broker.access.now()
+    assert broker.positions.ends_since("queue", now - 3600) == ends
+    assert broker.positions.ends_since("queue", now + 1) == []
+
+
 @pytest.mark.proves("C11", "T2")
 def test_a_queue_is_acked_for_each_micro_batch_apart_whatever_lies_between_them(feed: Feed) -> None:
     # Given micro-batches of a queue, with others between and behind them

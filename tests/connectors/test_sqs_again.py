@@ -98,11 +98,15 @@ def test_what_comes_again_before_its_ack_is_not_doubled_and_goes_with_its_newest
 
 @pytest.mark.proves("C10")
 @pytest.mark.usefixtures("redis_server")
+@pytest.mark.parametrize("retention", ["1d", "0s"])
 def test_what_the_queue_hands_out_again_although_it_was_deleted_is_not_doubled(
-    home: Path, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    home: Path, queue: Queue, monkeypatch: pytest.MonkeyPatch, retention: str
 ) -> None:
     queue.put(0, 4)
-    write_pipeline(home, "p", pipeline(queue, "stored"))
+    text = pipeline(queue, "stored").replace(
+        "    schedule: 1s", f"    schedule: 1s\n    spool: {{retention: {retention}}}"
+    )
+    write_pipeline(home, "p", text)
     # Given a queue that says yes to a deletion, and forgets it
     with monkeypatch.context() as patch:
         patch.setattr(SqsSource, "_delete", lambda *_: 0)
