@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 # Processes that run tests beside each other; more than cores, as many tests wait for Airflow or for a lease to lapse.
-WORKERS ?= 6
+WORKERS ?= 4
 
 .PHONY: help env up down demo stack test check format bench clean
 
