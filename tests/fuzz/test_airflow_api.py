@@ -117,7 +117,7 @@ def ask(api: Any, delivered: None, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     monkeypatch.setattr(dead_letters, "start", start)
     monkeypatch.setattr(replays, "start", start)
-    monkeypatch.setattr(replays, "results", lambda dag, limit: [])
+    monkeypatch.setattr(replays, "results", lambda dags, limit, wanted: [])
 
     def send(method: str, address: str, body: bytes | None) -> int:
         with ending():

@@ -23,6 +23,7 @@ from conduit_tasks.connectors.kafka import read as kafka_read
 from conduit_tasks.connectors.kafka.message import Messages
 from conduit_tasks.connectors.redis.client import entries_as_pairs, opened
 from conduit_tasks.connectors.redis.connector import RedisSource
+from conduit_tasks.connectors.redis.message import batch_of as redis_batch
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.s3.read import S3Object, unpacked
 from conduit_tasks.connectors.sql.connector import SOURCE as SqlSource
@@ -154,7 +155,7 @@ def test_an_entry_of_a_stream_is_a_record_and_none_changes_unseen(
     if how != "whole":
         settings |= {"data": "d", "format": how}
     source = RedisSource(settings)
-    batch = source._batch("s", stream.xreadgroup("g", "c", {"s": ">"})[0][1])
+    batch = redis_batch("s", stream.xreadgroup("g", "c", {"s": ">"})[0][1], source.settings)
     records = to_records(batch, [ORIGIN])
     for record, entry in zip(records, entries, strict=True):
         if "conduit.error" in record.meta():
