@@ -6,6 +6,7 @@ The driver walks the micro-batches; each is delivered by one executor task, whic
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import note_unrecorded
 from conduit_tasks.micro_batch.sending import leased, mark_settled
 from conduit_tasks.micro_batch.visibility import extend_visibility
+from conduit_tasks.micro_batch.waiting import LOOK
 from conduit_tasks.topology import Destination, Node
 
 if TYPE_CHECKING:
@@ -49,7 +51,11 @@ def deliver_destination(
     Unavailable (the destination is down and waits), PipelineStopped, Fenced.
     """
     destination = context.pipeline.destination(destination_id)
-    lease = _lease(context, destination, draining, wait)
+    lease = _lease(
+        context, destination, draining, wait, stays=lambda: cleared and runs.finished(context, destination.id, run)
+    )
+    if isinstance(lease, Ended):
+        return left_to_the_next(context, destination.id, run, lease)
     marker = Marker(context, destination.node, lease.token)
     with lease, keeping(lease), marker.marking(), extend_visibility(context):
         drain = Drain(context, destination, lease, run_all, run, progress, marker, draining)
@@ -62,15 +68,40 @@ def deliver_destination(
     return ended
 
 
-def _lease(context: Context, destination: Destination, draining: Draining | None, wait: float) -> Lease:
-    """Acquires the destination's lease; the run that this one takes over from may keep it as long as it is at work."""
-    while draining is not None:
+def left_to_the_next(context: Context, destination: str, run: str, ended: Ended) -> Ended:
+    """Ends a destination whose work the next run does. If cleared later, it delivers again what it had delivered."""
+    _finish(context, destination, run)
+    return ended
+
+
+def _finish(context: Context, destination: str, run: str) -> None:
+    """Notes that a run's task ends well, if it delivered anything, at an earlier attempt also."""
+    if context.broker.redeliveries.confirmed_by(destination, [run])[run]:
+        runs.finish(context, destination, run)
+
+
+def _lease(
+    context: Context, destination: Destination, draining: Draining | None, wait: float, stays: Callable[[], bool]
+) -> Lease | Ended:
+    """Acquires the destination's lease, waiting so many seconds for it; the run that this one takes over from may keep
+    it as long as it is at work. Returns Ended if the next run has taken over meanwhile, unless this one `stays` as it
+    has something of its own to do. Raises LeaseHeld."""
+    node = destination.node
+    if draining is None:
+        return leased(context, destination, wait)
+    until, step = time.monotonic() + wait, 0.0
+    while True:
         try:
-            return leased(context, destination)
+            return leased(context, destination, step)
         except LeaseHeld:
-            if not draining.taken_over_from(destination.node):
-                break
-    return leased(context, destination, wait)
+            if (over := draining.handed_over(node)) and not stays():
+                return over
+            if draining.taken_over_from(node):
+                until, step = time.monotonic() + wait, 0.0
+            elif (left := until - time.monotonic()) > 0:
+                step = min(LOOK, left)
+            else:
+                raise
 
 
 @dataclass
@@ -99,7 +130,7 @@ class Drain:
                 more = self.draining.more(destination.node, sealed) if self.draining is not None else False
                 if more is True:
                     continue
-                self._finish()
+                _finish(self.context, destination.id, self.run)
                 if isinstance(more, Ended):
                     return Ended(f"delivered {self.done} micro-batches up to {cursor}; {more.reason}")
                 # Looks once more: releasing fails if anything was sealed since, so no micro-batch is left behind.
@@ -107,7 +138,7 @@ class Drain:
                     return Ended(f"delivered {self.done} micro-batches up to {cursor}")
                 continue
             if self.done and self.draining is not None and (leaves := self.draining.leaves(destination.node)):
-                self._finish()
+                _finish(self.context, destination.id, self.run)
                 left = f"{sealed - cursor} are left to the next run"
                 return Ended(f"delivered {self.done} micro-batches up to {cursor}; {left}", again=leaves.again)
             # Redis may have forgotten since the last look: nothing that was confirmed may be cut away or sent again.
@@ -125,10 +156,6 @@ class Drain:
                 self._deliver(number, epoch)
         finally:
             mark_closed(self.context, self.destination.id, self.lease.token)
-
-    def _finish(self) -> None:
-        if self.done:
-            runs.finish(self.context, self.destination.id, self.run)
 
     def _deliver(self, number: int, epoch: int = 0) -> None:
         in_driver = getattr(destination_class(self.destination.plugin), "in_driver", False)

@@ -13,7 +13,7 @@ from conduit_tasks.connectors.registry import destination_class, source_class
 from conduit_tasks.errors import BrokerUnavailable, Outdated, Unavailable
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.course import Ended
-from conduit_tasks.micro_batch.deliver import deliver_destination
+from conduit_tasks.micro_batch.deliver import deliver_destination, left_to_the_next
 from conduit_tasks.micro_batch.draining import Draining
 from conduit_tasks.micro_batch.every import every
 from conduit_tasks.micro_batch.process import process
@@ -83,7 +83,10 @@ class _Node:
                     return self._work(each)
                 except Unavailable as error:
                     wait = DOWN if time.monotonic() - began > 2 * wait else min(2 * wait, DOWN_AT_MOST)
-                    if self.node.kind != "destinations" or not self.draining.lingers(wait):
+                    lingers = self.node.kind == "destinations" and self.draining.lingers(self.node, wait)
+                    if isinstance(lingers, Ended):
+                        return left_to_the_next(self.context, self.node.id, self.run, lingers)
+                    if not lingers:
                         raise
                     log.warning("%s is tried again, as the run lasts: %s", self.node, error)
 

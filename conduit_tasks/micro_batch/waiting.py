@@ -27,15 +27,17 @@ class Waiting:
     limit: float
     _bell: str = "0-0"
 
-    def lingers(self, seconds: float = LOOK) -> bool:
+    def lingers(self, node: str, seconds: float = LOOK) -> bool | Ended:
         """Returns whether the run lasts, for a node that can do nothing now: it is stopped, down, or failed a moment
-        ago. Waits so many seconds for that to change. Raises PipelineStopped."""
+        ago. Waits so many seconds for that to change. Ended if the next run has taken over. Raises PipelineStopped."""
         until = time.monotonic() + seconds
         while True:
             self._bell = self.context.broker.runs.bell()
             if self._stopped():
                 return False
             course = self._course()
+            if course is not None and (over := handed_over(course, node)):
+                return over
             if course is None or not self._lasts(course):
                 return False
             if (left := until - time.monotonic()) <= 0:
@@ -56,6 +58,11 @@ class Waiting:
         if self._past(course):
             return Ended("the rest is left to the next run", again=True)
         return handed_over(course, node)
+
+    def handed_over(self, node: str) -> Ended | None:
+        """Returns Ended if the next run has taken over from this node."""
+        course = self._course()
+        return handed_over(course, node) if course is not None else None
 
     def ready(self, node: str) -> None:
         """Says that this node can do its work from now on."""

@@ -51,9 +51,10 @@ def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: 
             if work.submit:
                 return work
             if work.recovering or work.over:
-                if draining.lingers():
+                lingers = draining.lingers(node)
+                if lingers is True:
                     continue
-                return work
+                return WorkNeeded(False, lingers.reason, done=done) if lingers else work
             if draining.lasts():
                 return WorkNeeded(True, "the run lasts: ready for what comes", done=done)
             if done:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from conduit_tasks.micro_batch import course, draining
+from conduit_tasks.errors import LeaseHeld, Unavailable
+from conduit_tasks.micro_batch import course, draining, node, runs, waiting
 from conduit_tasks.micro_batch.at_work import ACKS, at_work
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import stop
+from conduit_tasks.micro_batch.deliver import deliver_destination
 from conduit_tasks.micro_batch.deliver_task import DeliverTask
 from conduit_tasks.micro_batch.plan import plan_run
 from conduit_tasks.settings import forget
@@ -203,6 +205,81 @@ def test_the_next_runs_destination_waits_for_the_lease_as_long_as_the_run_before
     stop("p", deadline=240)
     assert two.ended().states["destinations.red"] == "success"
     all_is_there(home, rows)
+
+
+@pytest.mark.proves("C9")
+@pytest.mark.parametrize("when", ["while it waits to be tried again", "while it waits for the lease"])
+def test_a_destination_that_is_down_ends_once_the_next_run_has_taken_over_from_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setenv("CONDUIT_LEASE_TTL", "120")
+    forget()
+    monkeypatch.setattr(node, "DOWN", 300.0 if "tried" in when else 0.05)
+    red = "settings: {path: out/red.jsonl, format: payload}"
+    write_pipeline(home, "p", STREAM.replace(red, f"{red}\n        delivery: {{timeout: 1s}}"))
+    (home / "data").mkdir(exist_ok=True)
+    rows = events(home / "data", "a.jsonl", 0, 30)
+    down, lingers, goes_on = threading.Event(), threading.Event(), threading.Event()
+    held = waiting.Waiting.lingers
+
+    def linger(self: waiting.Waiting, node: str, seconds: float = waiting.LOOK) -> Any:
+        if node != "destinations.red":
+            return held(self, node, seconds)
+        lingers.set()
+        # Once the next run's node has the lease, it is too late for this one to get it back
+        return held(self, node, seconds) if "tried" in when else goes_on.wait(240)
+
+    monkeypatch.setattr(waiting.Waiting, "lingers", linger)
+
+    def refused(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+        if down.is_set() and isinstance(function, DeliverTask) and function.destination == "red":
+            raise Unavailable("it is down")
+        return here(function, pieces)
+
+    # Given a run whose destination has delivered something, and is then down
+    one = Run("one", run_all=refused)
+    wait_for(lambda: len(payloads(home / "out/red.jsonl")) == len([r for r in rows if r["colour"] == "red"]))
+    down.set()
+    rows += events(home / "data", "b.jsonl", 30, 30)
+    wait_for(lingers.is_set)
+    # When the next one takes over from it, and keeps at it
+    two = Run("two")
+    wait_for(lambda: payloads(home / "out/red.jsonl") == [r for r in rows if r["colour"] == "red"])
+    goes_on.set()
+    # Then it ends in good order, long before it would be tried again or its successor's lease could lapse
+    ended = one.ended(60.0)
+    assert ended.states["destinations.red"] == "success"
+    assert "run two takes over" in ended.said["destinations.red"]
+    # And what it had delivered would be delivered again if it were cleared
+    with opened("p", "one") as context:
+        assert runs.finished(context, "red", "one")
+    stop("p", deadline=240)
+    two.ended()
+    all_is_there(home, rows)
+
+
+def test_a_cleared_destination_does_not_leave_to_the_next_run_what_it_is_to_send_again(home: Path) -> None:
+    write_pipeline(home, "p", STREAM)
+    plan_run("p", "one")
+    plan_run("p", "two")
+    # Given a next run whose destination is at work
+    with opened("p", "two") as other, other.broker.leases.acquire("destinations.red", "two", ttl=240.0):
+        other.broker.runs.tell_at_work("two", "destinations.red", 240.0, begins=True)
+        other.broker.runs.tell_ready("two", "destinations.red")
+        with opened("p", "one") as context, closing(draining.Draining(context, "one", 300.0)) as run:
+
+            def again() -> course.Ended:
+                told = lambda **_: None  # noqa: E731
+                return deliver_destination(
+                    context, "red", here, run="one", wait=0.1, cleared=True, progress=told, draining=run
+                )
+
+            # When a task of the run before is cleared that had delivered nothing, then it has nothing to do
+            assert again().reason == "run two takes over"
+            # If it had delivered something, it does not end as if that were sent again
+            context.broker.redeliveries.finish_run("red", "one")
+            with pytest.raises(LeaseHeld):
+                again()
 
 
 def test_a_run_that_is_killed_in_the_hand_over_loses_nothing(home: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from conduit_tasks.errors import Unavailable
 from conduit_tasks.ledger import store
 from conduit_tasks.ledger.store import Ledger
-from conduit_tasks.micro_batch import acks, course, draining, node, pace, pipeline_file, plan
+from conduit_tasks.micro_batch import acks, course, deliver, draining, node, pace, pipeline_file, plan, runs
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.control import force_stop, start, stop, stop_destination
 from conduit_tasks.micro_batch.deliver_task import DeliverTask
@@ -194,6 +194,42 @@ def test_a_destination_that_is_down_is_tried_again_by_the_same_run(home: Path, m
     played = play("p", run_all=down, meanwhile=watch)
     assert played.states["destinations.red"] == "success"
     drained_after_start(home, rows)
+
+
+def test_a_run_that_hears_too_late_that_it_delivered_delivers_again_if_it_is_cleared(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "DOWN", 0.1)
+    write_pipeline(home, "p", ALONE)
+    rows = events(home / "data", "a.jsonl", 0, 40)
+    heard, drains = list[float](), list[str]()
+    drained = deliver.Drain.until_caught_up
+
+    def drain(self: deliver.Drain) -> course.Ended:
+        drains.append(self.destination.id)
+        return drained(self)
+
+    monkeypatch.setattr(deliver.Drain, "until_caught_up", drain)
+
+    def late(function: Callable[[Any], Any], pieces: Any) -> list[Any]:
+        answers = [function(piece) for piece in pieces]
+        if threading.current_thread().name == "destinations.red" and isinstance(function, DeliverTask) and not heard:
+            # Given a destination that has everything, of which its driver does not hear
+            heard.append(time.monotonic())
+            raise Unavailable("it is not heard any more")
+        return answers
+
+    def watch() -> None:
+        wait_for(lambda: drains.count("red") == 2)
+        wait_for(delivered(home, rows))
+        stop("p", deadline=240)
+
+    # When the run ends well, as nothing is left
+    assert play("p", run_all=late, meanwhile=watch).states["destinations.red"] == "success"
+    drained_after_start(home, rows)
+    # Then a task that is cleared is to send it again
+    with opened("p", "look") as context:
+        assert runs.finished(context, "red", "run")
 
 
 def test_a_destination_that_is_stopped_and_started_goes_on_in_the_same_run(home: Path) -> None:
