@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from benchmarks.calls.parts import (
@@ -9,6 +10,7 @@ from benchmarks.calls.parts import (
     K,
     b,
 )
+from conduit_tasks.gateway.commit import GROUP_CHUNKS
 from conduit_tasks.gateway.pipe import LANES
 
 STREAMS = {"stream": K.ingest("a"), "sizes": K.ingest_sizes("a"), "state": K.ingested("a")}
@@ -25,6 +27,7 @@ def cases() -> dict[str, Call]:
         "ingest_add": ingested(),
         "ingest_add one by one": ingested(pipe=True),
         "ingest_add many lanes": ingested(lanes=LANES),
+        "ingest_add of signed requests": ingested(signed=True),
         "ingest_restore": Call(
             STREAMS,
             {
@@ -76,21 +79,26 @@ def streamed(client: Any) -> None:
             batch.execute()
 
 
-def ingested(*, pipe: bool = False, lanes: int = 0) -> Call:
-    """Chunks without a pipe, or each of one lane, or one of many."""
+def ingested(*, pipe: bool = False, lanes: int = 0, signed: bool = False) -> Call:
+    """Chunks without a pipe, or each of one lane, or one of many; or the chunks of as many signed requests as a group
+    has at most."""
     count = 1 if lanes else b("ingest_add", "chunks") if pipe else 64
     chunk = b"x" * (CHUNK if pipe else 65_536)
+    until = int(time.time()) + 360
+    each = GROUP_CHUNKS // count
+    marks = [[(f"{k}{m}-{n:018}", until) for n in range(each) for k in "si"] for m in range(count)] if signed else []
     moves = [[[f"lane-{n}", "", "state"]] for n in range(count)] if pipe else []
     if lanes:
         moves = [[[f"lane-{n}", "", "state"] for n in range(lanes)]]
     return Call(
         {
             **{**STREAMS, "group": K.ingest_group("a", "g")},
-            **{"index": K.ingest_index("a"), "lanes": K.ingest_lanes("a")},
+            **{"index": K.ingest_index("a"), "lanes": K.ingest_lanes("a"), "seen": K.ingest_seen("a")},
         },
         {
             **{"group": 1, "ttl": 5, "records": 10**9, "size": 10**12, "journal": "", "known": 0},
-            **{"counts": [1] * count, "moves": moves, "most": 10**6, "forget": 60, "chunks": [chunk] * count},
+            **{"counts": [1] * count, "moves": moves, "most": 10**6, "forget": 60},
+            **{"marks": marks, "remember": 10**6, "keep": 720, "replay": "s", "chunks": [chunk] * count},
         },
         {},
     )

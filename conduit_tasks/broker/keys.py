@@ -174,6 +174,11 @@ class Keys:
         """sorted set: the same lanes, by the second in which each was last used."""
         return f"{self._tag}ingest-lanes:{source}"
 
+    def ingest_seen(self, source: str) -> str:
+        """sorted set: marks of signed requests, by the second in which each is forgotten. Twice `verify.tolerance`
+        after the last."""
+        return f"{self._tag}ingest-seen:{source}"
+
     def ingest_group(self, source: str, gateway: str) -> str:
         """string: the last group one gateway process stored, and its answer. An hour."""
         return f"{self._tag}ingest-group:{source}|{gateway}"

@@ -37,12 +37,13 @@ class Option:
     choices: tuple[str, ...] = ()
     conduit: str = ""
     """Name of the option in Conduit's own connector, which is accepted as well."""
-    example: str = "x"
-    """A valid value: stands in for a wrong value of a required option while the other options are checked."""
+    example: str = ""
+    """A valid value, which stands in for a wrong one while the other options are checked; needed where another value
+    than "x" is valid, and for an option that only some need."""
 
     @property
     def stand_in(self) -> str:
-        return self.choices[0] if self.choices else self.example
+        return self.choices[0] if self.choices else self.example or "x"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Limit, Option, Position, Slice, Spec
 from conduit_tasks.connectors.capabilities import Watchable
+from conduit_tasks.connectors.signatures import ALGORITHMS, ENCODINGS, HEADER, only_with
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.record.units import parse_rate
 
@@ -20,10 +21,21 @@ if TYPE_CHECKING:
 
     from conduit_tasks.gateway.parse import Webhooks
     from conduit_tasks.gateway.store import Budget, IngestStore
+    from conduit_tasks.gateway.verify import Scheme
     from conduit_tasks.pipes.base import Receiver
 
 _ATTRIBUTE = "cloudevents."
 SECRETS = ("env", "connection", "variable")
+SERVICES = ("github", "stripe", "slack")
+SCHEMES = ("standard-webhooks", *SERVICES, "hmac")
+_BELONGS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("verify.secret", "verify.tolerance", "verify.replays", "verify.remember"), SCHEMES),
+    **dict.fromkeys(
+        ("verify.header", "verify.algorithm", "verify.encoding", "verify.prefix", "verify.timestamp-header"),
+        ("hmac",),
+    ),
+}
+"""Settings of the verification → the schemes that they have a meaning with."""
 
 
 class GatewaySource(Watchable):
@@ -36,9 +48,43 @@ class GatewaySource(Watchable):
             Option(
                 "auth",
                 "where the tokens are that a producer may show: comma-separated env:NAME, connection:ID (an Airflow "
-                "connection's password), variable:KEY (an Airflow variable); or none",
-                required=True,
+                "connection's password), variable:KEY (an Airflow variable); or none, the default with verify",
                 example="none",
+            ),
+            Option(
+                "verify",
+                "the scheme by which every request must be signed; without it, signatures are not looked at",
+                choices=SCHEMES,
+            ),
+            Option(
+                "verify.secret",
+                "where the secret is, as for auth; of several, comma-separated, any may have signed: to rotate them",
+                example="env:X",
+            ),
+            Option(
+                "verify.tolerance",
+                "how far a signed time may be from now; also how long requests are remembered to refuse replays",
+                default="5m",
+            ),
+            Option(
+                "verify.replays",
+                "refuse: the same signed request a second time is answered with 409; take: it is one more event",
+                default="refuse",
+                choices=("refuse", "take"),
+            ),
+            Option(
+                "verify.remember",
+                "requests that may be remembered, in Redis; further ones are answered with 429",
+                default="250000",
+            ),
+            Option("verify.header", "with hmac: the header that holds the signature", default=HEADER),
+            Option("verify.algorithm", "with hmac: the hash", default="sha256", choices=ALGORITHMS),
+            Option("verify.encoding", "with hmac: how the header writes the signature", "hex", choices=ENCODINGS),
+            Option("verify.prefix", "with hmac: text before the signature in its header, such as sha256="),
+            Option(
+                "verify.timestamp-header",
+                "with hmac: the header that holds a Unix time in seconds, which is signed before the body, with a dot "
+                "between them; without it, the body alone is signed",
             ),
             Option("max-request-size", "a larger body is answered with 413", default="1MiB"),
             Option("max-attributes-size", "an event with larger attributes is answered with 400", default="64KiB"),
@@ -68,7 +114,10 @@ class GatewaySource(Watchable):
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)
-        self.auth = _secrets(self.settings)
+        self.auth = _auth(self.settings)
+        self.scheme, self.secrets, self.remembered = self._verification(settings)
+        """Rules by which requests are verified, None without them; the places of the secrets; limit of requests that
+        are remembered."""
         self.request_bytes = options.size(self.settings, "max-request-size")
         self.attributes_size = options.size(self.settings, "max-attributes-size", least=1024)
         self.backlog_records = options.integer(self.settings, "backlog.records", least=1)
@@ -98,6 +147,43 @@ class GatewaySource(Watchable):
                     "constant, or a processor field.set with a condition"
                 )
 
+    def _verification(self, given: Mapping[str, str]) -> tuple[Scheme | None, list[tuple[str, str]], int]:
+        s = self.settings
+        only_with(s, given, "verify", _BELONGS)
+        if "verify" not in s:
+            return None, [], 0
+        from conduit_tasks.gateway.verify import scheme_of
+
+        name = s["verify"]
+        if not s.get("verify.secret", "").strip():
+            raise ConfigError(
+                "gateway: option 'verify' needs verify.secret, which says where the secret is: env:NAME, "
+                "connection:ID or variable:KEY"
+            )
+        secrets = _places(s, "verify.secret")
+        if not secrets:
+            raise ConfigError("gateway: option 'verify.secret' names nothing")
+        if name in SERVICES and "pipe" in s:
+            raise ConfigError(
+                f"gateway: option 'verify': what {name} sends has no sequence, which the pipe asks for; remove one"
+            )
+        tolerance = options.duration(s, "verify.tolerance")
+        if tolerance < 1:
+            raise ConfigError("gateway: option 'verify.tolerance' must be at least 1s")
+        plain = {
+            "header": options.header(s, "verify.header"),
+            "timestamp": options.header(s, "verify.timestamp-header"),
+            "algorithm": s["verify.algorithm"],
+            "encoding": s["verify.encoding"],
+            "prefix": s.get("verify.prefix", ""),
+        }
+        if name == "hmac" and not plain["header"]:
+            raise ConfigError("gateway: option 'verify.header' is empty; name the header that holds the signature")
+        if plain["header"] == plain["timestamp"]:
+            raise ConfigError("gateway: option 'verify.timestamp-header' names the header of the signature")
+        scheme = scheme_of(name, tolerance, replays=s["verify.replays"] == "refuse", plain=plain)
+        return scheme, secrets, options.integer(s, "verify.remember", least=1)
+
     @property
     def budget(self) -> Budget:
         """Limits of the events that may wait for the pipeline."""
@@ -111,7 +197,7 @@ class GatewaySource(Watchable):
         from conduit_tasks.gateway.parse import Webhooks
 
         id_header, type_header = (self.settings.get(f"webhooks.{n}-header", "").lower() for n in ("id", "type"))
-        return Webhooks(self.take_webhooks, id_header, type_header)
+        return Webhooks(self.take_webhooks, id_header, type_header, self.settings.get("verify", ""))
 
     @property
     def receiver(self) -> Callable[[], Receiver]:
@@ -187,17 +273,26 @@ class GatewaySource(Watchable):
         return IngestStore(self.pipeline, self.connector, connect(settings(), raw=raw))
 
 
-def _secrets(settings: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Returns (kind, name) of every place that holds a token; [] if everybody may send."""
+def _auth(settings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the places of tokens; [] if everybody may send."""
     said = options.words(settings, "auth")
-    if said == ["none"]:
-        return []
-    out = []
-    for word in said:
+    if not said and "verify" not in settings:
+        raise ConfigError(
+            "gateway: option 'auth' is missing: where the tokens are that a producer may show, or none; requests that "
+            "are signed (verify) need none"
+        )
+    return [] if said in ([], ["none"]) else _places(settings, "auth", also=" or none")
+
+
+def _places(settings: Mapping[str, str], option: str, *, also: str = "") -> list[tuple[str, str]]:
+    """Returns (kind, name) of every place that holds a token or secret."""
+    what, out = "token" if option == "auth" else "secret", []
+    for word in options.words(settings, option):
         kind, _, name = word.partition(":")
         if kind not in SECRETS or not name:
             raise ConfigError(
-                "gateway: option 'auth' takes env:NAME, connection:ID, variable:KEY or none, never the token itself"
+                f"gateway: option '{option}' takes env:NAME, connection:ID{',' if also else ' or'} variable:KEY{also}, "
+                f"never the {what} itself"
             )
         out.append((kind, name))
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -15,6 +16,10 @@ T = TypeVar("T")
 SDK = "sdk."
 """Prefix of the options of Conduit's connector SDK, which wraps every connector there: they are accepted and passed on,
 so that an unmodified file loads; a connector that needs one reads it itself."""
+
+
+HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A header's name (RFC 9110, 5.1)."""
 
 
 class Checked(dict[str, str]):
@@ -116,6 +121,15 @@ def size(settings: Mapping[str, str], name: str, *, least: int = 1) -> int:
 def words(settings: Mapping[str, str], name: str) -> list[str]:
     """Returns the parts of a comma-separated list, without the empty ones."""
     return [word.strip() for word in settings.get(name, "").split(",") if word.strip()]
+
+
+def header(settings: Mapping[str, str], name: str) -> str:
+    """Returns the name of a header in lower case; "" if it is not set."""
+    found = settings.get(name, "").strip()
+    if found and not HEADER.fullmatch(found):
+        plugin = f"{settings.plugin}: " if isinstance(settings, Checked) else ""
+        raise ConfigError(f"{plugin}option '{name}' is no name of a header")
+    return found.lower()
 
 
 def names(spec: Spec, settings: Mapping[str, str], name: str) -> list[str]:

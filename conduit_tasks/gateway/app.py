@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import orjson
 from conduit_tasks.connectors.gateway import GatewaySource
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable
 from conduit_tasks.gateway.attributes import BadEvent
-from conduit_tasks.gateway.commit import Bucket, Committer, Health, NotNext, TooManyLanes
+from conduit_tasks.gateway.commit import Bucket, Committer, Health, NotNext, Replayed, TooManyLanes, TooManyRemembered
 from conduit_tasks.gateway.event import join
 from conduit_tasks.gateway.limits import DEFAULT, OVERHEAD, Limits, Room
 from conduit_tasks.gateway.parse import Webhooks, parse
@@ -31,8 +31,11 @@ from conduit_tasks.gateway.refusals import (
     busy,
     too_fast,
     too_large,
+    unverified,
 )
+from conduit_tasks.gateway.services import Reply, handshake
 from conduit_tasks.gateway.tokens import Tokens
+from conduit_tasks.gateway.verify import Mark, Unverified, Verifier
 
 log = logging.getLogger("conduit.gateway")
 
@@ -54,6 +57,7 @@ class Endpoint:
     webhooks: Webhooks
     bucket: Bucket | None
     committer: Committer
+    verifier: Verifier | None = None
 
 
 class Gateway:
@@ -89,7 +93,7 @@ class Gateway:
                 path = ""
                 await self._other(scope, send)
                 return
-            taken = await self._ingest(endpoint, scope, receive)
+            taken, reply = await self._ingest(endpoint, scope, receive)
         except Refusal as refusal:
             self.answers[path, refusal.status] += 1
             await _problem(send, refusal)
@@ -98,13 +102,42 @@ class Gateway:
             log.exception("%s %s", scope["method"], scope["path"])
             await _problem(send, Refusal(500, "Not stored", "the gateway failed; its log says why. Send it again"))
         else:
-            self.answers[path, 202] += 1
+            status = 202 if reply is None else 200
+            self.answers[path, status] += 1
             self.taken[path] += taken
-            await send({"type": "http.response.start", "status": 202, "headers": _STORED})
+            if reply is not None:
+                await _answer(send, status, reply.body, reply.content_type)
+                return
+            await send({"type": "http.response.start", "status": status, "headers": _STORED})
             await send({"type": "http.response.body"})
 
-    async def _ingest(self, endpoint: Endpoint, scope: Scope, receive: Receive) -> int:
-        """Returns the number of events in the request, once they are durable. Raises Refusal."""
+    async def _ingest(self, endpoint: Endpoint, scope: Scope, receive: Receive) -> tuple[int, Reply | None]:
+        """Returns the number of events in the request, once they are durable, and an answer other than 202. Raises
+        Refusal."""
+        self._admit(endpoint, scope)
+        taken = _Taken(self.room, endpoint.pipeline)
+        verifier = endpoint.verifier
+        marks: Sequence[Mark] = ()
+        try:
+            if verifier is None:
+                body = await _read(scope, receive, endpoint.source.request_bytes, taken)
+            else:
+                body, marks = await _verified(verifier, endpoint, scope, receive, taken)
+                if (reply := handshake(verifier.scheme.name, scope["headers"], body)) is not None:
+                    return 0, reply
+            count, chunk = _events(endpoint, scope, body)
+            del body
+            if endpoint.bucket is not None:
+                endpoint.bucket.charge(count - 1)
+            if count:
+                await _store(endpoint, count, chunk, marks)
+        finally:
+            taken.back()
+        # Slack shows its users an error for any other answer to what they did.
+        return count, Reply() if verifier is not None and verifier.scheme.name == "slack" else None
+
+    def _admit(self, endpoint: Endpoint, scope: Scope) -> None:
+        """Checks what can be checked before a body is read. Raises Refusal."""
         authorization = length = None
         for name, value in scope["headers"]:
             if name == b"authorization":
@@ -122,18 +155,6 @@ class Gateway:
             raise away()
         if endpoint.bucket is not None and (wait := endpoint.bucket.take(1)):
             raise too_fast(endpoint.bucket, wait)
-        taken = _Taken(self.room, endpoint.pipeline)
-        try:
-            body = await _read(scope, receive, endpoint.source.request_bytes, taken)
-            count, chunk = _events(endpoint, scope, body)
-            del body
-            if endpoint.bucket is not None:
-                endpoint.bucket.charge(count - 1)
-            if count:
-                await _store(endpoint, count, chunk)
-        finally:
-            taken.back()
-        return count
 
     async def _other(self, scope: Scope, send: Send) -> None:
         path = scope["path"]
@@ -186,6 +207,18 @@ async def _read(scope: Scope, receive: Receive, most: int, taken: _Taken) -> byt
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+async def _verified(
+    verifier: Verifier, endpoint: Endpoint, scope: Scope, receive: Receive, taken: _Taken
+) -> tuple[bytes, list[Mark]]:
+    """Returns the body of a request that is signed rightly, and what is to be remembered of it. Raises Refusal."""
+    try:
+        claim = verifier.claim(scope["headers"])
+        body = await _read(scope, receive, endpoint.source.request_bytes, taken)
+        return body, verifier.check(claim, body)
+    except Unverified as error:
+        raise unverified(error) from None
+
+
 def _events(endpoint: Endpoint, scope: Scope, body: bytes) -> tuple[int, bytes]:
     """Returns the number of events in the request, and the events as a chunk. Raises Refusal."""
     source = endpoint.source
@@ -205,7 +238,7 @@ def _events(endpoint: Endpoint, scope: Scope, body: bytes) -> tuple[int, bytes]:
     return len(events), join(events)
 
 
-async def _store(endpoint: Endpoint, count: int, chunk: bytes) -> None:
+async def _store(endpoint: Endpoint, count: int, chunk: bytes, marks: Sequence[Mark]) -> None:
     budget = endpoint.committer.budget
     if count > budget.records or len(chunk) > budget.bytes:
         raise Refusal(
@@ -215,7 +248,7 @@ async def _store(endpoint: Endpoint, count: int, chunk: bytes) -> None:
             f"{budget.records} and {budget.bytes} bytes. Send smaller batches",
         )
     try:
-        stored = await endpoint.committer.store(count, chunk)
+        stored = await endpoint.committer.store(count, chunk, marks)
     except BrokerFull:
         raise Refusal(
             429,
@@ -231,6 +264,21 @@ async def _store(endpoint: Endpoint, count: int, chunk: bytes) -> None:
             "Too many lanes",
             "this source knows as many lanes (CloudEvents source and pipe.key) as it may (pipe.lanes); one is "
             "forgotten once it was silent for pipe.forget. Nothing of this request was stored; send it again",
+            headers={"Retry-After": str(RETRY_BACKLOG)},
+        ) from None
+    except Replayed:
+        raise Refusal(
+            409,
+            "Replayed",
+            "the same signed request came before and was taken, so this one is not. Do not send it again; a message "
+            "that is to be sent again is signed anew, or the source has verify.replays: take",
+        ) from None
+    except TooManyRemembered:
+        raise Refusal(
+            429,
+            "Too many to remember",
+            "this source remembers as many signed requests as it may (verify.remember); one is forgotten once its "
+            "time is over (verify.tolerance). Nothing of this request was stored; send it again",
             headers={"Retry-After": str(RETRY_BACKLOG)},
         ) from None
     except NotNext:
@@ -260,7 +308,12 @@ async def _json(
     content_type: str = "application/json",
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    body = orjson.dumps(content)
+    await _answer(send, status, orjson.dumps(content), content_type, headers)
+
+
+async def _answer(
+    send: Send, status: int, body: bytes, content_type: str, headers: Mapping[str, str] | None = None
+) -> None:
     sent = {"Content-Type": content_type, "Content-Length": str(len(body)), **(headers or {})}
     raw = [(name.lower().encode(), value.encode()) for name, value in sent.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})

@@ -11,15 +11,17 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 
 from conduit_tasks.broker.access import portions
 from conduit_tasks.errors import BrokerFull, BrokerUnavailable, ConduitError
 from conduit_tasks.gateway.pipe import LANES, WITHHELD
-from conduit_tasks.gateway.store import CROWDED, Budget
+from conduit_tasks.gateway.store import CROWDED, FORGETFUL, REPEATED, REPLAYED, Budget
+from conduit_tasks.gateway.verify import Mark
 from conduit_tasks.waits import CALL
 
 log = logging.getLogger("conduit.gateway")
@@ -27,7 +29,8 @@ log = logging.getLogger("conduit.gateway")
 LINGER = 0.002
 """Seconds that the first request of a group waits for others."""
 GROUP_BYTES, GROUP_REQUESTS, GROUP_CHUNKS = 4 << 20, 20_000, 2_000
-"""Limits of a group, in bytes, requests and, with a pipe, chunks: Redis does nothing else while it stores one."""
+"""Limits of a group, in bytes, requests and, with a pipe or signatures, chunks: Redis does nothing else while it stores
+one."""
 CHUNK_BYTES = 64 << 10
 """Size up to which requests share an entry of the stream."""
 PATIENCE = 5.0
@@ -39,8 +42,11 @@ ever."""
 HELD = 1_000
 """Requests of a source that may wait for an earlier request of their pipe."""
 
-Add = Callable[[str, int, list[int], list[bytes], Budget], list[str | None]]
-"""`IngestStore.add`: gateway, group, events of each chunk, chunks, budget; `PipedStore.add` alike."""
+Add = Callable[..., list[str | None]]
+"""`IngestStore.add`: gateway, group, events of each chunk, chunks, budget, and `marks` of each chunk if there are any;
+`PipedStore.add` alike."""
+_APART = (None, REPLAYED, REPEATED, FORGETFUL)
+"""Answers to a chunk of several requests after which each is tried by itself."""
 
 
 class NotNext(ConduitError):
@@ -49,6 +55,14 @@ class NotNext(ConduitError):
 
 class TooManyLanes(ConduitError):
     """An event of a new lane, although the limit of lanes is reached."""
+
+
+class Replayed(ConduitError):
+    """A signed request that was taken before."""
+
+
+class TooManyRemembered(ConduitError):
+    """A signed request, although the limit of remembered ones is reached."""
 
 
 class Health:
@@ -77,8 +91,16 @@ class _Request:
     chunk: bytes
     stored: asyncio.Future[bool]
     since: float
+    marks: Sequence[Mark]
     timed: bool = False
     """Whether a timer runs for it."""
+
+
+_REFUSED: dict[str | None, Callable[[], ConduitError]] = {
+    CROWDED: lambda: TooManyLanes("no further lane may be known"),
+    REPLAYED: lambda: Replayed("taken before"),
+    FORGETFUL: lambda: TooManyRemembered("no further request may be remembered"),
+}
 
 
 class Committer:
@@ -95,14 +117,15 @@ class Committer:
         self._working: asyncio.Task[None] | None = None
         self._context = copy_context()
 
-    async def store(self, count: int, chunk: bytes) -> bool:
-        """Returns True once the `count` events of the chunk are durable, False if the backlog is full.
+    async def store(self, count: int, chunk: bytes, marks: Sequence[Mark] = ()) -> bool:
+        """Returns True once the `count` events of the chunk are durable, False if the backlog is full. `marks`: what is
+        remembered of a signed request.
 
         Raises BrokerUnavailable: they may be stored or not, and their producer has to send them again. Raises
-        BrokerFull: none of them is stored. Raises NotNext, TooManyLanes.
+        BrokerFull: none of them is stored. Raises NotNext, TooManyLanes, Replayed, TooManyRemembered.
         """
         loop = asyncio.get_running_loop()
-        request = _Request(count, chunk, loop.create_future(), loop.time())
+        request = _Request(count, chunk, loop.create_future(), loop.time(), marks)
         self._waiting.append(request)
         if self._working is None:
             self._working = loop.create_task(self._work(), context=self._context)
@@ -123,7 +146,8 @@ class Committer:
     def _next(self) -> list[_Request]:
         group: list[_Request] = []
         size = events = 0
-        most = GROUP_REQUESTS if self.hold is None else GROUP_CHUNKS
+        apart = self.hold is not None or (self._waiting and self._waiting[0].marks)
+        most = GROUP_CHUNKS if apart else GROUP_REQUESTS
         while self._waiting and size < GROUP_BYTES and len(group) < most:
             events += self._waiting[0].count
             # Each event may have a lane of its own.
@@ -151,11 +175,11 @@ class Committer:
             if done == WITHHELD:
                 self._hold(chunk[0])
                 continue
-            if done == CROWDED:
-                self._fail(chunk, TooManyLanes("no further lane may be known"))
-                continue
-            if done is None and len(chunk) > 1:
+            if done in _APART and len(chunk) > 1:
                 again += chunk
+                continue
+            if done in _REFUSED:
+                self._fail(chunk, _REFUSED[done]())
                 continue
             for request in chunk:
                 if not request.stored.done():
@@ -166,13 +190,13 @@ class Committer:
         """Stores the chunks in one call and returns the result of each. None if that failed or is not known; then their
         requests were answered with the error."""
         counts = [sum(r.count for r in chunk) for chunk in chunks]
+        marks = [[mark for r in chunk for mark in r.marks] for chunk in chunks]
         blobs = [b"".join([r.chunk for r in chunk]) for chunk in chunks]
+        add = partial(self.add, marks=marks) if any(marks) else self.add
         loop = asyncio.get_running_loop()
         while True:
             try:
-                storing = loop.run_in_executor(
-                    self._pool, self.add, self._gateway, self._group, counts, blobs, self.budget
-                )
+                storing = loop.run_in_executor(self._pool, add, self._gateway, self._group, counts, blobs, self.budget)
                 return await asyncio.wait_for(storing, ANSWER)
             except TimeoutError:
                 # A disk that does not answer: it is not known whether the group is stored.

@@ -25,6 +25,7 @@ from typing import IO
 
 from conduit_tasks.errors import BrokerUnavailable
 from conduit_tasks.gateway.store import Budget, Chunk, IngestStore, JournalLost
+from conduit_tasks.gateway.verify import Mark
 from conduit_tasks.spool.durable import make_folders, sync_folder
 from conduit_tasks.waits import lock
 
@@ -189,23 +190,48 @@ def _read(path: Path, *, data: bool = True) -> Iterator[Chunk]:
 class JournaledStore:
     """An `IngestStore` with a journal; puts the journal back into a Redis that has lost it."""
 
-    def __init__(self, store: IngestStore, journal: Journal, *, wait_fsync: bool = False) -> None:
-        self.store, self.journal = store, journal
+    def __init__(
+        self,
+        store: IngestStore,
+        journal: Journal,
+        *,
+        wait_fsync: bool = False,
+        remembered: tuple[int, float] = (0, 0.0),
+    ) -> None:
+        """Takes `remembered`: see `IngestStore.add`; it may be set anew."""
+        self.store, self.journal, self.remembered = store, journal, remembered
         self._add = partial(store.add, wait_fsync=wait_fsync)
 
     def add(
-        self, gateway: str, group: int, counts: Sequence[int], chunks: Sequence[bytes], budget: Budget
+        self,
+        gateway: str,
+        group: int,
+        counts: Sequence[int],
+        chunks: Sequence[bytes],
+        budget: Budget,
+        *,
+        marks: Sequence[Sequence[Mark]] = (),
     ) -> list[str | None]:
         """Stores chunks as `IngestStore.add` does, and makes them durable in the journal, too."""
         while True:
             try:
                 ids = self._add(
-                    gateway, group, counts, chunks, budget, journal=self.journal.name, known=self.journal.known
+                    gateway,
+                    group,
+                    counts,
+                    chunks,
+                    budget,
+                    marks=marks,
+                    journal=self.journal.name,
+                    known=self.journal.known,
+                    remembered=self.remembered,
                 )
                 break
             except JournalLost:
                 self.restore()
-        self.journal.append([_chunk(id, count, data) for id, count, data in zip(ids, counts, chunks) if id])
+        self.journal.append(
+            [_chunk(id, count, data) for id, count, data in zip(ids, counts, chunks) if id and id[0].isdigit()]
+        )
         return ids
 
     def look(self) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from conduit_tasks.gateway.attributes import ATTRIBUTES, BadEvent, check_text, is_clean, is_json, metadata
 from conduit_tasks.gateway.event import CREATED, TIME, Kind, pack
+from conduit_tasks.gateway.services import FORM, SERVICES, named, of_form
 from conduit_tasks.record import jsons
 from conduit_tasks.record.cloudevents import PREFIX
 from conduit_tasks.record.cloudevents_http import BATCHED, STRUCTURED
@@ -28,11 +29,13 @@ Headers = Iterable[tuple[bytes, bytes]]
 @dataclass(frozen=True)
 class Webhooks:
     """Rules by which plain JSON becomes an event. `taken`: whether it is taken at all. `id`, `type`: headers that hold
-    them, in lower case; "" = none does."""
+    them, in lower case; "" = none does. `service`: the service that sends them, whose own rules apply (see `services`);
+    "" = none that is known."""
 
     taken: bool = True
     id: str = ""
     type: str = ""
+    service: str = ""
 
 
 def parse(headers: Headers, body: bytes, webhooks: Webhooks = Webhooks(), most: int = ATTRIBUTES) -> list[bytes]:
@@ -57,6 +60,8 @@ def parse(headers: Headers, body: bytes, webhooks: Webhooks = Webhooks(), most: 
         raise BadEvent(f"{media} is not taken; write {STRUCTURED} or {BATCHED}", status=415)
     if binary:
         return [_binary(binary, content_type, body, received, most)]
+    if webhooks.taken and media == FORM and webhooks.service in SERVICES:
+        body, content_type = of_form(body), "application/json"
     if not webhooks.taken or not content_type or not is_json(content_type):
         also = ", or JSON as it is" if webhooks.taken else ""
         said = f"'{media[:60]}'" if media else "no content type"
@@ -136,10 +141,13 @@ def _webhook(headers: Headers, webhooks: Webhooks, content_type: str, body: byte
             meta[PREFIX + attribute] = _header_value(attribute, found[0])
     if not body:
         raise BadEvent("the body is empty")
-    kind, data = _shaped(body, content_type)
-    if kind == b"r":
-        meta["cloudevents.datacontenttype"] = content_type
-    return _packed(kind, meta, data, received)
+    data = _data(body)
+    if webhooks.service:
+        meta = {**{PREFIX + k: v for k, v in named(webhooks.service, headers, data).items()}, **meta}
+    if data.__class__ is dict:
+        return _packed(b"s", meta, body, received)
+    meta["cloudevents.datacontenttype"] = content_type
+    return _packed(b"r", meta, body, received)
 
 
 def _shaped(body: bytes, content_type: str | None) -> tuple[Kind, bytes]:
@@ -147,8 +155,12 @@ def _shaped(body: bytes, content_type: str | None) -> tuple[Kind, bytes]:
         return b"n", b""
     if content_type is None or not is_json(content_type):
         return b"r", body
+    return (b"s" if _data(body).__class__ is dict else b"r"), body
+
+
+def _data(body: bytes) -> Any:
     try:
-        return (b"s" if jsons.loads(body).__class__ is dict else b"r"), body
+        return jsons.loads(body)
     except jsons.JSONDecodeError as error:
         raise BadEvent(f"the data is not the JSON that Content-Type says it is: {error}", "data") from None
 

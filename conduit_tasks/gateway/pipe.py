@@ -16,7 +16,8 @@ import orjson
 
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.event import head, join, split
-from conduit_tasks.gateway.store import CROWDED, MOVED, Budget, IngestStore
+from conduit_tasks.gateway.store import CROWDED, FORGETFUL, MOVED, REPEATED, REPLAYED, Budget, IngestStore
+from conduit_tasks.gateway.verify import Mark
 from conduit_tasks.pipes.base import Message, Receiver
 from conduit_tasks.record.cloudevents import PREFIX
 
@@ -26,6 +27,7 @@ LANES = 2_000
 """Lanes that one call changes at most: Redis checks each, and does nothing else meanwhile."""
 NAME = 96
 """Characters at most of a lane's name."""
+_REFUSED = (None, CROWDED, REPLAYED, FORGETFUL)
 STEPS = 1_000
 """Calls at most in which a group is stored; each after the first because another gateway was quicker."""
 _SOURCE, _SEQUENCE, _TYPE = PREFIX + "source", PREFIX + "sequence", PREFIX + "sequencetype"
@@ -75,7 +77,8 @@ class PipedStore:
 
     `key`: the attribute that makes a lane, together with `source`. Answer per request: the id of the last event stored,
     "" if all its events had passed before, None if the backlog is full, WITHHELD if an earlier number is missing,
-    CROWDED if it would need one lane too many. `lanes`: see `IngestStore.add`.
+    CROWDED if it would need one lane too many, REPLAYED and FORGETFUL as there. `lanes`, `remembered`: see
+    `IngestStore.add`.
     """
 
     def __init__(
@@ -86,14 +89,23 @@ class PipedStore:
         lanes: tuple[int, float],
         *,
         wait_fsync: bool = False,
+        remembered: tuple[int, float] = (0, 0.0),
     ) -> None:
         self.store, self._receiver, self._key, self._lanes, self._wait = store, receiver, key, lanes, wait_fsync
+        self._remembered = remembered
         self._known: dict[str, str] = {}
         """Lane → state that this gateway saw last."""
         self._group: _Group | None = None
 
     def add(
-        self, gateway: str, group: int, counts: Sequence[int], chunks: Sequence[bytes], budget: Budget
+        self,
+        gateway: str,
+        group: int,
+        counts: Sequence[int],
+        chunks: Sequence[bytes],
+        budget: Budget,
+        *,
+        marks: Sequence[Sequence[Mark]] = (),
     ) -> list[str | None]:
         """Stores requests as `IngestStore.add` stores chunks; each chunk is one request."""
         if self._group is None or self._group.number != group:
@@ -109,16 +121,18 @@ class PipedStore:
                 [len(events) for events in call.passing],
                 [join(events) for events in call.passing],
                 budget,
+                marks=[marks[n] for n in call.requests] if marks else (),
                 wait_fsync=self._wait,
                 moves=call.moves,
                 lanes=self._lanes,
+                remembered=self._remembered,
             )
             work.step += 1
             for request, id, passed in zip(call.requests, ids, call.passing):
                 if id != MOVED:
-                    work.answers[request] = id if passed or id in (None, CROWDED) else ""
+                    work.answers[request] = id if passed or id in _REFUSED else REPEATED
                     work.open.remove(request)
-            if not {None, MOVED, CROWDED} & set(ids):
+            if not {*_REFUSED, MOVED, REPEATED}.intersection(ids):
                 self._known |= call.after
                 break
             self._known.clear()

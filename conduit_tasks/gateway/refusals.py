@@ -7,6 +7,7 @@ from typing import Any
 
 from conduit_tasks.gateway.attributes import BadEvent
 from conduit_tasks.gateway.commit import Bucket
+from conduit_tasks.gateway.verify import Unverified
 
 RETRY_BACKLOG, RETRY_AWAY = 10, 2
 """`Retry-After` in seconds: until a run has made room; until Redis is back."""
@@ -31,6 +32,12 @@ def bad_event(bad: BadEvent) -> Refusal:
     if bad.event is not None:
         more["event"] = bad.event
     return Refusal(bad.status, "Not an event" if bad.status == 415 else "Bad event", bad.detail, **more)
+
+
+def unverified(error: Unverified) -> Refusal:
+    """Returns what is missing or wrong about a request's signature, and in which header."""
+    more: dict[str, Any] = {"header": error.header} if error.header else {}
+    return Refusal(401, "Not verified", error.detail, headers={"WWW-Authenticate": "Signature"}, **more)
 
 
 def too_large(most: int) -> Refusal:

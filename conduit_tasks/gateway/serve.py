@@ -34,7 +34,8 @@ from conduit_tasks.gateway.metrics import told
 from conduit_tasks.gateway.pipe import PipedStore
 from conduit_tasks.gateway.protocol import bounded
 from conduit_tasks.gateway.store import IngestStore
-from conduit_tasks.gateway.tokens import Tokens, resolve
+from conduit_tasks.gateway.tokens import Tokens, resolve, verifier
+from conduit_tasks.gateway.verify import Verifier
 from conduit_tasks.logs import about
 from conduit_tasks.pipeline.load import load_folder, pipeline_files
 from conduit_tasks.pipeline.validate import GATEWAY
@@ -74,12 +75,13 @@ class Options:
 
 @dataclass(frozen=True)
 class _Found:
-    """One gateway source of the pipeline files, with its tokens."""
+    """One gateway source of the pipeline files, with its tokens and what verifies its requests."""
 
     pipeline: str
     connector: str
     source: GatewaySource
     tokens: Tokens
+    verifier: Verifier | None
     journal: Path | None
     """Folder of its journal (`durability: spool`); None without one."""
 
@@ -177,7 +179,8 @@ class Service:
                     if source.durability == "spool" and built.pipe is not None:
                         raise ConfigError("durability: spool does not keep what a pipe knows; remove one of the two")
                     journal = self._journal(pipeline, source) if source.durability == "spool" else None
-                    out.append(_Found(pipeline.id, source.id, built, resolve(built.auth), journal))
+                    verifies = verifier(built.scheme, built.secrets) if built.scheme is not None else None
+                    out.append(_Found(pipeline.id, source.id, built, resolve(built.auth), verifies, journal))
                 except ConfigError as error:
                     log.error("source %s of pipeline %s is not served: %s", source.id, pipeline.id, error)
         self._looked = (seen, time.monotonic())
@@ -199,20 +202,27 @@ class Service:
             bucket = before.bucket if before else None
             if (bucket.rate if bucket else None) != one.source.rate:
                 bucket = Bucket(one.source.rate) if one.source.rate else None
-            endpoints[one.path] = Endpoint(one.pipeline, one.source, one.tokens, one.source.webhooks, bucket, committer)
+            endpoints[one.path] = Endpoint(
+                one.pipeline, one.source, one.tokens, one.source.webhooks, bucket, committer, one.verifier
+            )
         if endpoints.keys() != gateway.endpoints.keys():
             log.info("serving %s", ", ".join(sorted(endpoints)) or "nothing")
         gateway.serve(endpoints)
 
     def _adding(self, one: _Found) -> Add:
         store = IngestStore(one.pipeline, one.connector, self.client)
-        waits = self.mode == "waitaof"
-        if one.source.pipe is not None:
-            return PipedStore(store, one.source.receiver, one.source.pipe_key, one.source.lanes, wait_fsync=waits).add
+        waits, source = self.mode == "waitaof", one.source
+        remembered = source.remembered, source.scheme.tolerance if source.scheme is not None else 0.0
+        if source.pipe is not None:
+            lanes = source.lanes
+            return PipedStore(
+                store, source.receiver, source.pipe_key, lanes, wait_fsync=waits, remembered=remembered
+            ).add
         if one.journal is None:
-            return partial(store.add, wait_fsync=waits)
+            return partial(store.add, wait_fsync=waits, remembered=remembered)
         if one.journal not in self._journaled:
             self._journaled[one.journal] = JournaledStore(store, Journal(one.journal), wait_fsync=waits)
+        self._journaled[one.journal].remembered = remembered
         return self._journaled[one.journal].add
 
     def _journal(self, pipeline: Pipeline, source: Source) -> Path:

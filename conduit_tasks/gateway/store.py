@@ -13,6 +13,7 @@ from conduit_tasks.broker.connection import Client, reaching
 from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.errors import BrokerUnavailable, ConduitError, SourceError
 from conduit_tasks.gateway.event import split
+from conduit_tasks.gateway.verify import LEEWAY, REPLAY, Mark
 
 REMEMBERED = 3600
 """Seconds for which Redis recognises a group that is sent again; a gateway gives up within seconds."""
@@ -24,8 +25,15 @@ MOVED = "moved"
 """Answer in place of an id: a lane was not in the state that the caller saw."""
 CROWDED = "crowded"
 """Answer in place of an id: there would be more lanes than the limit."""
+REPLAYED, FORGETFUL = "replayed", "forgetful"
+"""Answers in place of an id: a signed request came before; no further one may be remembered."""
+REPEATED = ""
+"""Answer in place of an id: nothing had to be stored, as all of it was before."""
 FSYNC_WAIT_MS = 4000
 """Timeout of WAITAOF, below the socket's timeout."""
+
+
+_SAID = {"2": MOVED, "3": CROWDED, "4": REPLAYED, "5": REPEATED, "6": FORGETFUL}
 
 
 class JournalLost(ConduitError):
@@ -83,11 +91,13 @@ class IngestStore:
         chunks: Sequence[bytes],
         budget: Budget,
         *,
+        marks: Sequence[Sequence[Mark]] = (),
         wait_fsync: bool = False,
         journal: str = "",
         known: int = 0,
         moves: Sequence[Sequence[tuple[str, str, str]]] = (),
         lanes: tuple[int, float] = (0, 0.0),
+        remembered: tuple[int, float] = (0, 0.0),
     ) -> list[str | None]:
         """Stores chunks of events (`event.join`; `counts`: events of each) and returns the id of each stored chunk.
 
@@ -96,7 +106,10 @@ class IngestStore:
         is on disk (WAITAOF). `journal`, `known`: name and highest number of the journal that Redis must know (else
         JournalLost). `moves`: per chunk (lane, state it must have, state it gets); MOVED in place of an id if a lane
         has another state. `lanes`: number of lanes at most, and the seconds of silence after which a lane is forgotten;
-        CROWDED if there would be more.
+        CROWDED if there would be more. `marks`: per chunk what is remembered of its signed requests; REPLAYED if one of
+        them came before, REPEATED if one is signed anew; in a chunk of several requests, each is to be tried by itself
+        then. `remembered`: marks at most, and the seconds for which a source that gets no more keeps them; FORGETFUL if
+        there would be more.
         Raises BrokerUnavailable: it is then not known whether the chunks are stored.
         """
         keys = {
@@ -104,6 +117,7 @@ class IngestStore:
             "group": self.keys.ingest_group(self.source, gateway),
             "index": self.keys.ingest_index(self.source),
             "lanes": self.keys.ingest_lanes(self.source),
+            "seen": self.keys.ingest_seen(self.source),
         }
         args: dict[str, Any] = {
             "group": group,
@@ -116,6 +130,10 @@ class IngestStore:
             "moves": moves,
             "most": lanes[0],
             "forget": math.ceil(lanes[1]),
+            "marks": marks,
+            "remember": remembered[0],
+            "keep": 2 * math.ceil(remembered[1]) + 2 * LEEWAY,
+            "replay": REPLAY,
             "chunks": chunks,
         }
         if wait_fsync:
@@ -133,7 +151,7 @@ class IngestStore:
         for said, count, chunk in zip(answer[0], counts, chunks):
             if said == "1":
                 number, size = number + count, size + len(chunk)
-            ids.append({"1": f"{number}-{size}", "2": MOVED, "3": CROWDED}.get(said))
+            ids.append({"1": f"{number}-{size}", **_SAID}.get(said))
         return ids
 
     def lanes(self, names: Sequence[str]) -> list[str]:

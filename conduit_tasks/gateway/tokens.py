@@ -1,4 +1,5 @@
-"""The tokens of producers: their origin and their check. They are never logged or stored."""
+"""The tokens of producers, and the secrets by which they sign: their origin, and the check of tokens. They are never
+logged or stored."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import hmac
 import os
 from collections.abc import Sequence
 
+from conduit_tasks.connectors.signatures import key_of
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.gateway.verify import Scheme, Verifier
 
 SCHEME = b"bearer "
 
@@ -35,10 +38,27 @@ class Tokens:
 def resolve(places: Sequence[tuple[str, str]]) -> Tokens:
     """Returns the tokens from these places, (env | connection | variable, name). Raises ConfigError, which names the
     place without a token."""
-    return Tokens([_one(kind, name) for kind, name in places])
+    return Tokens([_one(kind, name, "token") for kind, name in places])
 
 
-def _one(kind: str, name: str) -> str:
+def verifier(scheme: Scheme, places: Sequence[tuple[str, str]]) -> Verifier:
+    """Returns the verification of a source, with the secrets from these places. Raises ConfigError, as `resolve`, and
+    for a secret that its scheme cannot read."""
+    keys = [
+        key_of(scheme.name, _one(kind, name, "secret"), f"gateway: what {_SAID[kind]} {name} holds")
+        for kind, name in places
+    ]
+    return Verifier(scheme, keys)
+
+
+_SAID = {
+    "env": "the environment variable",
+    "connection": "the password of the Airflow connection",
+    "variable": "the Airflow variable",
+}
+
+
+def _one(kind: str, name: str, what: str) -> str:
     if kind == "env":
         found = os.environ.get(name, "")
     elif kind == "variable":
@@ -54,6 +74,5 @@ def _one(kind: str, name: str) -> str:
         except AirflowNotFoundException:
             found = ""
     if not found.strip():
-        said = {"env": "the environment variable", "connection": "the password of the Airflow connection"}
-        raise ConfigError(f"gateway: no token: {said.get(kind, 'the Airflow variable')} {name} is missing or empty")
+        raise ConfigError(f"gateway: no {what}: {_SAID[kind]} {name} is missing or empty")
     return found.strip()

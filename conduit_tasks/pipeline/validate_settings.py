@@ -30,7 +30,7 @@ def check_settings(
     if report.wrong((*path, "settings")):
         return
     rest, gone = dict(settings), set[str]()
-    stand_ins = {o.name: o.stand_in for o in spec.options if o.required} if spec else {}
+    stand_ins = {o.name: o.stand_in for o in spec.options if o.required or o.example} if spec else {}
     written = {o.name: o.conduit for o in spec.options if o.conduit in settings} if spec else {}
 
     def add(message: str, names: Iterable[str]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
 from yarl import URL
 
+from conduit_tasks.connectors.options import HEADER
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipes.base import AFTER, EPOCH, INDEX, LANE
 
@@ -17,8 +17,6 @@ _PIPE = ((LANE, "Conduit-Lane"), (EPOCH, "Conduit-Epoch"), (INDEX, "Conduit-Inde
 
 FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "expect", "upgrade", "te", "trailer"})
 """Headers that decide where a request ends, or what follows it on its connection."""
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""A header's name (RFC 9110, 5.1)."""
 
 
 def head(method: str, url: URL, headers: Mapping[str, str], later: set[str]) -> str:
@@ -33,7 +31,7 @@ def head(method: str, url: URL, headers: Mapping[str, str], later: set[str]) -> 
 
 def checked(option: str, name: str, value: str) -> None:
     """Raises ConfigError if this is no header, or one that decides where a request ends."""
-    if not _TOKEN.fullmatch(name) or any(c in value for c in "\r\n\0") or not value.isascii():
+    if not HEADER.fullmatch(name) or any(c in value for c in "\r\n\0") or not value.isascii():
         raise ConfigError(f"http: option '{option}' is no header")
     if name.lower() in FRAMING:
         raise ConfigError(f"http: option '{option}': {name} is written by the client; leave it out")

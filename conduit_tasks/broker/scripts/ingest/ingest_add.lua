@@ -14,6 +14,7 @@
 -- @key group    string  number and answer of the last group of this gateway process; expires
 -- @key index    hash    lane -> state of its pipe's receiver; until it was silent for `forget`
 -- @key lanes    zset    the same lanes by the second in which each was used last
+-- @key seen     zset    marks of signed requests by the second in which each is forgotten; expires
 -- @arg group    int     number of this group; one that was answered already is answered the same again (invariant 5)
 -- @arg ttl      int     seconds the answer is remembered
 -- @arg records  int     events that may be stored and not yet acked
@@ -25,10 +26,14 @@
 --                       a chunk may have no event
 -- @arg most     int     lanes that may be known
 -- @arg forget   int     seconds of silence after which one is forgotten
+-- @arg marks    json<2000  per chunk a list of (mark, second in which it is forgotten), two for each of its requests
+-- @arg remember int     marks that may be remembered
+-- @arg keep     int     seconds after which the marks of a source that gets no more are gone
+-- @arg replay   text    first character of a mark that says that the same request came before
 -- @arg chunks   blob*2000   the chunks, in order
 -- @returns lost: the journal must be put back first | ok ANSWER LAST BYTES: a character per chunk, 1 stored, 0 refused,
---   the backlog is used up, 2 a lane is not where it must be, 3 it would be one lane too many; number and bytes before
---   the first of them
+--   the backlog is used up, 2 a lane is not where it must be, 3 it would be one lane too many, 4 a request came before, 5 its message did,
+--   6 no further one may be remembered; number and bytes before the first of them
 
 local number_before, before, last_before, bytes_before =
   string.match(redis.call('GET', K.group) or '', '^(%d+) (%d+) (%d+) (%d+)$')
@@ -68,10 +73,34 @@ local function crowded(of)
   return new > 0 and redis.call('HLEN', K.index) + new > tonumber(A.most)
 end
 
+local marks = cjson.decode(A.marks)
+local asked = 0
+for _, of in ipairs(marks) do asked = asked + #of end
+if asked > 0 then
+  -- A bounded portion at a time, more than comes.
+  local gone = math.min(redis.call('ZCOUNT', K.seen, '-inf', second), 2 * asked + 500)
+  if gone > 0 then redis.call('ZREMRANGEBYRANK', K.seen, 0, gone - 1) end
+end
+
+-- Two requests of one chunk may be the same, too.
+local function came(of)
+  local own = {}
+  for _, m in ipairs(of) do
+    if own[m[1]] or tonumber(redis.call('ZSCORE', K.seen, m[1]) or 0) > second then
+      return string.sub(m[1], 1, 1) == A.replay and '4' or '5'
+    end
+    own[m[1]] = true
+  end
+  if #of > 0 and redis.call('ZCARD', K.seen) + #of > tonumber(A.remember) then return '6' end
+end
+
 local answer = {}
 for i, count in ipairs(cjson.decode(A.counts)) do
   local chunk = A.chunks[i]
-  if moves[i] and moved(moves[i]) then
+  local before_this = came(marks[i] or {})
+  if before_this then
+    answer[i] = before_this
+  elseif moves[i] and moved(moves[i]) then
     answer[i] = '2'
   elseif moves[i] and crowded(moves[i]) then
     answer[i] = '3'
@@ -84,11 +113,13 @@ for i, count in ipairs(cjson.decode(A.counts)) do
       redis.call('HSET', K.index, m[1], m[3])
       redis.call('ZADD', K.lanes, second, m[1])
     end
+    for _, m in ipairs(marks[i] or {}) do redis.call('ZADD', K.seen, m[2], m[1]) end
     answer[i] = '1'
   else
     answer[i] = '0'
   end
 end
+if asked > 0 then redis.call('EXPIRE', K.seen, A.keep) end
 redis.call('HSET', K.state, 'last', text(last), 'bytes', text(bytes))
 local said = table.concat(answer)
 redis.call('SET', K.group, table.concat({A.group, said, from[1], from[2]}, ' '), 'EX', A.ttl)
