@@ -12,6 +12,7 @@ from conduit_tasks.logs import about
 from conduit_tasks.metrics.histogram import added, observed
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.passes import Pass, PassResult
+from conduit_tasks.micro_batch.size import Size
 from conduit_tasks.processors.chain import has_frames
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.spool.manifest import StageManifest
@@ -36,19 +37,30 @@ class _Bound:
     plan: Pass
     spool: Spool
     reader: Reader
+    size: Size | None = None
+    """Size of all its pieces together; None: its work is done in Spark."""
 
     def __call__(self, piece: Any) -> PassResult:
         with about(micro_batch=self.plan.micro_batch):
             return self.reader(self.plan, self.spool, piece)
 
 
-def run_pass(context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any], run_all: RunAll) -> list[PassResult]:
-    """Runs the whole section over all pieces: one pass, or several if frame processors stand between."""
+def run_pass(
+    context: Context,
+    plan: Pass,
+    reader: Reader,
+    pieces: Sequence[Any],
+    run_all: RunAll,
+    *,
+    size: Size | None = None,
+) -> list[PassResult]:
+    """Runs the whole section over all pieces: one pass, or several if frame processors stand between. `size`: of all
+    pieces together."""
     if has_frames(plan.processors):
         from conduit_tasks.micro_batch.frames import run_frames
 
         return run_frames(context, plan, reader, pieces, run_all)
-    return run_all(_Bound(plan, context.spool, reader), pieces)
+    return run_all(_Bound(plan, context.spool, reader, size), pieces)
 
 
 def stage(
