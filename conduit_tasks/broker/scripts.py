@@ -286,6 +286,7 @@ INGEST_ADD = load("ingest_add")
 INGEST_PLAN = load("ingest_plan")
 INGEST_ACK = load("ingest_ack")
 INGEST_RESTORE = load("ingest_restore")
+INGEST_SETTLE = load("ingest_settle")
 # kafka/
 SHARE = load("share")
 SHARED = load("shared")
