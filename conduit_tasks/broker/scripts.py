@@ -266,6 +266,9 @@ DISPATCH = load("dispatch")
 MARK = load("mark")
 UNPARK = load("unpark")
 PURGE = load("purge")
+# breakers/
+TRIP = load("trip")
+UNTRIP = load("untrip")
 # replays/
 TURN = load("turn")
 REPLAY_BEGIN = load("replay_begin")
