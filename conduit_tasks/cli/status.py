@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from conduit_tasks.broker.breakers import BreakerState
 from conduit_tasks.cli.arguments import Pipeline
 from conduit_tasks.cli.output import Format, note, print_json, print_table
 
@@ -43,6 +44,9 @@ def _print(found: dict[str, Any]) -> None:
         print(found["lost"])
     for failing in found["recovering"]:
         print(f"{failing['node']} failed {failing['failures']} times in a row, tried again in {failing['wait']:.0f} s")
+    for d in found["destinations"]:
+        if d["breaker"] and d["breaker"]["opened"]:
+            print(f"{d['id']} waits: {BreakerState(**d['breaker'])}")
     if found["overdue"]:
         print("the deadline of the graceful stop is missed; runs go on delivering")
     if found["unsealed"]:

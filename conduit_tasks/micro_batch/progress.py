@@ -38,6 +38,7 @@ def describe(context: Context) -> dict[str, Any]:
                 "dead": broker.dead_letters.count(d.id),
                 "parked_keys": len(broker.redrives.parked(d.id)),
                 "attempts": attempts.get(d.node, 0),
+                "breaker": asdict(breaker) if (breaker := broker.breakers.get(d.id, d.delivery.breaker)) else None,
                 "confirmed_at": state.confirmed_at,
             }
         )
