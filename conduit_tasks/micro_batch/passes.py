@@ -14,6 +14,7 @@ from conduit_tasks.record.schema import NUMBER_FIELDS, RECORD_FIELDS
 from conduit_tasks.topology import Destination, Processor
 
 if TYPE_CHECKING:
+    from conduit_tasks.micro_batch.size import Size
     from conduit_tasks.spool.spool import PartFile, Spool
 
 _ATTEMPTS = 3
@@ -87,6 +88,8 @@ class BoundReader:
     plan: Pass
     spool: Spool
     reader: Reader
+    size: Size | None = None
+    """Size of all its pieces together; None: its work is done in Spark."""
 
     def __call__(self, piece: Any) -> PassResult:
         with about(micro_batch=self.plan.micro_batch):

@@ -17,6 +17,7 @@ from conduit_tasks.micro_batch.receipts import Kept
 from conduit_tasks.micro_batch.row_batches import numbered
 from conduit_tasks.micro_batch.rows import RowPass
 from conduit_tasks.micro_batch.seal import seal_if_complete
+from conduit_tasks.micro_batch.size import of_slices
 from conduit_tasks.micro_batch.stage import run_pass, stage, totals
 from conduit_tasks.micro_batch.visibility import extend_visibility, unsettled
 from conduit_tasks.record.accounts import accounted
@@ -84,7 +85,8 @@ def _stage(context: Context, source: Source, micro_batch: MicroBatch, lease: Lea
     if source_class(source.plugin).in_driver:
         run_all = _here
     with keeping(lease):
-        results = run_pass(context, plan, reader, group_slices(slices, first), run_all)
+        size = of_slices(slices, pipeline.micro_batch)
+        results = run_pass(context, plan, reader, group_slices(slices, first), run_all, size=size)
     counts: dict[int, int] = {}
     ends: dict[int, Any] = {}
     for result in results:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from conduit_tasks.metrics.histogram import added, observed
 from conduit_tasks.micro_batch.context import Context
 from conduit_tasks.micro_batch.passes import BoundReader, Pass, PassResult, Reader, RunAll
+from conduit_tasks.micro_batch.size import Size
 from conduit_tasks.processors.chain import has_frames
 from conduit_tasks.record.accounts import accounted
 from conduit_tasks.spool.manifest import StageManifest
@@ -19,13 +20,22 @@ if TYPE_CHECKING:
     from conduit_tasks.connectors.base import Slice
 
 
-def run_pass(context: Context, plan: Pass, reader: Reader, pieces: Sequence[Any], run_all: RunAll) -> list[PassResult]:
-    """Runs the whole section over all pieces: one pass, or several if frame processors stand between."""
+def run_pass(
+    context: Context,
+    plan: Pass,
+    reader: Reader,
+    pieces: Sequence[Any],
+    run_all: RunAll,
+    *,
+    size: Size | None = None,
+) -> list[PassResult]:
+    """Runs the whole section over all pieces: one pass, or several if frame processors stand between. `size`: of all
+    pieces together."""
     if has_frames(plan.processors):
         from conduit_tasks.micro_batch.frames import run_frames
 
         return run_frames(context, plan, reader, pieces, run_all)
-    return run_all(BoundReader(plan, context.spool, reader), pieces)
+    return run_all(BoundReader(plan, context.spool, reader, size), pieces)
 
 
 def stage(
