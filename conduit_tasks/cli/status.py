@@ -19,7 +19,7 @@ def status(
 ) -> None:
     """Show the progress of each destination. Exit code 0, or 1 if the pipeline is degraded or its state
     is lost."""
-    from conduit_tasks.micro_batch.progress import snapshot
+    from conduit_tasks.operate.status import snapshot
 
     while True:
         found = snapshot(pipeline)
@@ -75,7 +75,7 @@ def start(
     destination: Annotated[str | None, typer.Option(help="Only this destination of an isolated pipeline.")] = None,
 ) -> None:
     """Start a stopped or degraded pipeline: clears its first error and its tripped nack windows (C6)."""
-    from conduit_tasks.micro_batch import control
+    from conduit_tasks.operate import control
 
     note(f"{pipeline}: {control.start(pipeline, destination)}")
 
@@ -94,7 +94,7 @@ def stop(
     `--destination` stops only that destination: its cursor stays, the others go on until the lag budget is used up
     (X1). Exit code 1 if records were still in flight at the deadline; they are still delivered later.
     """
-    from conduit_tasks.micro_batch import control
+    from conduit_tasks.operate import control
 
     if destination:
         now = control.stop_destination(pipeline, destination)

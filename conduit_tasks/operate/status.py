@@ -1,4 +1,4 @@
-"""Progress of a pipeline: one plain document for the CLI, the demo's account and the API."""
+"""Status of a pipeline: one plain document for the CLI, the demo's account and the API."""
 
 from __future__ import annotations
 
