@@ -18,7 +18,7 @@ STORES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 STORE_HINT = (
     f"write a folder, or an address that begins with {', '.join(f'{each}://' for each in STORES)} or fsspec+…://"
 )
-"""How to write where something is to be stored."""
+"""Advice on an address at which something is to be stored."""
 
 
 def nothing_stored(path: str) -> str:

@@ -23,7 +23,7 @@ from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.broker.broker import MicroBatch
-    from conduit_tasks.micro_batch.stage import RunAll
+    from conduit_tasks.micro_batch.passes import RunAll
 
 log = logging.getLogger(__name__)
 

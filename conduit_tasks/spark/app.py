@@ -19,9 +19,8 @@ import sys
 import time
 from typing import Any
 
+from conduit_tasks.exit_codes import ENDED, HELD, STOPPED, WAITING
 from conduit_tasks.topology import Node
-
-WAITING, STOPPED, HELD = 3, 4, 5
 
 
 def event(name: str, **fields: Any) -> None:
@@ -50,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     from conduit_tasks.micro_batch.halting import halting
     from conduit_tasks.micro_batch.node import work_through
     from conduit_tasks.micro_batch.recovery import counting
-    from conduit_tasks.spark.ended import ENDED, ending_in_order
+    from conduit_tasks.spark.ended import ending_in_order
     from conduit_tasks.spark.local import WorkerLost
     from conduit_tasks.spark.session import foresees, interrupt, lost, prepare, run_all, warm, work_for
 

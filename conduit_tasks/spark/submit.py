@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.private import python_sockets
 from conduit_tasks.spark import cds
-from conduit_tasks.stack.layout import python_sockets
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
 APPLICATION = Path(__file__).with_name("app.py")

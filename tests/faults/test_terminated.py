@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conduit_tasks.exit_codes import ENDED
 from conduit_tasks.micro_batch.plan import plan_run
-from conduit_tasks.spark.ended import ENDED
 from conduit_tasks.topology import UNTOLD
 from tests.faults.functions import held, hold
 from tests.faults.parts import ROOT, SMALL, Application, Receiver, drive, events, until
