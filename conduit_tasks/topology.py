@@ -75,6 +75,8 @@ class Source:
     """Value of the file; None = default of the connector's class (`connectors.registry.ack_on`)."""
     durability: Literal["redis", "spool"] | None = None
     """The HTTP gateway: where an event is stored before its producer is answered; None = its default."""
+    assets: tuple[str, ...] | None = None
+    """Airflow assets that it reads, of the file."""
 
     @property
     def node(self) -> Node:
@@ -146,6 +148,8 @@ class Destination:
     dead_letters: DeadLetterQueue = DeadLetterQueue()
     deadline: float | None = None
     """Age in seconds of the oldest unconfirmed record from which on the pipeline's alerts are called."""
+    assets: tuple[str, ...] | None = None
+    """Airflow assets that it writes, of the file; None = made from its settings (`pipeline.assets`)."""
 
     @property
     def node(self) -> Node:
@@ -242,5 +246,7 @@ class Pipeline:
         config = asdict(self)
         del config["file"], config["line"], config["alerts"]
         for destination in config["destinations"]:
-            del destination["deadline"], destination["delivery"]["bulk_timeout"]
+            del destination["deadline"], destination["delivery"]["bulk_timeout"], destination["assets"]
+        for source in config["sources"]:
+            del source["assets"]
         return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

@@ -9,6 +9,7 @@ acks run whatever happened before them. If slots are scarce, the first nodes of 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -16,17 +17,20 @@ from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
-from airflow.sdk import DAG, Param, TaskGroup, chain
+from airflow.sdk import DAG, Asset, Param, TaskGroup, chain
 
 from conduit_tasks.airflow import tasks
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
 from conduit_tasks.airflow.schedule import drain_limit, schedule_of
+from conduit_tasks.pipeline.assets import inlets, outlets
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
 from conduit_tasks.pipeline.names import dag_id, names_of, resend_dag_id, safe_name
 from conduit_tasks.pipeline.schedule import is_continuous
 from conduit_tasks.settings import settings
-from conduit_tasks.topology import Node, Pipeline
+from conduit_tasks.topology import Destination, Node, Pipeline, Source
+
+log = logging.getLogger(__name__)
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 RETRIES, RETRY_DELAY = 2, timedelta(seconds=5)
@@ -78,10 +82,10 @@ def build_dag(pipeline: Pipeline) -> DAG:
             op_kwargs={"pipeline_id": pipeline.id},
             ignore_downstream_trigger_rules=True,
         )
-        sources = _group("sources", [(s.id, s.processors, s.plugin) for s in pipeline.sources], pipeline)
+        sources = _group("sources", pipeline.sources, pipeline)
         fan_in = EmptyOperator(task_id="fan_in", trigger_rule="none_failed")
         fan_out = EmptyOperator(task_id="fan_out", trigger_rule="none_failed")
-        destinations = _group("destinations", [(d.id, d.processors, d.plugin) for d in pipeline.destinations], pipeline)
+        destinations = _group("destinations", pipeline.destinations, pipeline)
         acks = _acks(pipeline)
         end = EmptyOperator(task_id="end", trigger_rule="none_failed")
         chain(plan, sources, fan_in)
@@ -98,14 +102,30 @@ def build_dag(pipeline: Pipeline) -> DAG:
     return dag
 
 
-def _group(name: str, connectors: Iterable[tuple[str, Any, str]], pipeline: Pipeline) -> TaskGroup:
+def _group(name: str, connectors: Iterable[Source | Destination], pipeline: Pipeline) -> TaskGroup:
     with TaskGroup(name) as group:
-        for id, processors, plugin in connectors:
-            _submit(pipeline, safe_name(id), f"{name}.{id}", [plugin, *(p.plugin for p in processors)])
+        for each in connectors:
+            plugins = [each.plugin, *(p.plugin for p in each.processors)]
+            if isinstance(each, Source):
+                _submit(pipeline, safe_name(each.id), each.node, plugins, inlets=_assets(inlets(each)))
+            else:
+                _submit(pipeline, safe_name(each.id), each.node, plugins, outlets=_assets(outlets(each)))
     return group
 
 
-def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str]) -> ConduitSubmitOperator:
+def _assets(uris: Iterable[str]) -> list[Asset]:
+    """Returns the assets; one whose URI the provider of its scheme does not take is left out, with a warning: nothing
+    of a delivery depends on it."""
+    found = []
+    for uri in uris:
+        try:
+            found.append(Asset(uri))
+        except ValueError as error:
+            log.warning("%s is no asset of Airflow's: %s", uri, error)
+    return found
+
+
+def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str], **more: Any) -> ConduitSubmitOperator:
     limit = drain_limit(pipeline)
     return ConduitSubmitOperator(
         task_id=task_id,
@@ -118,6 +138,7 @@ def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str])
         priority_weight=FIRST[Node(node).kind],
         weight_rule="absolute",
         execution_timeout=SUBMIT_TIMEOUT + timedelta(seconds=limit),
+        **more,
     )
 
 

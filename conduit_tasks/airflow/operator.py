@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from conduit_tasks.airflow.delivered import tell_assets
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.forked import Application, spare
 from conduit_tasks.airflow.hook import ConduitSubmitHook
@@ -75,6 +76,8 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         destination = node.id if node.kind == "destinations" else None
         with about(pipeline=self.pipeline_id, node=self.node, run=context["run_id"], destination=destination):
             self._execute(context)
+            if destination and self.outlets:
+                self.outlets = tell_assets(self.pipeline_id, destination, context, self.outlets)
 
     def _execute(self, context: Any) -> None:
         from conduit_tasks.micro_batch.at_work import at_work
@@ -147,7 +150,17 @@ class ConduitSubmitOperator(SparkSubmitOperator):
             application_args=list(self.application_args or []),
             quick_jit=self.quick_jit,
             spare=self._spare,
+            private=self._connections(),
         )
+
+    def _connections(self) -> dict[str, str]:
+        """Returns the environment with the Airflow connections that the pipeline names. Raises ConnectionMissing."""
+        from conduit_tasks import connections
+        from conduit_tasks.micro_batch.handed import of_pipeline
+        from conduit_tasks.pipeline.load import get_pipeline
+
+        found = of_pipeline(get_pipeline(self.pipeline_id))
+        return {connections.VARIABLE: connections.dumps(found)} if found else {}
 
     def _inject_lineage(self, context: Any) -> None:
         """Adds OpenLineage's properties of this task, as the provider's `execute`, which this class replaces, does: if

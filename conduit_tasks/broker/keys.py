@@ -28,7 +28,7 @@ class Keys:
     @property
     def pipeline(self) -> str:
         """hash: status, error, error_at, deadline, forced, resume, looked:<source>; numbers last, unsealed, sealed,
-        slim, collected, collecting; created (microseconds). Pipeline."""
+        slim, collected, collecting; created (microseconds); sealing, a key that was made up. Pipeline."""
         return self._tag + "pipeline"
 
     @property
@@ -136,7 +136,7 @@ class Keys:
         return f"{self._tag}dead:{destination}"
 
     def run(self, destination: str, run: str) -> str:
-        """hash: micro-batch → ranges that one run confirmed. Expires after the retention."""
+        """hash: micro-batch → ranges that one run confirmed; its counters. Expires after the retention."""
         return f"{self._tag}run:{destination}|{run}"
 
     def runs(self, destination: str) -> str:

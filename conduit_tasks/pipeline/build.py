@@ -76,6 +76,7 @@ def _source(keys: ConnectorKeys) -> Source:
         processors=_processors(keys.processors, Node.source(keys.id)),
         ack_on=keys.ack_on,
         durability=keys.durability or ("redis" if plugin == GATEWAY else None),
+        assets=None if keys.asset is None else tuple(keys.asset),
     )
 
 
@@ -92,6 +93,7 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
         if keys.dead_letter_queue
         else queue,
         deadline=keys.deadline,
+        assets=None if keys.asset is None else tuple(keys.asset),
     )
 
 

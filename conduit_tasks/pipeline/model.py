@@ -28,6 +28,7 @@ from conduit_tasks.pipeline.values import (
     Settings,
     Size,
     as_list,
+    as_words,
 )
 from conduit_tasks.pipes import registry as pipes
 
@@ -160,6 +161,9 @@ class ConnectorKeys(Keys):
     """Destinations only: options of the delivery."""
     dead_letter_queue: DeadLetterKeys | None = None
     """Destinations only; absent = the pipeline's."""
+    asset: Annotated[list[str], BeforeValidator(as_words)] | None = None
+    """Airflow assets (a URI or a name, or a list): of a destination those that it writes, absent = made from its
+    settings, `[]` = none; of a source those that it reads, absent = none."""
     deadline: Annotated[Duration, Field(gt=0)] | None = None
     """Destinations only: age of the oldest unconfirmed record from which on the pipeline's `alerts` are called."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from conduit_tasks.connectors.plugins import KINDS, parse_plugin
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.pipeline.assets import wrong
 from conduit_tasks.pipeline.findings import Findings, Path, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.schedule import parse_schedule
@@ -67,6 +68,9 @@ def check(keys: PipelineKeys, report: Findings, base: Path) -> None:
                 report.add(
                     "E107", (*path, key), f"'{key}' belongs to a {other}", f"move it to a connector of type: {other}"
                 )
+        for asset in connector.asset or ():
+            if said := wrong(asset):
+                report.add("E217", (*path, "asset"), said, "write for example s3://bucket/events, or a name")
         _check_durability(connector, keys.spool.path, report, path)
         check_delivery(connector, keys.dead_letter_queue, report, path)
         if connector.dead_letter_queue:

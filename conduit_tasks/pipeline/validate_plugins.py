@@ -14,6 +14,7 @@ from conduit_tasks.pipeline.findings import Findings, Path, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
 from conduit_tasks.pipeline.pipe_names import check_batch_wise
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
+from conduit_tasks.pipeline.validate_connection import with_connection
 from conduit_tasks.pipeline.validate_settings import check_settings
 from conduit_tasks.topology import INDEX_PIPES, Processor
 
@@ -120,7 +121,7 @@ def _check_connector(kind: _Kind, plugin: str, settings: Mapping[str, str], repo
     nothing."""
     cls = _find(kind, plugin, report, path)
     if cls:
-        check_settings(cls, settings, report, path, spec=cls.spec)
+        check_settings(cls, with_connection(cls.spec, settings, report, path), report, path, spec=cls.spec)
     return cls
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import Option, Outcome, RecordDestination, Spec
 from conduit_tasks.connectors.batcher import Batcher
+from conduit_tasks.connectors.connection import HTTP
 from conduit_tasks.connectors.http import oauth2
 from conduit_tasks.connectors.http.client import Client
 from conduit_tasks.connectors.http.head import head, headers, pipe_headers
@@ -67,6 +68,7 @@ class HttpDestination(RecordDestination):
             Option("idempotency-header", "carries the record's id; empty: none", default="Idempotency-Key"),
             *PEER,
         ),
+        connection=HTTP,
     )
 
     def __init__(self, settings: Mapping[str, str]) -> None:
