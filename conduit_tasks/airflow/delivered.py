@@ -10,10 +10,12 @@ MOST = 100
 """Micro-batches that an event lists; of more it says the first, the last and the number."""
 
 
-def tell_assets(pipeline_id: str, destination: str, context: Mapping[str, Any], outlets: Sequence[Any]) -> list[Any]:
+def tell_assets(
+    pipeline_id: str, destination: str, run: str, context: Mapping[str, Any], outlets: Sequence[Any]
+) -> list[Any]:
     """Returns the outlets of a task that has succeeded: none if its run delivered nothing, as Airflow emits an event
     for each. Puts counts, interval and micro-batches into the events' extra."""
-    extra = of_run(pipeline_id, destination, context["run_id"], context.get("dag_run"))
+    extra = of_run(pipeline_id, destination, run, context.get("dag_run"))
     if extra is None:
         return []
     for outlet in outlets:

@@ -76,30 +76,36 @@ def build_dag(pipeline: Pipeline) -> DAG:
         doc_md=_doc(pipeline),
         tags=["conduit", *sorted({s.plugin for s in pipeline.sources} | {d.plugin for d in pipeline.destinations})],
     ) as dag:
-        plan = ShortCircuitOperator(
-            task_id="plan",
-            python_callable=tasks.plan,
-            op_kwargs={"pipeline_id": pipeline.id},
-            ignore_downstream_trigger_rules=True,
-        )
-        sources = _group("sources", pipeline.sources, pipeline)
-        fan_in = EmptyOperator(task_id="fan_in", trigger_rule="none_failed")
-        fan_out = EmptyOperator(task_id="fan_out", trigger_rule="none_failed")
-        destinations = _group("destinations", pipeline.destinations, pipeline)
-        acks = _acks(pipeline)
-        end = EmptyOperator(task_id="end", trigger_rule="none_failed")
-        chain(plan, sources, fan_in)
-        if pipeline.processors:
-            processors = _submit(pipeline, "processors", "processors", [p.plugin for p in pipeline.processors])
-            chain(fan_in, processors, fan_out)
-            chain(plan, processors)
-        else:
-            chain(fan_in, fan_out)
-        chain(fan_out, destinations, acks, end)
-        chain(plan, [destinations, acks])
-        # Airflow judges a run by its leaves, and nodes that work side by side succeed whatever the others do.
-        chain([fan_out, destinations], end)
+        add_tasks(pipeline)
     return dag
+
+
+def add_tasks(pipeline: Pipeline, *, among_others: bool = False) -> None:
+    """Adds the tasks of a run to the DAG, or group, that is being made. `among_others`: there may be tasks of the
+    user's after them, which go on if there was nothing to do."""
+    plan = ShortCircuitOperator(
+        task_id="plan",
+        python_callable=tasks.plan,
+        op_kwargs={"pipeline_id": pipeline.id},
+        ignore_downstream_trigger_rules=not among_others,
+    )
+    sources = _group("sources", pipeline.sources, pipeline)
+    fan_in = EmptyOperator(task_id="fan_in", trigger_rule="none_failed")
+    fan_out = EmptyOperator(task_id="fan_out", trigger_rule="none_failed")
+    destinations = _group("destinations", pipeline.destinations, pipeline)
+    acks = _acks(pipeline, plan.task_id)
+    end = EmptyOperator(task_id="end", trigger_rule="none_failed")
+    chain(plan, sources, fan_in)
+    if pipeline.processors:
+        processors = _submit(pipeline, "processors", "processors", [p.plugin for p in pipeline.processors])
+        chain(fan_in, processors, fan_out)
+        chain(plan, processors)
+    else:
+        chain(fan_in, fan_out)
+    chain(fan_out, destinations, acks, end)
+    chain(plan, [destinations, acks])
+    # Airflow judges a run by its leaves, and nodes that work side by side succeed whatever the others do.
+    chain([fan_out, destinations], end)
 
 
 def _group(name: str, connectors: Iterable[Source | Destination], pipeline: Pipeline) -> TaskGroup:
@@ -142,13 +148,16 @@ def _submit(pipeline: Pipeline, task_id: str, node: str, plugins: Iterable[str],
     )
 
 
-def _acks(pipeline: Pipeline) -> TaskGroup:
+def _acks(pipeline: Pipeline, plan: str) -> TaskGroup:
     with TaskGroup("acks") as group:
         for n, source in enumerate(pipeline.sources):
             PythonOperator(
                 task_id=safe_name(source.id),
                 python_callable=tasks.ack,
-                op_kwargs={"pipeline_id": pipeline.id, "source_id": source.id, "follows": n == 0},
+                op_kwargs={
+                    **{"pipeline_id": pipeline.id, "source_id": source.id, "follows": n == 0},
+                    **({} if plan == "plan" else {"plan_id": plan}),
+                },
                 # Also if `plan` has failed: earlier deliveries can still be acked.
                 trigger_rule="one_done",
                 priority_weight=FIRST["acks"],

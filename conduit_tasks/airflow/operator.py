@@ -23,7 +23,7 @@ from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.forked import Application, spare
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
-from conduit_tasks.airflow.tasks import fail_without_retry
+from conduit_tasks.airflow.tasks import fail_without_retry, run_of
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.logs import about
 from conduit_tasks.spark.submit import APPLICATION
@@ -74,16 +74,16 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         """Checks the connection and the work, submits, and turns the exit code into a state of the task."""
         node = Node(self.node)
         destination = node.id if node.kind == "destinations" else None
-        with about(pipeline=self.pipeline_id, node=self.node, run=context["run_id"], destination=destination):
+        with about(pipeline=self.pipeline_id, node=self.node, run=self._run(context), destination=destination):
             self._execute(context)
             if destination and self.outlets:
-                self.outlets = tell_assets(self.pipeline_id, destination, context, self.outlets)
+                self.outlets = tell_assets(self.pipeline_id, destination, self._run(context), context, self.outlets)
 
     def _execute(self, context: Any) -> None:
         from conduit_tasks.micro_batch.at_work import at_work
 
         ti, skipped = context["ti"], None
-        with spare() as self._spare, at_work(self.pipeline_id, context["run_id"], self.node) as ends:
+        with spare() as self._spare, at_work(self.pipeline_id, self._run(context), self.node) as ends:
             try:
                 with fail_without_retry():
                     check_connection(self._conn_id)
@@ -102,6 +102,10 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         if skipped is not None:
             raise skipped
 
+    def _run(self, context: Any) -> str:
+        ti = context.get("ti")
+        return run_of(self.pipeline_id, getattr(ti, "dag_id", None), context["run_id"])
+
     def _work(self, context: Any, ends: AtWork) -> None:
         while not self._worked(context, ends):
             self.log.info("what an earlier attempt of this run has left at work has the lease: it is waited for")
@@ -109,7 +113,7 @@ class ConduitSubmitOperator(SparkSubmitOperator):
     def _worked(self, context: Any, ends: AtWork) -> bool:
         """Does the node's work. Returns False if the job of an earlier attempt, which outlived its driver, has the
         lease."""
-        run_id = context["run_id"]
+        run_id = self._run(context)
         with fail_without_retry():
             self._skip_unless_chosen(context["params"])
             cleared = was_cleared(context["ti"], self.retries)

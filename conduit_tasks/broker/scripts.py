@@ -239,6 +239,7 @@ UNINDEX = load("unindex")
 # positions/
 PLACE = load("place")
 GONE = load("gone")
+EMPTIED = load("emptied")
 # leases/
 ACQUIRE = load("acquire")
 RENEW = load("renew")

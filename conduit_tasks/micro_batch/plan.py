@@ -167,9 +167,11 @@ def open_next(context: Context, limits: Mapping[str, int] | None = None) -> Next
     if room is None:
         said = _shut(context)
         return Next(None, said or "the lag budget is used up", looked=False, budget=not said)
-    expect = broker.micro_batches.latest_sealed() + 1
+    expect, at = broker.micro_batches.latest_sealed() + 1, broker.access.now()
     asked = ask(context, room, expect, SLICES)
     if not any(asked.slices.values()):
+        if len(asked.well) == len(pipeline.sources):
+            broker.positions.emptied(at, expect - 1)
         said = f"recovering: {'; '.join(map(str, asked.waiting))}" if asked.waiting else "nothing new"
         return Next(None, said, recovering=bool(asked.waiting or asked.failed), asked=asked)
     # Invariant 3: boundaries are durable before anything is read.

@@ -271,7 +271,7 @@ class PipelineKeys(Keys):
     dead_letter_queue: DeadLetterKeys = DeadLetterKeys()
     """Dead-letter queue of every destination without its own, and of records that fail before the fan-out."""
     schedule: str = "30s"
-    """Cron, an interval such as 30s, or @continuous."""
+    """Cron, an interval such as 30s, @continuous, or none: only others start it (`ConduitPipeline`, an API, `wake`)."""
     data_intervals: bool = False
     """Whether a scheduled run has the data interval from the scheduled time before to its own; otherwise only its own
     time."""

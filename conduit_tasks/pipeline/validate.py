@@ -155,12 +155,12 @@ def _check_durability(connector: ConnectorKeys, spool: str | None, report: Findi
 
 def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:
     check_with(parse_schedule, keys.schedule, "E208", report, (*base, "schedule"))
-    if keys.replay_interval.strip() == "@continuous":
+    if keys.replay_interval.strip() in ("@continuous", "none"):
         report.add("E208", (*base, "replay-interval"), "a replay needs an interval", "write @daily, @hourly or cron")
     else:
         check_with(parse_schedule, keys.replay_interval, "E208", report, (*base, "replay-interval"))
-    if keys.data_intervals and keys.schedule.strip() == "@continuous":
-        report.add("E208", (*base, "data-intervals"), "@continuous has no intervals", "remove it, or write @hourly")
+    if keys.data_intervals and (schedule := keys.schedule.strip()) in ("@continuous", "none"):
+        report.add("E208", (*base, "data-intervals"), f"{schedule} has no intervals", "remove it, or write @hourly")
     _check_wake(keys, report, base)
     if keys.drain_limit is not None and keys.drain_limit <= 0:
         report.add("E103", (*base, "drain-limit"), "drain-limit must be above zero", "write for example 60s")

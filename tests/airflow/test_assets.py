@@ -116,11 +116,11 @@ def test_a_run_that_delivered_is_an_event_with_its_counts(home: Path) -> None:
     run_once("p", "r1")
     # Then its event says so
     event = Told()
-    assert tell_assets("p", "out", {"run_id": "r1", "outlet_events": event}, ["a"]) == ["a"]
+    assert tell_assets("p", "out", "r1", {"outlet_events": event}, ["a"]) == ["a"]
     extra = event["a"].extra
     assert (extra["run"], extra["counts"]["delivered"]) == ("r1", 3)
     assert extra["micro_batches"] == {"first": 1, "last": 1, "number": 1, "some": [1]}
     # And one that found nothing is none
     run_once("p", "r2")
     assert of_run("p", "out", "r2") is None
-    assert tell_assets("p", "out", {"run_id": "r2", "outlet_events": Told()}, ["a"]) == []
+    assert tell_assets("p", "out", "r2", {"outlet_events": Told()}, ["a"]) == []
