@@ -150,6 +150,8 @@ class Destination:
     """Age in seconds of the oldest unconfirmed record from which on the pipeline's alerts are called."""
     assets: tuple[str, ...] | None = None
     """Airflow assets that it writes, of the file; None = made from its settings (`pipeline.assets`)."""
+    on_delivered: Mapping[str, str] = field(default_factory=dict)
+    """The step after each micro-batch: {"dag": id} or {"call": "module:function"}; empty = none."""
 
     @property
     def node(self) -> Node:
@@ -246,7 +248,8 @@ class Pipeline:
         config = asdict(self)
         del config["file"], config["line"], config["alerts"]
         for destination in config["destinations"]:
-            del destination["deadline"], destination["delivery"]["bulk_timeout"], destination["assets"]
+            del destination["deadline"], destination["delivery"]["bulk_timeout"]
+            del destination["assets"], destination["on_delivered"]
         for source in config["sources"]:
             del source["assets"]
         return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

@@ -7,6 +7,7 @@ same DAG all do the right thing, and nothing secret is in a command line.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -23,6 +24,7 @@ from conduit_tasks.airflow.follow import follow
 from conduit_tasks.airflow.forked import Application, spare
 from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
+from conduit_tasks.airflow.steps import stepping
 from conduit_tasks.airflow.tasks import fail_without_retry, run_of
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.logs import about
@@ -75,15 +77,17 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         node = Node(self.node)
         destination = node.id if node.kind == "destinations" else None
         with about(pipeline=self.pipeline_id, node=self.node, run=self._run(context), destination=destination):
-            self._execute(context)
+            self._execute(context, destination)
             if destination and self.outlets:
                 self.outlets = tell_assets(self.pipeline_id, destination, self._run(context), context, self.outlets)
 
-    def _execute(self, context: Any) -> None:
+    def _execute(self, context: Any, destination: str | None) -> None:
         from conduit_tasks.micro_batch.at_work import at_work
 
         ti, skipped = context["ti"], None
-        with spare() as self._spare, at_work(self.pipeline_id, self._run(context), self.node) as ends:
+        steps = stepping(self.pipeline_id, destination, self._run(context)) if destination else nullcontext()
+        # The application is forked before the steps start a thread.
+        with spare() as self._spare, steps, at_work(self.pipeline_id, self._run(context), self.node) as ends:
             try:
                 with fail_without_retry():
                     check_connection(self._conn_id)

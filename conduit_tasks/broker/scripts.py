@@ -250,6 +250,7 @@ RELEASE = load("release")
 CONFIRM = load("confirm")
 COMPLETE = load("complete")
 VOTE = load("vote")
+TOLD = load("told")
 # sending/
 NUMBER = load("number")
 BEGIN_SEND = load("begin_send")

@@ -258,6 +258,8 @@ def outstanding(context: Context) -> str:
     behind = [d.id for d in pipeline.destinations if d.id not in halted and broker.deliveries.get(d.id).cursor < sealed]
     if behind:
         return f"behind: {', '.join(behind)}"
+    if untold := [d.id for d in pipeline.destinations if d.on_delivered and steps_behind(context, d.id)]:
+        return f"steps not called: {', '.join(untold)}"
     from conduit_tasks.connectors.registry import ack_on
 
     names = [d.id for d in pipeline.destinations]
@@ -270,6 +272,13 @@ def outstanding(context: Context) -> str:
     if broker.acks.due(MESSAGES, names, "delivered") and listened_to(context):
         return "handlers are not told yet"
     return ""
+
+
+def steps_behind(context: Context, destination: str) -> bool:
+    """Returns whether the destination has confirmed micro-batches for which its step was not called."""
+    key = context.broker.keys.destination(destination)
+    ((cursor, told),) = context.broker.access.read(("HMGET", key, "cursor", "told"))
+    return told is not None and int(cursor or 0) > int(told)
 
 
 def halted_destinations(context: Context) -> list[str]:

@@ -92,6 +92,7 @@ def _destination(keys: ConnectorKeys, queue: DeadLetterQueue) -> Destination:
         dead_letters=_dead_letters(keys.dead_letter_queue, f"{keys.id}.dead-letter-queue")
         if keys.dead_letter_queue
         else queue,
+        on_delivered=keys.on_delivered.model_dump(exclude_none=True) if keys.on_delivered else {},
         deadline=keys.deadline,
         assets=None if keys.asset is None else tuple(keys.asset),
     )

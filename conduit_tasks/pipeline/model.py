@@ -135,6 +135,16 @@ class DeliveryKeys(Keys):
         return self.model_copy(update=said)
 
 
+class StepKeys(Keys):
+    """A step after a delivery: called for each micro-batch that the destination has confirmed, in order, at least once;
+    exactly one of the two."""
+
+    dag: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=250)] | None = None
+    """A DAG to trigger, with the micro-batch as its conf."""
+    call: str | None = None
+    """A function, `module:function`, that gets the micro-batch."""
+
+
 class ConnectorKeys(Keys):
     """A source or a destination."""
 
@@ -164,6 +174,8 @@ class ConnectorKeys(Keys):
     asset: Annotated[list[str], BeforeValidator(as_words)] | None = None
     """Airflow assets (a URI or a name, or a list): of a destination those that it writes, absent = made from its
     settings, `[]` = none; of a source those that it reads, absent = none."""
+    on_delivered: StepKeys | None = None
+    """Destinations only: a step after each micro-batch that is delivered."""
     deadline: Annotated[Duration, Field(gt=0)] | None = None
     """Destinations only: age of the oldest unconfirmed record from which on the pipeline's `alerts` are called."""
 

@@ -12,7 +12,7 @@ from conduit_tasks.connectors.plugins import KINDS, parse_plugin
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.assets import wrong
 from conduit_tasks.pipeline.findings import Findings, Path, nearest
-from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, PipelineKeys, ProcessorKeys, StepKeys
 from conduit_tasks.pipeline.schedule import parse_schedule
 from conduit_tasks.pipeline.validate_delivery import check_delivery, check_letters
 from conduit_tasks.record.fields import parse as field_reference
@@ -26,6 +26,7 @@ _DESTINATION_ONLY = {
     "delivery": "delivery",
     "dead_letter_queue": "dead-letter-queue",
     "deadline": "deadline",
+    "on_delivered": "on-delivered",
 }
 DEAD_LETTERS = ("dead-letter-queue", "processors")
 """Path of the processors of dead letters, below the pipeline or connector they belong to."""
@@ -68,6 +69,8 @@ def check(keys: PipelineKeys, report: Findings, base: Path) -> None:
                 report.add(
                     "E107", (*path, key), f"'{key}' belongs to a {other}", f"move it to a connector of type: {other}"
                 )
+        if (step := connector.on_delivered) is not None:
+            _check_step(step, report, (*path, "on-delivered"))
         for asset in connector.asset or ():
             if said := wrong(asset):
                 report.add("E217", (*path, "asset"), said, "write for example s3://bucket/events, or a name")
@@ -151,6 +154,14 @@ def _check_durability(connector: ConnectorKeys, spool: str | None, report: Findi
             f"durability: spool appends to files, which {root.partition('://')[0]}:// does not have",
             "give spool.path (or CONDUIT_SPOOL) a folder, or write durability: redis",
         )
+
+
+def _check_step(step: StepKeys, report: Findings, path: Path) -> None:
+    if (step.dag is None) == (step.call is None):
+        report.add("E102", path, "a step is one thing", "write dag: NAME, or call: module:function")
+    elif step.call is not None and not _CALL.fullmatch(step.call):
+        hint = "write module:function, for example include.steps:tell"
+        report.add("E212", (*path, "call"), f"'{step.call}' is not a function", hint)
 
 
 def _check_run(keys: PipelineKeys, report: Findings, base: Path) -> None:

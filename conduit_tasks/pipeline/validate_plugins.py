@@ -68,6 +68,9 @@ def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
     called = [((*base, "handlers", n, "call"), handler.call) for n, handler in enumerate(keys.handlers)]
     for n, alert in enumerate(keys.alerts):
         called.append(((*base, "alerts", n, "notifier"), ":".join(alert.notifier.rsplit(".", 1))))
+    for n, connector in enumerate(keys.connectors):
+        if connector.on_delivered is not None and connector.on_delivered.call is not None:
+            called.append(((*base, "connectors", n, "on-delivered", "call"), connector.on_delivered.call))
     for path, call in called:
         if not report.wrong(path):
             check_with(lambda call, what=str(path[-3]): load_function(call, what), call, "E212", report, path)

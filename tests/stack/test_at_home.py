@@ -58,8 +58,10 @@ def test_a_pipeline_takes_its_connection_from_airflow_and_other_dags_follow_it(
     with stack.lent("at_home"):
         stack.write("at_home", "a", 1, 20)
         assert "E216 the Airflow connection 'receiver' does not exist" in stack.conduit("validate", code=1)
-        said = stack.run("at_home", code=1)
-        assert "the Airflow connection 'receiver' does not exist" in said
+        stack.run("at_home", code=1)
+        with stack.api() as api:
+            said = api.log("at_home", stack.last_run("at_home"), "destinations.out", 3)
+        assert any("the Airflow connection 'receiver' does not exist" in line for line in said), said
 
         # When it is added
         host = receiver.url.partition("://")[2].partition("/")[0].partition(":")
@@ -84,6 +86,74 @@ def test_a_pipeline_takes_its_connection_from_airflow_and_other_dags_follow_it(
         stack.run("at_home")
         assert len(results(stack, "after")) == 1
         (stack.home / "dags" / "after.py").unlink()
+
+
+STEP = """
+from airflow.sdk import DAG, task
+
+with DAG("step", schedule=None, catchup=False, max_active_runs=1, is_paused_upon_creation=False):
+    @task
+    def told(dag_run=None):
+        return dag_run.conf
+
+    told()
+"""
+
+
+def test_a_dag_runs_for_each_micro_batch_that_is_delivered(stack: Stack) -> None:
+    # Given a DAG, and a destination that has it triggered
+    (stack.home / "dags" / "step.py").write_text(STEP)
+    with stack.api() as api:
+        until(lambda: api.dag("step"))
+    stack.pipeline("stepped", "plugin: file, settings: {path: out/stepped.jsonl}, on-delivered: {dag: step}")
+    with stack.lent("stepped"):
+        # When two micro-batches are delivered, and a run finds nothing
+        for name, first, last in (("a", 1, 3), ("b", 4, 8)):
+            stack.write("stepped", name, first, last)
+            stack.run("stepped")
+        stack.run("stepped")
+        # Then it ran once for each, in order
+        until(lambda: len(results(stack, "step")) == 2)
+        assert [(told["micro_batch"], told["records"]) for told in results(stack, "step")] == [(1, 3), (2, 5)]
+        (stack.home / "dags" / "step.py").unlink()
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "airflow"
+
+
+def test_the_examples_run(stack: Stack) -> None:
+    # Given the examples, and orders
+    (stack.home / "in" / "orders").mkdir(parents=True)
+    stack.write("orders", "a", 1, 5)
+    for folder, to in (("pipelines", "include/pipelines"), ("dags", "dags")):
+        for file in (EXAMPLES / folder).iterdir():
+            if file.is_file():
+                (stack.home / to / file.name).write_text(file.read_text())
+    with stack.lent("orders"), stack.api() as api:
+        for dag in ("nightly", "report", "audit"):
+            until(lambda dag=dag: api.dag(dag))  # type: ignore[misc]
+            api.request("PATCH", f"/dags/{dag}", json={"is_paused": False})
+        # When the DAG runs of which the pipeline is a part
+        api.trigger("nightly", "by-hand", {})
+        until(lambda: api.run("nightly", "by-hand")["state"] in ("success", "failed"))
+        states = {task["task_id"]: task["state"] for task in api.tasks("nightly", "by-hand")}
+        # Then everything is delivered between its tasks
+        assert set(states.values()) == {"success"}, states
+        assert (stack.home / "out" / "orders.jsonl").read_text().count("\n") == 5
+        # And the DAG on its asset ran
+        until(lambda: api.request("GET", "/dags/report/dagRuns", params={"state": ["success"]})["total_entries"] == 1)
+        # And the sensor waits until somebody has looked at the sources again
+        api.trigger("audit", "by-hand", {})
+        until(lambda: any(t["state"] == "deferred" for t in api.tasks("audit", "by-hand")))
+        api.trigger("nightly", "again", {})
+        until(lambda: api.run("audit", "by-hand")["state"] == "success")
+        # And where there was nothing to do, the tasks after the pipeline ran, and there was no further event
+        until(lambda: api.run("nightly", "again")["state"] == "success")
+        again = {task["task_id"]: task["state"] for task in api.tasks("nightly", "again")}
+        assert (again["orders.destinations.lake"], again["tell_the_team"]) == ("skipped", "success")
+        assert api.request("GET", "/dags/report/dagRuns")["total_entries"] == 1
+        for dag in ("nightly", "report", "audit"):
+            (stack.home / "dags" / f"{dag}.py").unlink()
 
 
 def found_in(home: Path) -> list[Path]:
