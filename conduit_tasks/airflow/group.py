@@ -31,7 +31,7 @@ class ConduitPipeline(TaskGroup):
                 f"ConduitPipeline: pipeline {pipeline_id} is scheduled @continuous, so its runs do not end when all is "
                 "delivered; write `schedule: none` in its file"
             )
-        given = {"retries": RETRIES, "retry_delay": RETRY_DELAY, **(kwargs.pop("default_args", None) or {})}
+        given: Any = {"retries": RETRIES, "retry_delay": RETRY_DELAY, **(kwargs.pop("default_args", None) or {})}
         tooltip = kwargs.pop("tooltip", "") or f"Conduit pipeline {pipeline_id}"
         super().__init__(group_id or safe_name(pipeline_id), default_args=given, tooltip=tooltip, **kwargs)
         self.pipeline_id = pipeline_id

@@ -73,7 +73,12 @@ def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
             called.append(((*base, "connectors", n, "on-delivered", "call"), connector.on_delivered.call))
     for path, call in called:
         if not report.wrong(path):
-            check_with(lambda call, what=str(path[-3]): load_function(call, what), call, "E212", report, path)
+            check_with(lambda call, what=_key_of(path): load_function(call, what), call, "E212", report, path)
+
+
+def _key_of(path: Path) -> str:
+    """Returns the nearest key above the last one: of `handlers[2].call` it is `handlers`."""
+    return next(str(part) for part in reversed(path[:-1]) if isinstance(part, str))
 
 
 def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Findings, path: Path) -> None:

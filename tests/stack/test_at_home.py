@@ -130,7 +130,7 @@ def test_the_examples_run(stack: Stack) -> None:
             if file.is_file():
                 (stack.home / to / file.name).write_text(file.read_text())
     with stack.lent("orders"), stack.api() as api:
-        for dag in ("nightly", "report", "audit"):
+        for dag in ("nightly", "report", "wait"):
             until(lambda dag=dag: api.dag(dag))  # type: ignore[misc]
             api.request("PATCH", f"/dags/{dag}", json={"is_paused": False})
         # When the DAG runs of which the pipeline is a part
@@ -143,16 +143,16 @@ def test_the_examples_run(stack: Stack) -> None:
         # And the DAG on its asset ran
         until(lambda: api.request("GET", "/dags/report/dagRuns", params={"state": ["success"]})["total_entries"] == 1)
         # And the sensor waits until somebody has looked at the sources again
-        api.trigger("audit", "by-hand", {})
-        until(lambda: any(t["state"] == "deferred" for t in api.tasks("audit", "by-hand")))
+        api.trigger("wait", "by-hand", {})
+        until(lambda: any(t["state"] == "deferred" for t in api.tasks("wait", "by-hand")))
         api.trigger("nightly", "again", {})
-        until(lambda: api.run("audit", "by-hand")["state"] == "success")
+        until(lambda: api.run("wait", "by-hand")["state"] == "success")
         # And where there was nothing to do, the tasks after the pipeline ran, and there was no further event
         until(lambda: api.run("nightly", "again")["state"] == "success")
         again = {task["task_id"]: task["state"] for task in api.tasks("nightly", "again")}
         assert (again["orders.destinations.lake"], again["tell_the_team"]) == ("skipped", "success")
         assert api.request("GET", "/dags/report/dagRuns")["total_entries"] == 1
-        for dag in ("nightly", "report", "audit"):
+        for dag in ("nightly", "report", "wait"):
             (stack.home / "dags" / f"{dag}.py").unlink()
 
 

@@ -6,7 +6,7 @@ from airflow.sdk import DAG, task
 
 from conduit_tasks.airflow import DeliveredSensor
 
-with DAG("audit", schedule=None, catchup=False):
+with DAG("wait", schedule=None, catchup=False):
 
     @task
     def compare() -> str:
