@@ -81,6 +81,11 @@ class With:
     sealed: bytes
     function: Callable[[Any], Any]
 
+    @property
+    def size(self) -> Any:
+        """Size of the function's work, by which `spark.session` decides where it is done; None if it has none."""
+        return getattr(self.function, "size", None)
+
     def __call__(self, piece: Any) -> Any:
         # A worker of a Connect server works for several pipelines, one after the other.
         connections.give(_opened(self.pipeline, self.sealed))
