@@ -311,8 +311,10 @@ def test_executors_get_them_sealed(home: Path) -> None:
     with opened("p", "r") as context:
         assert handed.names(context.pipeline) == ["api", "cache", "warehouse"]
         # When it has executors work
-        run = handed.handing_over(context, run_all)
-        found = run(_password, ["cache", "api"])
+        assert handed.names(context.pipeline, "sources.in") == ["cache"]
+        assert handed.names(context.pipeline, "destinations.out") == ["api", "warehouse"]
+        run = handed.handing_over(context, "destinations.out", run_all)
+        found = run(_password, ["warehouse", "api"])
         key = context.broker.lifecycle.sealing_key()
         everything = " ".join(str(context.broker.access.hash(name)) for name in (context.broker.keys.pipeline,))
     # Then they have them, but what was sent does not show them, and neither does Redis
@@ -334,7 +336,7 @@ def test_a_pipeline_without_connections_is_handed_over_as_it_is(home: Path) -> N
         .replace("connection: warehouse", "url: 'sqlite:///x'"),
     )
     with opened("p", "r") as context:
-        assert handed.handing_over(context, _none) is _none
+        assert handed.handing_over(context, "destinations.out", _none) is _none
         assert context.broker.access.field(context.broker.keys.pipeline, "sealing") is None
 
 

@@ -155,12 +155,12 @@ class ConduitSubmitOperator(SparkSubmitOperator):
         )
 
     def _connections(self) -> dict[str, str]:
-        """Returns the environment with the Airflow connections that the pipeline names. Raises ConnectionMissing."""
+        """Returns the environment with the Airflow connections that the node needs. Raises ConnectionMissing."""
         from conduit_tasks import connections
-        from conduit_tasks.micro_batch.handed import of_pipeline
+        from conduit_tasks.micro_batch.handed import of_node
         from conduit_tasks.pipeline.load import get_pipeline
 
-        found = of_pipeline(get_pipeline(self.pipeline_id))
+        found = of_node(get_pipeline(self.pipeline_id), self.node)
         return {connections.VARIABLE: connections.dumps(found)} if found else {}
 
     def _inject_lineage(self, context: Any) -> None:

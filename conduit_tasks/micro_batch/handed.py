@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks import connections
 from conduit_tasks.connections import Connection
+from conduit_tasks.connectors.base import Listener
 from conduit_tasks.connectors.connection import named
 from conduit_tasks.connectors.registry import destination_class, source_class
 from conduit_tasks.errors import BrokerUnavailable, ConfigError
@@ -25,44 +26,46 @@ from conduit_tasks.micro_batch.context import open_broker
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.context import Context
     from conduit_tasks.micro_batch.stage import RunAll
-    from conduit_tasks.topology import DeadLetterQueue, Pipeline
+    from conduit_tasks.topology import Pipeline
 
 
-def names(pipeline: Pipeline) -> list[str]:
-    """Returns the names of the Airflow connections that a pipeline's file names, sorted. A plugin that cannot be loaded
-    is left out: whoever makes its connector says what is missing."""
-    return sorted({name for name in _named(pipeline) if name})
+def names(pipeline: Pipeline, node: str = "") -> list[str]:
+    """Returns the names of the Airflow connections that a node of a pipeline needs, sorted; of all nodes for "". A
+    plugin that cannot be loaded is left out: whoever makes its connector says what is missing."""
+    return sorted(set(_named(pipeline, node)) - {""})
 
 
-def of_pipeline(pipeline: Pipeline) -> list[Connection]:
-    """Returns the connections of a pipeline. Raises ConnectionMissing."""
-    return [connections.lookup(name) for name in names(pipeline)]
+def of_node(pipeline: Pipeline, node: str) -> list[Connection]:
+    """Returns the connections that a node needs. Raises ConnectionMissing."""
+    return [connections.lookup(name) for name in names(pipeline, node)]
 
 
-def _named(pipeline: Pipeline) -> Iterator[str]:
+def _named(pipeline: Pipeline, node: str) -> Iterator[str]:
     for source in pipeline.sources:
-        yield _name(lambda source=source: named(source_class(source.plugin).spec, source.settings))  # type: ignore[misc]
+        yield _name(source_class, source.plugin, source.settings, here=node in ("", source.node))
     for destination in pipeline.destinations:
-        yield _name(lambda d=destination: named(destination_class(d.plugin).spec, d.settings))  # type: ignore[misc]
-    queues = [pipeline.dead_letters, *(d.dead_letters for d in pipeline.destinations)]
-    for queue in queues:
-        yield _name(lambda queue=queue: _of_queue(queue))  # type: ignore[misc]
+        here = node in ("", destination.node)
+        yield _name(destination_class, destination.plugin, destination.settings, here=here)
+        if here and (queue := destination.dead_letters).plugin:
+            yield _name(destination_class, queue.plugin, queue.settings, here=True)
+    if (queue := pipeline.dead_letters).plugin:
+        # Of records that fail before the fan-out, and of the destinations without a queue of their own.
+        yield _name(destination_class, queue.plugin, queue.settings, here=True)
 
 
-def _of_queue(queue: DeadLetterQueue) -> str:
-    return named(destination_class(queue.plugin).spec, queue.settings) if queue.plugin else ""
-
-
-def _name(find: Callable[[], str]) -> str:
+def _name(find: Callable[[str], Any], plugin: str, settings: Mapping[str, str], *, here: bool) -> str:
     try:
-        return find()
+        cls = find(plugin)
     except ConfigError:
         return ""
+    # A connector with handlers is made wherever changes are told.
+    return named(cls.spec, settings) if here or cls.handlers is not Listener.handlers else ""
 
 
-def handing_over(context: Context, run_all: RunAll) -> RunAll:
-    """Returns a `run_all` that gives executors the connections of the pipeline; `run_all` itself if it has none."""
-    found = of_pipeline(context.pipeline)
+def handing_over(context: Context, node: str, run_all: RunAll) -> RunAll:
+    """Returns a `run_all` that gives executors the connections that the node needs; `run_all` itself if it needs
+    none."""
+    found = of_node(context.pipeline, node)
     if not found:
         return run_all
     sealed = _seal(context.broker.lifecycle.sealing_key(), found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from conduit_tasks.connectors.capabilities import Watchable
@@ -73,7 +74,7 @@ def _check_called(keys: PipelineKeys, report: Findings, base: Path) -> None:
             called.append(((*base, "connectors", n, "on-delivered", "call"), connector.on_delivered.call))
     for path, call in called:
         if not report.wrong(path):
-            check_with(lambda call, what=_key_of(path): load_function(call, what), call, "E212", report, path)
+            check_with(partial(load_function, where=_key_of(path)), call, "E212", report, path)
 
 
 def _key_of(path: Path) -> str:

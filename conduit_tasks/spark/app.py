@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
                 context,
                 options.node,
                 options.run,
-                handing_over(context, run_all),
+                handing_over(context, options.node, run_all),
                 limit=options.drain_limit,
                 cleared=options.cleared,
                 progress=lambda **fields: event("progress", node=options.node, **fields),
