@@ -63,6 +63,16 @@ class Deliveries:
         """Returns the seconds since a destination was last sent to, by the server's clock; None: never."""
         return self._access.since(self._keys.destination(destination), "sent_at")
 
+    def told(self, destination: str, m: int, token: int) -> int:
+        """Notes that the destination's step was called up to micro-batch `m`, under the step's lease, and returns up to
+        which it was; where nothing is known, up to the cursor. Raises Fenced."""
+        keys = {
+            "destination": self._keys.destination(destination),
+            "lease": self._keys.lease(f"steps.{destination}"),
+        }
+        (found,) = self._access.run(scripts.TOLD, keys, m=m, token=token)
+        return int(found)
+
     def cursors(self, destinations: Sequence[str]) -> list[int]:
         """Returns the last sealed number, then the cursor of each destination (read before it, so never ahead)."""
         found = self._access.read(

@@ -239,6 +239,7 @@ UNINDEX = load("unindex")
 # positions/
 PLACE = load("place")
 GONE = load("gone")
+EMPTIED = load("emptied")
 # leases/
 ACQUIRE = load("acquire")
 RENEW = load("renew")
@@ -249,6 +250,7 @@ RELEASE = load("release")
 CONFIRM = load("confirm")
 COMPLETE = load("complete")
 VOTE = load("vote")
+TOLD = load("told")
 # sending/
 NUMBER = load("number")
 BEGIN_SEND = load("begin_send")

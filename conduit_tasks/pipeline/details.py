@@ -23,6 +23,7 @@ _MODELS: dict[str, type[model.Keys]] = {
     "alerts": model.AlertKeys,
     "error-recovery": model.RecoveryKeys,
     "wake": model.WakeKeys,
+    "on-delivered": model.StepKeys,
 }
 
 
