@@ -1,4 +1,4 @@
-"""Answers of the API about a pipeline: the CLI's `snapshot`, with lag in seconds, leases and the graph."""
+"""Answers of the API about a pipeline: the CLI's `snapshot`, with leases and the graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from conduit_tasks.micro_batch.context import Context, opened
+from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.progress import describe
 from conduit_tasks.pipeline.names import dag_id, task_id
 from conduit_tasks.settings import settings
@@ -71,10 +71,9 @@ def details(pipeline: Pipeline) -> dict[str, Any]:
     """Returns everything that the broker knows of one pipeline."""
     with opened(pipeline, "status") as context:
         found = describe(context)
-        broker, now = context.broker, context.broker.access.now()
+        broker = context.broker
         for about in found["destinations"]:
             node = Node.destination(about["id"])
-            about["lag"] = _lag(context, about["id"], now)
             about["lease_for"] = round(broker.leases.held_for(node), 3)
             about["task_id"] = task_id(node)
         for about in found["sources"]:
@@ -84,7 +83,6 @@ def details(pipeline: Pipeline) -> dict[str, Any]:
             "dag_id": dag_id(pipeline.id),
             "description": pipeline.description,
             "schedule": pipeline.schedule,
-            "at": now,
         }
 
 
@@ -147,19 +145,6 @@ def _micro_batch(number: int, found: MicroBatch | None) -> dict[str, Any]:
         "bytes": found.bytes,
         "missing": found.missing if found.state == "open" else [],
         "config": found.config,
-    }
-
-
-def _lag(context: Context, id: str, now: float) -> dict[str, Any]:
-    """Returns the sealed records that one destination has not confirmed; those it has confirmed of a micro-batch under
-    way are subtracted."""
-    backlog = context.broker.deliveries.backlog([id])
-    confirmed = context.broker.deliveries.get(id).confirmed.count
-    return {
-        "micro_batches": backlog.micro_batches,
-        "records": max(0, backlog.records - confirmed),
-        "bytes": backlog.bytes,
-        "age": round(backlog.age(now), 3),
     }
 
 
