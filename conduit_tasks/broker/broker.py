@@ -23,6 +23,7 @@ from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.runs import Runs
 from conduit_tasks.broker.sending import Sending
+from conduit_tasks.broker.series import Series
 from conduit_tasks.broker.state import MicroBatch
 from conduit_tasks.broker.versions import Versions
 
@@ -76,6 +77,8 @@ class Broker:
         """Version of the pipeline file in force; destinations renamed or forgotten."""
         self.runs = Runs(access)
         """Nodes at work in a run, and the bell."""
+        self.series = Series(access)
+        """What the pipeline and its nodes did lately, in buckets of time."""
         self.alerts = Alerts(access)
         """Alerts about late destinations, each sent once."""
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from conduit_tasks.metrics.curves import sums
 from conduit_tasks.micro_batch.context import opened
 from conduit_tasks.micro_batch.progress import describe
 from conduit_tasks.pipeline.names import dag_id, task_id
@@ -14,6 +15,7 @@ from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node, Pipeline
 
 if TYPE_CHECKING:
+    from conduit_tasks.broker.glances import Glance
     from conduit_tasks.broker.state import MicroBatch
 
 
@@ -41,30 +43,61 @@ def exposed(pipelines: Sequence[Pipeline]) -> bytes:
 
 
 def rows(pipelines: Sequence[Pipeline]) -> list[dict[str, Any]]:
-    """Returns one row per pipeline: status, first error, sealed micro-batches and the backlog of the slowest
-    destination."""
-    out = []
+    """Returns one row per pipeline: status, first error, since when, sealed micro-batches, the lag of the slowest
+    destination, and the records sealed in each five minutes of the last two hours."""
+    from conduit_tasks.broker.glances import glances
+
     with brokers() as broker_of:
-        for pipeline in pipelines:
-            broker = broker_of(pipeline.id)
-            status = broker.lifecycle.status()
-            sealed, *cursors = broker.deliveries.cursors([d.id for d in pipeline.destinations])
-            out.append(
-                {
-                    "id": pipeline.id,
-                    "dag_id": dag_id(pipeline.id),
-                    "description": pipeline.description,
-                    "schedule": pipeline.schedule,
-                    "status": status.status,
-                    "error": asdict(status.error) if status.error else None,
-                    "sources": [s.id for s in pipeline.sources],
-                    "destinations": [d.id for d in pipeline.destinations],
-                    "sealed": sealed,
-                    "behind": sealed - min(cursors, default=sealed),
-                    "dead": sum(broker.dead_letters.count(id) for id in ["", *(d.id for d in pipeline.destinations)]),
-                }
-            )
-    return out
+        redis = broker_of("").redis
+        return [_row(pipeline, seen) for pipeline, seen in zip(pipelines, glances(redis, pipelines))]
+
+
+def _row(pipeline: Pipeline, seen: Glance) -> dict[str, Any]:
+    ages = {d.id: max(0.0, seen.at - d.waits_since) for d in seen.destinations if d.waits_since is not None}
+    deadlines = {d.id: d.deadline for d in pipeline.destinations if d.deadline is not None}
+    late = [id for id, age in ages.items() if age > deadlines.get(id, float("inf"))]
+    stopped = [d.id for d in seen.destinations if d.status == "stopped"]
+    dead = seen.dead + sum(d.dead for d in seen.destinations)
+    confirmed = [d.confirmed_at for d in seen.destinations if d.confirmed_at is not None]
+    since = seen.error.at if seen.error else seen.at - max(ages.values()) if ages else max(confirmed, default=None)
+    return {
+        "id": pipeline.id,
+        "dag_id": dag_id(pipeline.id),
+        "description": pipeline.description,
+        "schedule": pipeline.schedule,
+        "status": seen.status,
+        "error": asdict(seen.error) if seen.error else None,
+        "sources": [s.id for s in pipeline.sources],
+        "destinations": [d.id for d in pipeline.destinations],
+        "sealed": seen.sealed,
+        "behind": max((d.behind for d in seen.destinations), default=0),
+        "age": round(max(ages.values(), default=0.0), 3),
+        "deadline": min(deadlines.values(), default=None),
+        "late": late,
+        "stopped": stopped,
+        "dead": dead,
+        "since": since,
+        "attention": _attention(seen, late=bool(late), stopped=bool(stopped), dead=bool(dead)),
+        "recent": _recent(seen),
+    }
+
+
+def _attention(seen: Glance, *, late: bool, stopped: bool, dead: bool) -> int:
+    """Returns how much a pipeline needs somebody, the higher the more; 0: nobody."""
+    if seen.status == "degraded":
+        return 5
+    if late or stopped:
+        return 4
+    if seen.status == "recovering":
+        return 3
+    return 2 if dead else 1 if seen.status != "running" else 0
+
+
+def _recent(seen: Glance) -> list[int]:
+    step = 300
+    last = int(seen.at) // step * step
+    times = list(range(last - 23 * step, last + step, step))
+    return [figures.get("read", 0) for figures in sums(seen.series, times, step)]
 
 
 def details(pipeline: Pipeline) -> dict[str, Any]:

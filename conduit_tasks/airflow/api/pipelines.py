@@ -61,19 +61,29 @@ def list_pipelines(  # noqa: PLR0917 - its filters
     q: Annotated[str, Query(max_length=128, description="Part of the id.")] = "",
     status: Annotated[Status | None, Query(description="Only with this status.")] = None,
     dag: Annotated[str | None, Query(max_length=250, description="Only the one with this DAG.")] = None,
+    attention: Annotated[bool, Query(description="Only those that need somebody.")] = False,
+    sort: Annotated[Literal["id", "attention"], Query(description="By id, or what needs somebody first.")] = "id",
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> dict[str, Any]:
-    """Lists the pipelines that this user may see, in the order of their ids, with status and first error."""
+    """Lists the pipelines that this user may see, with status, first error, lag and what was read in each five minutes
+    of the last two hours. What needs somebody: degraded; late (`deadline`), or a destination stopped; recovering; with
+    dead letters; stopped, in this order."""
     seen = visible(user)
     found = [
         p for p in pipelines() if dag_id(p.id) in seen and q.lower() in p.id.lower() and dag in (None, dag_id(p.id))
     ]
-    if status is None:
+    if status is None and not attention and sort == "id":
         rows, total = overview.rows(found[offset : offset + limit]), len(found)
     else:
-        all_rows = [row for row in overview.rows(found) if row["status"] == status]
-        rows, total = all_rows[offset : offset + limit], len(all_rows)
+        every = [
+            row
+            for row in overview.rows(found)
+            if status in (None, row["status"]) and (row["attention"] or not attention)
+        ]
+        if sort == "attention":
+            every.sort(key=lambda row: (-row["attention"], -row["age"], row["id"]))
+        rows, total = every[offset : offset + limit], len(every)
     return page([show(row["id"], row) for row in rows], total, offset, limit)
 
 

@@ -95,6 +95,37 @@ local function count(destination, counts)
   end
 end
 
+-- Adds figures to the rolling series of a node: to the bucket of now, of each width. A field holds the buckets of one stretch
+-- of time, `<stretch>;<bucket><letter><number>...;...`, and is taken for a later stretch again: so many fields and no more
+-- (broker/series.py reads them). `now`: seconds.
+local WIDTHS = {{10, 60, 13}, {300, 48, 85}} -- seconds of a bucket, buckets of a stretch, stretches
+
+local function sample(series, node, figures, now)
+  for _, width in ipairs(WIDTHS) do
+    local bucket = math.floor(now / width[1])
+    local stretch = math.floor(bucket / width[2])
+    local field = node .. '|' .. width[1] .. '|' .. stretch % width[3]
+    local head, place = text(stretch) .. ';', text(bucket % width[2])
+    local have = redis.call('HGET', series, field) or head
+    if string.sub(have, 1, #head) ~= head then have = head end
+    local before, last = string.match(have, '^(.*;)([^;]*)$')
+    local sums = {}
+    -- A clock that goes to and fro must not make it grow: then the figures go to the bucket that is there.
+    if string.match(last, '^%d*') == place or #have > 100 * width[2] then
+      place = string.match(last, '^%d*')
+      for letter, n in string.gmatch(last, '(%a)(%d+)') do sums[letter] = tonumber(n) end
+    elseif last ~= '' then
+      before = have .. ';'
+    end
+    for letter, n in pairs(figures) do sums[letter] = (sums[letter] or 0) + n end
+    local out = {before, place}
+    for letter, n in pairs(sums) do
+      if n > 0 then out[#out + 1] = letter .. text(n) end
+    end
+    redis.call('HSET', series, field, table.concat(out))
+  end
+end
+
 -- Takes a destination's word, with its own state where that says one. `words` counts them: a mark in the spool that counts more
 -- shows that Redis has forgotten some (X7).
 local function take(destination, state)
