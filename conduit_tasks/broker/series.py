@@ -2,7 +2,8 @@
 
 The scripts that seal and confirm write them in the same step (`sample` in `scripts/_shared.lua`), so that nothing is
 counted twice and no command is added. There are buckets of 10 s for two hours and of 5 min for 14 days. A field of the
-hash holds the buckets of one stretch of time, as text, and is taken for a later stretch again: the size has a bound.
+hash holds the bucket of now, as JSON; once it is over, it is written to the fields that hold the buckets of a stretch of
+time each, as text. They are taken for a later stretch again: the size has a bound.
 Series are for the eye. No decision depends on them, and `rebuild` does not bring them back.
 """
 
@@ -12,6 +13,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from conduit_tasks.metrics.histogram import LATENCY, NAMES
 from conduit_tasks.topology import Node
@@ -81,31 +84,34 @@ class Series:
 
 def command(key: str, node: str, width: Width) -> tuple[Any, ...]:
     """Returns the command that reads one series."""
-    return ("HMGET", key, *(f"{node}|{width.seconds}|{n}" for n in range(width.stretches)))
+    return ("HMGET", key, f"{node}|now", *(f"{node}|{width.seconds}|{n}" for n in range(width.stretches)))
 
 
 def buckets(texts: Iterable[str | None], width: Width) -> Buckets:
-    """Reads the fields of one series."""
+    """Reads the answer to `command`."""
     out: Buckets = {}
-    for text in texts:
+
+    def add(at: int, figures: Iterable[tuple[str, int]]) -> None:
+        # A clock that went back has begun a bucket twice.
+        bucket = out.setdefault(at // width.seconds * width.seconds, {})
+        for letter, n in figures:
+            if name := _FIGURES.get(letter):
+                bucket[name] = bucket.get(name, 0) + n
+
+    now, *stretches = texts
+    for text in stretches:
         stretch, *parts = (text or "").split(";")
         for part in parts:
-            place, figures = _parsed(part)
-            at = (int(stretch) * width.buckets + place) * width.seconds
-            # A clock that went back has begun a bucket twice.
-            bucket = out.setdefault(at, {})
-            for letter, n in figures:
-                if name := _FIGURES.get(letter):
-                    bucket[name] = bucket.get(name, 0) + int(n)
+            digits = len(part) - len(part.lstrip("0123456789"))
+            at = (int(stretch) * width.buckets + int(part[:digits])) * width.seconds
+            add(at, ((letter, int(n)) for letter, n in _FIGURE.findall(part, digits)))
+    if now:
+        sums = orjson.loads(now)
+        add(int(sums.pop("at")) * FINE.seconds, sums.items())
     return out
 
 
 _FIGURE = re.compile(r"([A-Za-z])(\d+)")
-
-
-def _parsed(part: str) -> tuple[int, list[tuple[str, str]]]:
-    digits = len(part) - len(part.lstrip("0123456789"))
-    return int(part[:digits] or 0), _FIGURE.findall(part, digits)
 
 
 def sampled(counts: Mapping[str, int], observed: Mapping[str, int]) -> dict[str, int]:
