@@ -17,11 +17,12 @@ POLICY = (
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 )
 """Policy for browsers: our own files only, in frames of Airflow only. Records with markup are shown as text anyway."""
+_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+_FOLDER = resources.files("conduit_tasks.airflow") / "pages"
 _PAGES = {
-    "conduit.js": "text/javascript; charset=utf-8",
-    "drawing.js": "text/javascript; charset=utf-8",
-    "replays.js": "text/javascript; charset=utf-8",
-    "conduit.css": "text/css; charset=utf-8",
+    file.name: _TYPES[file.name[file.name.rindex(".") :]]
+    for file in _FOLDER.iterdir()
+    if file.name.endswith(tuple(_TYPES))
 }
 
 app = FastAPI(
@@ -81,4 +82,4 @@ def part(_: GetUserDep, name: str) -> Response:
 
 
 def _text(name: str) -> bytes:
-    return (resources.files("conduit_tasks.airflow") / "pages" / name).read_bytes()
+    return (_FOLDER / name).read_bytes()

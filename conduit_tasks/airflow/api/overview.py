@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -82,6 +83,16 @@ def _row(pipeline: Pipeline, seen: Glance) -> dict[str, Any]:
     }
 
 
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns what all these rows have together."""
+    return {
+        "at": time.time(),
+        "pipelines": len(rows),
+        "attention": sum(1 for row in rows if row["attention"]),
+        "recent": [sum(each) for each in zip(*(row["recent"] for row in rows))],
+    }
+
+
 def _attention(seen: Glance, *, late: bool, stopped: bool, dead: bool) -> int:
     """Returns how much a pipeline needs somebody, the higher the more; 0: nobody."""
     if seen.status == "degraded":
@@ -142,13 +153,17 @@ def topology(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def micro_batches(pipeline: Pipeline, offset: int, limit: int) -> tuple[int, list[dict[str, Any]]]:
-    """Returns the number of micro-batches ever opened, and one page of them, newest first; collected ones have the
-    state "collected"."""
+def micro_batches(
+    pipeline: Pipeline, offset: int, limit: int, until: float | None = None
+) -> tuple[int, list[dict[str, Any]]]:
+    """Returns the number of micro-batches ever opened (`until`: up to this time), and one page of them, newest first;
+    collected ones have the state "collected"."""
     with opened(pipeline, "status") as context:
         broker = context.broker
         unsealed = broker.micro_batches.unsealed()
         newest = max(broker.micro_batches.latest_sealed(), unsealed.number if unsealed else 0)
+        if until is not None:
+            newest = _opened_by(broker, newest, until)
         states = {d.id: broker.deliveries.get(d.id) for d in pipeline.destinations}
         out: list[dict[str, Any]] = []
         for number in range(newest - offset, max(0, newest - offset - limit), -1):
@@ -164,6 +179,19 @@ def micro_batches(pipeline: Pipeline, offset: int, limit: int) -> tuple[int, lis
                 }
             out.append({**_micro_batch(number, found), "destinations": deliveries})
         return newest, out
+
+
+def _opened_by(broker: Any, newest: int, until: float) -> int:
+    """Returns the number of the last micro-batch opened by this time; of collected ones nobody knows when that was."""
+    low, high = broker.access.numbers("collected")[0], newest
+    while low < high:
+        middle = (low + high + 1) // 2
+        at = broker.access.field(broker.keys.micro_batch(middle), "opened_at")
+        if at is None or int(at) / 1e6 <= until:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _micro_batch(number: int, found: MicroBatch | None) -> dict[str, Any]:
