@@ -147,7 +147,7 @@ def list_micro_batches(
     limit: Limit = 50,
 ) -> dict[str, Any]:
     """Lists micro-batches, newest first, with their delivery per destination."""
-    total, items = overview.micro_batches(pipeline, offset, limit, until and until.timestamp())
+    total, items = overview.micro_batches(pipeline, offset, limit, None if until is None else until.timestamp())
     return page(items, total, offset, limit)
 
 

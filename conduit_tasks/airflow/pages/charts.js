@@ -7,7 +7,7 @@ import { plot, SECONDS } from "./plot.js";
 const RANGES = [[900, "15 min"], [7200, "2 h"], [86400, "24 h"], [1209600, "14 days"]];
 const MOST = 8; // destinations in one chart; a table shows all
 const OUTCOMES = [["delivered", "delivered", 1], ["filtered", "filtered", 0], ["completed", "refused, completed", 4], ["parked", "parked", 3], ["nacked", "dead", 2]];
-const rate = (n) => (n === null ? "–" : n >= 10 || n === 0 ? count(Math.round(n)) : n.toFixed(n < 1 ? 2 : 1)) + "/s";
+export const rate = (n) => (n === null ? "–" : n >= 10 || n === 0 ? count(Math.round(n)) : n.toFixed(n < 1 ? 2 : 1)) + "/s";
 const seconds = (n) => (n === null ? "–" : n < 10 ? `${n.toFixed(n < 1 ? 2 : 1)} s` : age(n));
 const kept = new Map(); // by pipeline and range: charts live on while the page around them is drawn again
 
@@ -16,7 +16,7 @@ export function rangeOf(r) {
   return RANGES.some(([n]) => n === wanted) ? wanted : 7200;
 }
 
-// Returns the charts of a pipeline. `p`: as the API shows it.
+// Returns the charts of a pipeline, and what each destination got per second in the last minutes. `p`: as the API shows it.
 export async function charts(r, p) {
   const range = rangeOf(r), ids = p.destinations.map((d) => d.id);
   const name = JSON.stringify([r.id, range, ids]);
@@ -26,7 +26,7 @@ export async function charts(r, p) {
   }
   const here = kept.get(name);
   await here.refresh();
-  return here.node;
+  return here;
 }
 
 function section(r, range, ids, dag) {
@@ -87,5 +87,11 @@ function section(r, range, ids, dag) {
     draw();
   }
 
-  return { node, refresh };
+  // Over a minute of steps that are over, or one of them where they are longer.
+  function rateOf(id) {
+    const figures = found.destinations[id]?.delivered.slice(0, -1).slice(-Math.max(1, 60 / found.step)) ?? [];
+    return figures.length ? figures.reduce((sum, n) => sum + n, 0) / (figures.length * found.step) : null;
+  }
+
+  return { node, refresh, rateOf };
 }

@@ -1,7 +1,7 @@
 // One pipeline: its drawing, its charts, its destinations and sources, its micro-batches.
 import { address, PAGE, pager } from "./address.js";
 import { ask, of } from "./ask.js";
-import { charts } from "./charts.js";
+import { charts, rate } from "./charts.js";
 import { drawing } from "./drawing.js";
 import { head, said } from "./head.js";
 import { age, at, badge, bytes, count, el, outward, plural, table, when } from "./parts.js";
@@ -27,16 +27,6 @@ function controls(p) {
     } }, "Stop at once"));
 }
 
-// Records per second at each destination, between the last two looks at it.
-const looks = {};
-function rates(p) {
-  const now = { at: p.at, delivered: Object.fromEntries(p.destinations.map((d) => [d.id, d.delivered ?? 0])) };
-  const [before, last] = looks[p.pipeline] ?? [now, now];
-  looks[p.pipeline] = now.at - last.at >= 1 ? [last, now] : [before, last];
-  const [from, to] = looks[p.pipeline];
-  return (id) => (to.at > from.at ? Math.max(0, (to.delivered[id] - (from.delivered[id] ?? 0)) / (to.at - from.at)) : null);
-}
-
 // Of an isolated pipeline each destination can be stopped alone.
 function destinationControl(p, d) {
   if (!p.isolate) return [];
@@ -47,7 +37,7 @@ function destinationControl(p, d) {
 
 export async function overview(r) {
   const [p, graph] = await Promise.all([ask(of(r.id)), ask(of(r.id, "topology"))]);
-  const rate = rates(p), over = await charts(r, p);
+  const over = await charts(r, p);
   const read = Object.fromEntries(p.sources.map((s) => [s.id, s.read]));
   const columns = [graph.sources.map((s) => ({ lines: [s.id, s.plugin, ...s.processors.map((x) => `· ${x.plugin}`), `${count(read[s.id])} read`] }))];
   if (graph.processors.length) columns.push([{ lines: ["processors", ...graph.processors.map((x) => `· ${x.id}: ${x.plugin}`)] }]);
@@ -69,12 +59,12 @@ export async function overview(r) {
     p.error ? el("p", { class: "first-error" }, `First error, ${p.error.node}, ${when(p.error.at)}: ${p.error.error}`) : null,
     controls(p),
     drawing(columns, `Topology of ${r.id}`),
-    over,
+    over.node,
     el("h2", {}, "Destinations"),
-    table(["Destination", "Status", "#Cursor", "#Behind", "#Bytes", "#Age", "#Delivered", "#Per second", "#Retried", "#Dead",
+    table(["Destination", "Status", "#Cursor", "#Behind", "#Bytes", "#Age", "#Delivered", "#Lately", "#Retried", "#Dead",
       "#Parked", "Lease", "Task", ...(p.isolate ? ["Alone"] : [])],
       p.destinations.map((d) => [d.id, badge(d.status), count(d.cursor), count(d.lag.records), bytes(d.lag.bytes), age(d.lag.age),
-        count(d.delivered), rate(d.id) === null ? "–" : count(Math.round(rate(d.id))), count(d.retried),
+        count(d.delivered), rate(over.rateOf(d.id)), count(d.retried),
         d.dead ? el("a", { href: address([r.id, "dead-letters"], { destination: d.id }) }, count(d.dead)) : "0",
         count(d.parked_keys), d.lease_for ? `held, ${age(d.lease_for)}` : "free",
         outward(`/dags/${encodeURIComponent(p.dag_id)}/tasks/${encodeURIComponent(d.task_id)}`, "task"),
