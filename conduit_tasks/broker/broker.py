@@ -14,6 +14,7 @@ from conduit_tasks.broker.connection import Client
 from conduit_tasks.broker.dead_letters import DeadLetters
 from conduit_tasks.broker.deliveries import Deliveries
 from conduit_tasks.broker.failures import Failures
+from conduit_tasks.broker.issues import Issues
 from conduit_tasks.broker.leases import Leases
 from conduit_tasks.broker.lifecycle import Lifecycle
 from conduit_tasks.broker.micro_batches import MicroBatches
@@ -77,6 +78,8 @@ class Broker:
         """Version of the pipeline file in force; destinations renamed or forgotten."""
         self.runs = Runs(access)
         """Nodes at work in a run, and the bell."""
+        self.issues = Issues(access)
+        """What people decided about failures of one kind."""
         self.series = Series(access)
         """What the pipeline and its nodes did lately, in buckets of time."""
         self.alerts = Alerts(access)

@@ -74,6 +74,11 @@ class Keys:
         return self._tag + "alerts"
 
     @property
+    def issues(self) -> str:
+        """hash: issue → what somebody decided about it. Each until it is taken back."""
+        return self._tag + "issues"
+
+    @property
     def under_way(self) -> str:
         """hash: run, began and since (microseconds), records, base, moved, again of the run under way; `node:<node>` →
         time until which it is at work, `for:<node>` → how far ahead that may lie at most (both microseconds),

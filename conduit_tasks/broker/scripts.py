@@ -283,6 +283,8 @@ SLIM = load("slim")
 # alerts/
 ALERT = load("alert")
 ALERTED = load("alerted")
+# issues/
+DECIDE = load("decide")
 # ingest/
 INGEST_ADD = load("ingest_add")
 INGEST_PLAN = load("ingest_plan")

@@ -184,6 +184,35 @@ async def _charts(site: str, browser: str) -> None:
         assert tab.errors == []
 
 
+def test_an_issue_is_acknowledged_and_opened_again_by_the_keyboard(site: str, browser: str, delivered: None) -> None:
+    asyncio.run(_issues(site, browser))
+
+
+async def _issues(site: str, browser: str) -> None:
+    async with tab_of(browser, "none", site) as tab:
+        await tab.call("Page.navigate", url=f"{site}/conduit/pages/#/p/issues")
+        await tab.until("document.querySelector('.issue.open')")
+        shown = await tab.js("document.querySelector('.issue').innerText")
+        assert "destinations.web: http 400" in shown
+        assert "1 dead letter" in shown
+        await picture(tab, "issues")
+        for word, state in (("acknowledged", "acknowledged"), ("open", "open"), ("muted", "muted"), ("open", "open")):
+            await tab.js(f"document.querySelector('[id^={word}-]').focus()")
+            await tab.key("Enter", 13, "\r")
+            await tab.until(f"document.querySelector('.issue.{state}')")
+        # All of it would go again
+        await tab.js("document.querySelector('[id^=would-]').focus()")
+        await tab.key("Enter", 13, "\r")
+        said = "document.getElementById('said').textContent"
+        await tab.until(f"{said}.includes('Would be sent again: web: 1 dead letter.')")
+        # And its letters are a click away
+        await tab.js("document.querySelector('.issue a').click()")
+        await tab.until("location.hash.includes('issue=') && document.querySelector('tbody tr')")
+        await tab.size(400, 900)
+        assert await tab.js("document.documentElement.scrollWidth <= 400")
+        assert tab.errors == []
+
+
 def test_a_thousand_pipelines_are_listed_with_what_needs_somebody_first(
     site: str, browser: str, home: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, sample: Script
 ) -> None:

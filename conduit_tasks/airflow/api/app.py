@@ -9,7 +9,18 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from conduit_tasks.airflow.api import access, dead_letters, door, files, overview, pipelines, problems, replays, series
+from conduit_tasks.airflow.api import (
+    access,
+    dead_letters,
+    door,
+    files,
+    issues,
+    overview,
+    pipelines,
+    problems,
+    replays,
+    series,
+)
 from conduit_tasks.pipeline.names import dag_id
 
 POLICY = (
@@ -37,6 +48,7 @@ app = FastAPI(
 problems.install(app)
 app.include_router(pipelines.router)
 app.include_router(dead_letters.router)
+app.include_router(issues.router)
 app.include_router(replays.router)
 app.include_router(series.router)
 app.add_middleware(door.Bounded)

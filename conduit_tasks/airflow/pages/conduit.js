@@ -2,6 +2,7 @@
 import { address, framedFor, route } from "./address.js";
 import { ask } from "./ask.js";
 import { said } from "./head.js";
+import { issues } from "./issues.js";
 import { deadLetter, deadLetters } from "./letters.js";
 import { list } from "./list.js";
 import { el } from "./parts.js";
@@ -13,7 +14,7 @@ const POLL = 3000;
 const page = document.getElementById("page");
 const problem = document.getElementById("problem");
 
-const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, record, replay: replays };
+const VIEWS = { "": overview, "micro-batches": microBatches, "dead-letters": deadLetters, "dead-letter": deadLetter, issues, record, replay: replays };
 
 let turn = 0, timer = 0, shown = "";
 

@@ -5,10 +5,11 @@ import { head, said } from "./head.js";
 import { at, count, el, outward, plural, table } from "./parts.js";
 
 // What the filters choose goes again; a run of Airflow sends it.
-async function redrive(r, dry) {
+export async function redrive(r, dry, more = {}) {
   const chosen = (name) => r.query.get(name) || null;
   const body = { dry_run: dry, destination: chosen("destination"), since: chosen("since"), until: chosen("until"),
-    classes: chosen("error_class") ? [chosen("error_class")] : [], keys: chosen("key") ? [chosen("key")] : [] };
+    issues: chosen("issue") ? [chosen("issue")] : [],
+    classes: chosen("error_class") ? [chosen("error_class")] : [], keys: chosen("key") ? [chosen("key")] : [], ...more };
   const told = (found) => found.shares.map((s) =>
     `${s.destination}: ${plural(s.letters, "dead letter")}${s.parked ? ` and ${plural(s.parked, "parked record")}` : ""}`).join("; ") || "nothing";
   try {
@@ -25,7 +26,7 @@ async function redrive(r, dry) {
 }
 
 export async function deadLetters(r) {
-  const names = ["destination", "error_class", "since", "until", "key"];
+  const names = ["destination", "error_class", "since", "until", "key", "issue"];
   const query = Object.fromEntries(names.map((name) => [name, r.query.get(name)]));
   const [graph, found] = await Promise.all([
     ask(of(r.id, "topology")), ask(of(r.id, "dead-letters"), { ...query, offset: r.query.get("offset"), limit: PAGE })]);
@@ -34,7 +35,7 @@ export async function deadLetters(r) {
     ...head(r, graph.dag_id),
     el("h2", {}, "Dead letters"),
     filters(r, [["destination", "Destination", [...graph.destinations.map((d) => d.id), "_pipeline"]], ["error_class", "Class"],
-      ["since", "From (UTC)", "date"], ["until", "Before", "date"], ["key", "Key"]]),
+      ["since", "From (UTC)", "date"], ["until", "Before", "date"], ["key", "Key"], ["issue", "Issue"]]),
     el("p", { class: "dim" }, classes || "Nothing is dead here."),
     el("div", { class: "head" },
       el("button", { id: "would", disabled: !found.total, onclick: () => redrive(r, true) }, "What would be sent again?"),
