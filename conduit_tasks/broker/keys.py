@@ -62,11 +62,22 @@ class Keys:
         """hash: `<node>|<what>|<upper bound, or ms>` → count, or sum: histograms of durations. Pipeline."""
         return self._tag + "figures"
 
+    def series(self, destination: str) -> str:
+        """hash: `|<width>|<stretch>` → figures of a destination in buckets of time (see `series.py`); ("") those of the
+        pipeline, and with a node in front of the first `|` those of a node before the fan-out. Each field until a later
+        stretch of time takes it."""
+        return f"{self._tag}series:{destination}"
+
     @property
     def alerts(self) -> str:
         """hash: `<destination>|<who>` → 1 while the last alert sent says that the destination is late; claims of the
         runs that are sending one. Pipeline."""
         return self._tag + "alerts"
+
+    @property
+    def issues(self) -> str:
+        """hash: issue → what somebody decided about it. Each until it is taken back."""
+        return self._tag + "issues"
 
     @property
     def under_way(self) -> str:

@@ -95,6 +95,60 @@ local function count(destination, counts)
   end
 end
 
+-- Rolling series (broker/series.py reads them): seconds of a bucket, buckets of a stretch of time, stretches that are kept. A
+-- field holds a stretch, `<stretch>;<bucket><letter><number>...;...`, and is taken for a later one again: so many and no more.
+local WIDTHS = {{10, 60, 13}, {300, 48, 85}}
+
+-- Writes a bucket that is over, behind those before it. `sums`: letter -> number, and `at`: the bucket.
+local function fold(series, node, sums)
+  local at, figures = sums.at * WIDTHS[1][1], {}
+  for letter, n in pairs(sums) do
+    if letter ~= 'at' then figures[#figures + 1] = letter .. text(n) end
+  end
+  for _, width in ipairs(WIDTHS) do
+    local bucket = math.floor(at / width[1])
+    local stretch = math.floor(bucket / width[2])
+    local field = node .. '|' .. width[1] .. '|' .. stretch % width[3]
+    local head, part = text(stretch) .. ';', text(bucket % width[2]) .. table.concat(figures)
+    local have = redis.call('HGET', series, field) or ''
+    if number(string.match(have, '^%d+')) < stretch then
+      redis.call('HSET', series, field, head .. part)
+    elseif string.sub(have, 1, #head) == head then
+      local before, last = string.match(have, '^(.*;)([^;]*)$')
+      local place = string.match(last, '^%d+')
+      -- A clock that goes to and fro must not make it grow: then the figures go to the bucket that is there.
+      if place == text(bucket % width[2]) or #have > 100 * width[2] then
+        local all = {at = 0}
+        for letter, n in string.gmatch(last, '(%a)(%d+)') do all[letter] = tonumber(n) end
+        part = place
+        for letter, n in pairs(sums) do all[letter] = (all[letter] or 0) + n end
+        for letter, n in pairs(all) do
+          if letter ~= 'at' then part = part .. letter .. text(n) end
+        end
+        redis.call('HSET', series, field, before .. part)
+      else
+        redis.call('HSET', series, field, have .. ';' .. part)
+      end
+    end
+  end
+end
+
+-- Adds figures, letter -> number, to the rolling series of a node. `now`: seconds.
+local function sample(series, node, figures, now)
+  local at, field = math.floor(now / WIDTHS[1][1]), node .. '|now'
+  local have = redis.call('HGET', series, field)
+  local sums = have and cjson.decode(have)
+  if sums and sums.at ~= at then
+    fold(series, node, sums)
+    sums = nil
+  end
+  sums = sums or {at = at}
+  for letter, n in pairs(figures) do
+    if n > 0 then sums[letter] = (sums[letter] or 0) + n end
+  end
+  redis.call('HSET', series, field, cjson.encode(sums))
+end
+
 -- Takes a destination's word, with its own state if that says one. `words` counts them: a mark in the spool that counts more
 -- shows that Redis has forgotten some (X7).
 local function take(destination, state)
