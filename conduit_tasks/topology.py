@@ -130,6 +130,8 @@ class Delivery:
     max_redeliveries: int = 3
     """Attempts without progress before the micro-batch is bisected for a record that kills its worker (C10)."""
     park_keys: bool = False
+    parallelism: int = 1
+    """Tasks that deliver one micro-batch, at most."""
 
 
 @dataclass(frozen=True)
@@ -243,4 +245,7 @@ class Pipeline:
         del config["file"], config["line"], config["alerts"]
         for destination in config["destinations"]:
             del destination["deadline"], destination["delivery"]["bulk_timeout"]
+            if destination["delivery"]["parallelism"] == 1:
+                # As in files of earlier versions.
+                del destination["delivery"]["parallelism"]
         return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

@@ -23,6 +23,7 @@ from conduit_tasks.broker.redrive import Redrives
 from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.runs import Runs
 from conduit_tasks.broker.sending import Sending
+from conduit_tasks.broker.shards import Shards
 from conduit_tasks.broker.state import MicroBatch
 from conduit_tasks.broker.versions import Versions
 
@@ -60,6 +61,8 @@ class Broker:
         """The index of dead letters."""
         self.deliveries = Deliveries(access, self.dead_letters, self.leases)
         """Cursors, confirms, votes."""
+        self.shards = Shards(access, self.dead_letters)
+        """Divided micro-batches: one destination, several tasks."""
         self.redeliveries = Redeliveries(access)
         """Ranges that each run confirmed, sent again."""
         self.sending = Sending(access)

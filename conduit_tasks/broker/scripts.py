@@ -249,6 +249,10 @@ RELEASE = load("release")
 CONFIRM = load("confirm")
 COMPLETE = load("complete")
 VOTE = load("vote")
+# shards/
+DIVIDE = load("divide")
+CONFIRM_SHARD = load("confirm_shard")
+WHOLE = load("whole")
 # sending/
 NUMBER = load("number")
 BEGIN_SEND = load("begin_send")

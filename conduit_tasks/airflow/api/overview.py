@@ -124,7 +124,7 @@ def micro_batches(pipeline: Pipeline, offset: int, limit: int) -> tuple[int, lis
             found = broker.micro_batches.find(number)
             deliveries = {}
             for id, state in states.items():
-                confirmed = state.confirmed.count if number == state.cursor + 1 else 0
+                confirmed = state.confirmed_records if number == state.cursor + 1 else 0
                 done = number <= state.cursor
                 deliveries[id] = {
                     "delivered": done,
@@ -154,7 +154,7 @@ def _lag(context: Context, id: str, now: float) -> dict[str, Any]:
     """Returns the sealed records that one destination has not confirmed; those it has confirmed of a micro-batch under
     way are subtracted."""
     backlog = context.broker.deliveries.backlog([id])
-    confirmed = context.broker.deliveries.get(id).confirmed.count
+    confirmed = context.broker.deliveries.get(id).confirmed_records
     return {
         "micro_batches": backlog.micro_batches,
         "records": max(0, backlog.records - confirmed),
