@@ -154,8 +154,8 @@ class Leases:
         at one shard of it; attempts at different shards go on beside each other.
 
         Waits while another attempt of the same driver at the same is under way, until that one has ended, or has not
-        renewed for as long as the lease lives. Raises Fenced if the driver has lost its lease, PipelineStopped, and Unavailable if an
-        attempt under this lease has given up.
+        renewed for as long as the lease lives. Raises Fenced if the driver has lost its lease, PipelineStopped, and
+        Unavailable if an attempt under this lease has given up.
         """
         nonce = uuid.uuid4().hex
         keys = {

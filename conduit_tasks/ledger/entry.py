@@ -4,9 +4,9 @@ An attempt is one delivery of one micro-batch to one destination. It becomes one
 outcome: acked, nacked (by class of error), open. Its rows together cover everything that was open when it began. As
 rows are per range, an attempt costs a few hundred bytes, however many records it delivered.
 
-One of several tasks that deliver a micro-batch by key has its records scattered in it. Its acked records are one row over
-all that lies between the first and the last, and `records` says how many of these it is about; so are its open ones,
-whose number is not known. Its nacked records are rows of their own as always.
+One of several tasks that deliver a micro-batch by key has its records scattered in it. Its acked records are one row
+over all that lies between the first and the last, and `records` says how many of these it is about; so are its open
+ones, whose number is not known. Its nacked records are rows of their own as always.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Beside:
             process = self.start(function, piece)
             said, _ = process.communicate(timeout=240)
             if process.returncode == 0:
-                return pickle.loads(said)  # noqa: S301 - written by our own process
+                return pickle.loads(said)
         raise Died(f"the process of {piece} ended with {process.returncode}")
 
     def start(self, function: Callable[[Any], Any], piece: Any) -> subprocess.Popen[bytes]:

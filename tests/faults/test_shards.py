@@ -157,8 +157,8 @@ def test_a_task_whose_worker_is_killed_is_run_again_alone(quick: Path, receiver:
 def test_a_delivery_that_was_cut_off_is_finished_by_the_number_of_tasks_that_it_was_begun_with(
     quick: Path, receiver: Receiver, beside: Beside
 ) -> None:
-    """Given a driver that fails because one of three tasks died in the middle, and a file that asks for one task by then
-    (or for another order), then the run that follows starts the open shards of the three, and the one after it one
+    """Given a driver that fails because one of three tasks died in the middle, and a file that asks for one task by
+    then and another order, then the run that follows starts the open shards of the three, and the one after it one
     task."""
     pipeline(quick, receiver.url)
     lanes(quick / "data", 2_400)
