@@ -25,6 +25,7 @@ from conduit_tasks.micro_batch.every import keeping
 from conduit_tasks.micro_batch.recorded import note_unrecorded
 from conduit_tasks.micro_batch.sending import leased, mark_settled
 from conduit_tasks.micro_batch.shard_task import ShardTask
+from conduit_tasks.micro_batch.size import of_micro_batch
 from conduit_tasks.micro_batch.visibility import extend_visibility
 from conduit_tasks.micro_batch.waiting import LOOK
 from conduit_tasks.topology import Destination, Node
@@ -32,7 +33,7 @@ from conduit_tasks.topology import Destination, Node
 if TYPE_CHECKING:
     from conduit_tasks.broker.leases import Lease
     from conduit_tasks.broker.state import Division
-    from conduit_tasks.micro_batch.stage import RunAll
+    from conduit_tasks.micro_batch.passes import RunAll
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +165,7 @@ class Drain:
 
     def _deliver(self, number: int, epoch: int = 0, division: Division | None = None) -> None:
         in_driver = getattr(destination_class(self.destination.plugin), "in_driver", False)
+        found = self.context.broker.micro_batches.get(number)
         work = dict[str, Any](
             pipeline=self.context.pipeline,
             destination=self.destination.id,
@@ -173,10 +175,12 @@ class Drain:
             epoch=epoch,
             # A driver cannot be forked: its session is in another process.
             isolate_poison=not in_driver and self.lease.attempts > self.destination.delivery.max_redeliveries,
+            size=None if in_driver else of_micro_batch(found, self.context.pipeline),
         )
         try:
             if division is not None:
-                task = ShardTask(**work, division=division, began=time.time())
+                # However small: without Spark they would go one after the other.
+                task = ShardTask(**work | {"size": None}, division=division, began=time.time())
                 report = joined(self.run_all(task, division.open))
             else:
                 (report,) = [DeliverTask(**work)(0)] if in_driver else self.run_all(DeliverTask(**work), [0])
