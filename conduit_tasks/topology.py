@@ -144,6 +144,8 @@ class Delivery:
     """Attempts without progress before the micro-batch is bisected for a record that kills its worker (C10)."""
     park_keys: bool = False
     breaker: Breaker | None = None
+    parallelism: int = 1
+    """Tasks that deliver one micro-batch, at most."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,9 @@ class Pipeline:
         for destination in config["destinations"]:
             del destination["deadline"], destination["delivery"]["bulk_timeout"]
             del destination["assets"], destination["on_delivered"]
+            if destination["delivery"]["parallelism"] == 1:
+                # As in files of earlier versions.
+                del destination["delivery"]["parallelism"]
         for source in config["sources"]:
             del source["assets"]
         return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()[:12]

@@ -26,6 +26,7 @@ from conduit_tasks.broker.replay import Replays
 from conduit_tasks.broker.runs import Runs
 from conduit_tasks.broker.sending import Sending
 from conduit_tasks.broker.series import Series
+from conduit_tasks.broker.shards import Shards
 from conduit_tasks.broker.state import MicroBatch
 from conduit_tasks.broker.versions import Versions
 
@@ -65,6 +66,8 @@ class Broker:
         """Cursors, confirms, votes."""
         self.breakers = Breakers(access)
         """Failures of destinations in a row, and until when nothing is sent to them."""
+        self.shards = Shards(access, self.dead_letters)
+        """Divided micro-batches: one destination, several tasks."""
         self.redeliveries = Redeliveries(access)
         """Ranges that each run confirmed, sent again."""
         self.sending = Sending(access)

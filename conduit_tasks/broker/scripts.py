@@ -253,6 +253,10 @@ CONFIRM = load("confirm")
 COMPLETE = load("complete")
 VOTE = load("vote")
 TOLD = load("told")
+# shards/
+DIVIDE = load("divide")
+CONFIRM_SHARD = load("confirm_shard")
+WHOLE = load("whole")
 # sending/
 NUMBER = load("number")
 BEGIN_SEND = load("begin_send")

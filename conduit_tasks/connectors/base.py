@@ -220,6 +220,11 @@ class RecordDestination(Listener, Owner):
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = self.spec.check(settings)
 
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        """Returns why one object alone may send at a time; "" if several processes may (`delivery.parallelism`)."""
+        return ""
+
     async def open(self, timeout: float) -> None:  # noqa: ASYNC109 - the client keeps it per send
         """Connects; raises Unavailable."""
 
@@ -274,6 +279,12 @@ class BatchDestination(Listener, Owner):
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
         """Returns whether rows that are written again, after a crash between write and confirmation, change nothing."""
         return False
+
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        """Returns why one object alone may write at a time; "" if several processes may (`delivery.parallelism`): it
+        must then keep no state, and each write must leave those of the others alone."""
+        return "the connector writes in one place, one write after the other"
 
     def open(self, state: dict[str, Any] | None) -> None:
         """Goes back to `state` (see above). Raises Unavailable (may recover) or ConfigError."""

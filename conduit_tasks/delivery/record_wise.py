@@ -69,7 +69,8 @@ class RecordWise:
         self._busy = self._telling = 0
         self._told = True
         self._turns = Turns(self._may_send)
-        self._ahead = Ahead(self._lanes, self._progress, self._in_flight)
+        tasks = work.shard.count if work.shard is not None else 1
+        self._ahead = Ahead(self._lanes, self._progress, self._in_flight, tasks)
         self._reading = True
         self._stopping = False
         self._due = asyncio.Event()

@@ -43,7 +43,7 @@ def describe(context: Context) -> dict[str, Any]:
                 "behind": sealed - state.cursor,
                 "lag": {
                     "micro_batches": backlog.micro_batches,
-                    "records": max(0, backlog.records - state.confirmed.count),
+                    "records": max(0, backlog.records - state.confirmed_records),
                     "bytes": backlog.bytes,
                     "age": round(backlog.age(now), 3),
                 },

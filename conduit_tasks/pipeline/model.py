@@ -110,7 +110,7 @@ class DeliveryKeys(Keys):
     pipe: Literal[PIPES] = "stream"  # type: ignore[valid-type]
     """The delivery discipline."""
     max_unconfirmed: Annotated[int, Field(gt=0, le=1_024)] = 1
-    """Sends in flight, per destination, 1,024 at most; 64 with `pipe: resend-multi`."""
+    """Sends in flight, per destination (with `parallelism`: per task), 1,024 at most; 64 with `pipe: resend-multi`."""
     order_by: Literal["partition", "key", "none"] = "partition"
     """Scope in which order is kept: all records of a source partition, the records of one key (64 lanes), or none;
     `none` with `pipe: resend-multi`."""
@@ -139,6 +139,9 @@ class DeliveryKeys(Keys):
     """Whether later records of a key are parked after a dead letter of that key (X4)."""
     breaker: BreakerKeys | None = None
     """Circuit breaker of the destination; absent = none."""
+    parallelism: Annotated[int, Field(gt=0, le=64)] = 1
+    """Spark tasks that deliver one micro-batch to the destination side by side, 64 at most. Each sends the records of
+    its own keys, partitions, or stretches (`order-by`)."""
 
     def effective(self) -> DeliveryKeys:
         """Returns a copy with the defaults of the pipe for options that the file does not set."""

@@ -8,6 +8,7 @@ from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError
 from conduit_tasks.pipeline.findings import Findings, Path
 from conduit_tasks.pipeline.model import ConnectorKeys, DeadLetterKeys, DeliveryKeys
+from conduit_tasks.pipeline.parallel import reason
 from conduit_tasks.pipeline.pipe_names import ONE_UNCONFIRMED, check_name
 from conduit_tasks.record.units import parse_duration
 from conduit_tasks.topology import INDEX_PIPES, LEAST_BULK_TIMEOUT, LETTERS_TIMEOUT, Delivery
@@ -49,6 +50,8 @@ def check_delivery(connector: ConnectorKeys, queue: DeadLetterKeys, report: Find
         )
     if delivery.breaker is not None:
         _check_breaker(delivery, report, (*path, "breaker"))
+    if delivery.parallelism > 1 and (why := reason(delivery, bool(connector.processors))):
+        report.add("E209", (*path, "parallelism"), f"one task delivers here: {why.says}", why.hint)
     if delivery.timeout <= 0:
         report.add("E103", (*path, "timeout"), "a timeout must be above zero", "write for example 10s")
     if not delivery.retry and delivery.guarantee != "at-most-once":

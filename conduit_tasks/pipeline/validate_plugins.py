@@ -13,6 +13,7 @@ from conduit_tasks.connectors.plugins import parse_plugin
 from conduit_tasks.errors import ConfigError, UnknownPlugin
 from conduit_tasks.pipeline.findings import Findings, Path, nearest
 from conduit_tasks.pipeline.model import ConnectorKeys, PipelineKeys, ProcessorKeys
+from conduit_tasks.pipeline.parallel import of_class
 from conduit_tasks.pipeline.pipe_names import check_batch_wise
 from conduit_tasks.pipeline.validate import DEAD_LETTERS, check_with, sections
 from conduit_tasks.pipeline.validate_connection import with_connection
@@ -182,6 +183,13 @@ def _check_guarantee(connector: ConnectorKeys, cls: Any, report: Findings, path:
             "holds across the crash of a machine only where Redis has `appendfsync always`: with everysec it may "
             "forget what was sent in its last second, which is then sent twice",
             "set appendfsync always (`conduit broker check` says what it is), or write guarantee: at-least-once",
+        )
+    if delivery.parallelism > 1 and (why := of_class(cls, connector.settings)):
+        report.add(
+            "E211",
+            (*path, "delivery", "parallelism"),
+            f"one task delivers to '{connector.plugin}': {why}",
+            "remove parallelism; destinations beside each other have tasks of their own",
         )
     if batch_wise:
         check_batch_wise(delivery, connector.plugin, report, (*path, "delivery"))

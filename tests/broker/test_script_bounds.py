@@ -34,6 +34,7 @@ WHOLE: Mapping[tuple[str, str], str] = {
     ("commit_ack", "HGETALL"): "an intent: at most acks.PARTS parts",
     ("share", "HGETALL"): "members and partitions of one topic",
     ("turn", "HGETALL"): "replays that are under way",
+    ("start", "HKEYS"): "a nack window: three fields for each of 64 shards",
     ("renew", "unpack"): "three fields",
     ("stage", "unpack"): "nodes of the pipeline file",
     ("ingest_add", "unpack"): "lanes that are given up at a time",

@@ -52,6 +52,21 @@ from tests.pipeline.test_validate import DESTINATION_LINE, Only
         ("delivery: {max-unconfirmed: 8}", "W202", "order-by: key for 64 lanes"),
         ("delivery: {retries: 3}", "E101", "did you mean 'retry'?"),
         ("ack-on: stored", "E107", "belongs to a source"),
+        ("delivery: {parallelism: 2, pipe: resend}", "E209", "has one record on its way in all"),
+        ("delivery: {parallelism: 2, pipe: sequential, retry: 5}", "E209", "write pipe: stream or resend-multi"),
+        ("delivery: {parallelism: 2, pipe: continuous}", "E209", "its numbers have one sender"),
+        ("delivery: {parallelism: 2, guarantee: at-most-once}", "E209", "one mark of how far sending has come"),
+        ("delivery: {parallelism: 2, guarantee: effectively-once}", "E209", "write guarantee: at-least-once"),
+        ("delivery: {parallelism: 2, order-by: key, park-keys: true}", "E209", "remove parallelism or park-keys"),
+        ("delivery: {parallelism: 2, breaker: {}}", "E209", "remove parallelism or breaker"),
+        (
+            "delivery: {parallelism: 2, order-by: key}\n"
+            "processors: [{id: a, plugin: field.set, settings: {field: .Key, value: x}}]",
+            "E209",
+            "may change the key",
+        ),
+        ("delivery: {parallelism: 0}", "E103", "more than 0"),
+        ("delivery: {parallelism: 65}", "E103", "64"),
     ],
 )
 def test_contradictory_delivery_options_are_found(only: Only, files: Files, keys: str, code: str, says: str) -> None:
@@ -162,6 +177,32 @@ def test_each_guarantee_is_taken_by_the_destinations_that_can_give_it(
     refused = [f.code for f in files.load(text, plugins=True).findings]
     said = {("http", "effectively-once"): ["E211"], ("http", "at-most-once"): ["W204"]}
     assert refused == said.get((plugin, guarantee), [])
+
+
+@pytest.mark.parametrize(
+    ("plugin", "settings", "says"),
+    [
+        ("file", "{path: o}", "writes in one place"),
+        ("s3", "{bucket: b}", "writes in one place"),
+        ("log", "{}", "writes in one place"),
+        ("sql", "{url: 'sqlite:///o.db', table: t}", "SQLite has one writer"),
+        ("sql", "{url: 'postgresql://h/d', table: t}", ""),
+        ("postgres", "{url: 'postgresql://h/d', table: t}", ""),
+        ("kafka", "{servers: 'h:9092', topic: t}", ""),
+        ("redis", "{url: 'redis://h', stream: s}", ""),
+        ("http", "{url: 'http://localhost/'}", ""),
+        ("sqs", "{queue: q}", ""),
+    ],
+)
+def test_several_tasks_are_taken_by_destinations_that_can_have_them(
+    files: Files, plugin: str, settings: str, says: str
+) -> None:
+    text = files.with_pipeline(destination="delivery: {parallelism: 4}").replace(
+        "plugin: file\n        settings: {path: out.txt}", f"plugin: {plugin}\n        settings: {settings}"
+    )
+    found = files.load(text, plugins=True).findings
+    assert [f.code for f in found] == (["E211"] if says else [])
+    assert says in (found[0].message if found else "")
 
 
 @pytest.mark.proves("B8", "T7")

@@ -170,7 +170,7 @@ def micro_batches(
             found = broker.micro_batches.find(number)
             deliveries = {}
             for id, state in states.items():
-                confirmed = state.confirmed.count if number == state.cursor + 1 else 0
+                confirmed = state.confirmed_records if number == state.cursor + 1 else 0
                 done = number <= state.cursor
                 deliveries[id] = {
                     "delivered": done,

@@ -101,6 +101,10 @@ class KafkaDestination(BatchDestination):
         name = client.transactional_id(self.pipeline, self.connector)
         return [f"the transactional id {name} at {server}" for server in options.words(self.settings, "servers")]
 
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
+
     def open(self, state: dict[str, Any] | None) -> None:
         """Closes clients that failed, so that nothing of theirs is in flight any more. There is no state to restore."""
         client.library()

@@ -81,6 +81,10 @@ class PostgresDestination(BatchDestination):
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
         return settings.get("mode", "upsert") == "upsert"
 
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
+
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects, and looks at the table if its name is a constant. There is no state to restore: a transaction that
         was not committed left nothing."""

@@ -48,6 +48,10 @@ class RedisDestination(BatchDestination):
         self._most = options.integer(self.settings, "max-length")
         self._client: Any = None
 
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        return ""
+
     def open(self, state: dict[str, Any] | None) -> None:
         self.close()
         self._client = opened(self.settings["url"])

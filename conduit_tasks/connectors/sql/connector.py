@@ -104,6 +104,11 @@ class SqlDestination(BatchDestination):
     def idempotent(cls, settings: Mapping[str, str]) -> bool:
         return settings.get("mode", "upsert") == "upsert"
 
+    @classmethod
+    def one_task(cls, settings: Mapping[str, str]) -> str:
+        sqlite = settings.get("url", "").startswith("sqlite")
+        return "SQLite has one writer at a time" if sqlite else ""
+
     def open(self, state: dict[str, Any] | None) -> None:
         """Connects and looks at the table, which is created if it is missing. There is no state to restore: a
         transaction that was not committed left nothing."""
