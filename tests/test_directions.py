@@ -24,6 +24,7 @@ EXCEPTIONS = {
     ("connectors/kafka/share.py", "broker"),
     ("connectors/postgres/destination.py", "processors"),
     ("connectors/redis/connector.py", "broker"),
+    ("connectors/standalone/schemas.py", "processors"),
     ("connectors/redis/client.py", "broker"),
     ("connectors/spark.py", "spark"),
     ("micro_batch/frame_step.py", "spark"),

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.connectors.base import Limit, Slice
-from conduit_tasks.connectors.capabilities import Queue
+from conduit_tasks.connectors import held
+from conduit_tasks.connectors.capabilities import Held, Queue
+from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.errors import (
     BrokerUnavailable,
     ConduitError,
@@ -86,6 +88,8 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
         if before is not None and early and before.error.error_class != PartLeftOut.__name__:
             out.waiting.append(before)
             continue
+        if elsewhere(source):
+            continue
         found: list[Slice] = []
         try:
             found = _plan(context, source, limit)
@@ -113,6 +117,12 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
         slices -= len(found)
     out.slices = {s.id: out.slices[s.id] for s in pipeline.sources if s.id in out.slices}
     return out
+
+
+def elsewhere(source: Source) -> bool:
+    """Returns whether only another process can ask a source: the one that holds it (`capabilities.Held`)."""
+    of = source_class(source.plugin)
+    return issubclass(of, Held) and not held.holds(source.id)
 
 
 def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:
