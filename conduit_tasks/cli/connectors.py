@@ -128,8 +128,8 @@ def teardown(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do it: what is removed there is gone.")] = False,
 ) -> None:
-    """Removes the objects that a source made in its system, such as a replication slot, and tells a standalone connector
-    that it is deleted; the pipeline must be stopped.
+    """Removes the objects that a source made in its system, such as a replication slot, and tells a standalone
+    connector that it is deleted; the pipeline must be stopped.
 
     For a pipeline or connector that is about to be deleted: it cannot go on from its position.
     """

@@ -1,4 +1,4 @@
-"""Connections of sources that stay open from read to read (`capabilities.Held`), in the process of the source's node."""
+"""Connections that stay open from read to read (`capabilities.Held`), in the process of their source's node."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Scope:
     """The connection of one source, if it is open, for as long as its node works. `told`: returns the position that the
     pipeline has committed as acked."""
 
-    def __init__(self, source: str, told: Callable[[], Position]) -> None:
-        self.source, self.told = source, told
+    def __init__(self, told: Callable[[], Position]) -> None:
+        self.told = told
         self.connection: Connection | None = None
 
     def give_acks(self) -> None:
@@ -51,31 +51,25 @@ class Scope:
             time.sleep(0.05)
 
 
-_scope: Scope | None = None
+_scopes: dict[tuple[str, str], Scope] = {}
+"""By pipeline and source; one, unless a process works for several nodes."""
 
 
-def scope() -> Scope | None:
-    """Returns the scope of this process; None if it is not that of a source's node."""
-    return _scope
-
-
-def holds(source: str) -> bool:
-    """Returns whether this process is that of a source's node."""
-    return _scope is not None and _scope.source == source
+def scope(pipeline: str, source: str) -> Scope | None:
+    """Returns the scope of a source; None if this process does not hold it."""
+    return _scopes.get((pipeline, source))
 
 
 @contextmanager
-def holding(source: str, told: Callable[[], Position]) -> Iterator[Scope]:
-    """Keeps the connection that is opened in the block open until its end. If the block raises, the connection is ended
-    at once."""
-    global _scope  # noqa: PLW0603 - a process works for one node
-    before, made = _scope, Scope(source, told)
-    _scope = made
+def holding(pipeline: str, source: str, told: Callable[[], Position]) -> Iterator[Scope]:
+    """Keeps the connection of a source that is opened in the block open until its end. If the block raises, the
+    connection is ended at once."""
+    made = _scopes[pipeline, source] = Scope(told)
     at_once = True
     try:
         yield made
         at_once = False
     finally:
-        _scope = before
+        _scopes.pop((pipeline, source), None)
         if made.connection is not None:
             made.connection.close(at_once=at_once)

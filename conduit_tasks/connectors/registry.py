@@ -53,8 +53,8 @@ def known() -> dict[str, Described]:
 
 
 def source_class(plugin: str) -> type[Source]:
-    """Returns the source of a plugin. `builtin:` in front and `@version` behind are allowed, as in Conduit; a standalone
-    connector has the class of any, and its program is looked for when its specification is needed.
+    """Returns the source of a plugin. `builtin:` in front and `@version` behind are allowed, as in Conduit. For
+    any standalone connector there is a class, whose program is looked for when its specification is needed.
 
     Raises UnknownPlugin if there is none (the nearest is named) or if it is only a destination, and ConfigError if its
     module cannot be loaded.

@@ -88,7 +88,7 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
         if before is not None and early and before.error.error_class != PartLeftOut.__name__:
             out.waiting.append(before)
             continue
-        if elsewhere(source):
+        if elsewhere(pipeline.id, source):
             continue
         found: list[Slice] = []
         try:
@@ -119,10 +119,10 @@ def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
     return out
 
 
-def elsewhere(source: Source) -> bool:
+def elsewhere(pipeline: str, source: Source) -> bool:
     """Returns whether only another process can ask a source: the one that holds it (`capabilities.Held`)."""
     of = source_class(source.plugin)
-    return issubclass(of, Held) and not held.holds(source.id)
+    return issubclass(of, Held) and held.scope(pipeline, source.id) is None
 
 
 def failed_to_read(context: Context, unsealed: MicroBatch) -> list[str]:

@@ -29,7 +29,7 @@ def holding_source(context: Context, source_id: str, wait: float) -> Iterator[No
     with (
         broker.leases.acquire(f"held.{source_id}", context.owner, wait=wait) as lease,
         keeping(lease),
-        held.holding(source_id, lambda: broker.positions.acked(source_id)) as scope,
+        held.holding(context.pipeline.id, source_id, lambda: broker.positions.acked(source_id)) as scope,
     ):
         yield
         scope.settle(ACKS if ack_on(source) == "stored" or _delivered(context) else 0.0)

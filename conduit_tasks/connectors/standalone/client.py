@@ -99,10 +99,12 @@ class Client:
             self.call(side, name, **fields)
 
     def stream(self, side: str, requests: Iterator[Any]) -> Any:
-        """Begins `Run` and returns the call, which yields its answers. `requests`: serialized or not."""
+        """Begins `Run` and returns the call, which yields its answers with their sizes. `requests`: messages, encoded or not."""
         path, _, response = method(f"connector.v2.{side}Plugin", "Run")
         call = self._channel.stream_stream(
-            path, request_serializer=_serialized, response_deserializer=response.FromString
+            path,
+            request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
+            response_deserializer=lambda data: (response.FromString(data), len(data)),
         )
         return call(requests)
 
@@ -160,17 +162,20 @@ class Client:
         call = self._channel.unary_unary(
             path, request_serializer=request.SerializeToString, response_deserializer=response.FromString
         )
-        with suppress(grpc.RpcError, ValueError):
-            # The connection breaks instead of an answer.
+        try:
             call(request(), timeout=ENDING)
-        self._end(ENDING)
+            asked = True
+        except grpc.RpcError as error:
+            # The connection breaks instead of an answer.
+            asked = not _unimplemented(error)
+        self._end(asked=asked, patience=ENDING)
 
     def kill(self) -> None:
         """Ends the connector at once."""
-        self._end(0.0)
+        self._end()
 
-    def _end(self, patience: float) -> None:
-        self.process.end(patience)
+    def _end(self, *, asked: bool = False, patience: float = 0.0) -> None:
+        self.process.end(asked=asked, patience=patience)
         if self._channel is not None:
             self._channel.close()
         self._utilities.close()
@@ -190,10 +195,6 @@ def configured(client: Client, side: str, config: Mapping[str, str]) -> None:
 def record_class() -> Any:
     """Returns the class of a record's message."""
     return message("opencdc.v1.Record")
-
-
-def _serialized(request: Any) -> bytes:
-    return request if isinstance(request, bytes) else request.SerializeToString()
 
 
 def _unimplemented(error: Any) -> bool:

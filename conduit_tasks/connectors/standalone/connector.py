@@ -1,4 +1,4 @@
-"""Classes for one standalone connector, made when its plugin is named; its program is started only when it is needed."""
+"""Classes for one standalone connector, made when it is named; its program is started only when it is needed."""
 
 from __future__ import annotations
 

@@ -7,10 +7,12 @@ a double cannot hold is refused on its way out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from conduit_tasks.connectors.standalone.messages import message
 from conduit_tasks.errors import RecordError
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Data, Record
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 EXACT = 1 << 53
 """Whole numbers beyond it are not all doubles."""
 OPERATIONS = {"create": 1, "update": 2, "delete": 3, "snapshot": 4}
-_DECODED = ("payload", "key")
+_SUBJECTS = {kind: f"opencdc.{kind}.schema.subject" for kind in ("key", "payload")}
+_VERSIONS = {kind: f"opencdc.{kind}.schema.version" for kind in ("key", "payload")}
 
 
 def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
@@ -39,7 +42,9 @@ def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
         READ_SCHEMA,
     )
 
-    metadata: list[Any] = []
+    names: list[str] = []
+    texts: list[str] = []
+    ends = [0]
     shapes = np.zeros(len(records), np.int8)
     columns: dict[str, list[bytes | None]] = {"key": [], "before": [], "after": []}
     keys, befores, afters = columns.values()
@@ -47,42 +52,39 @@ def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
         meta = dict(record.metadata)
         payload = record.payload
         shape = 0
-        found: list[bytes | None] = []
-        for data, bit, kind in (
-            (record.key, KEY_STRUCTURED, "key"),
-            (payload.before, BEFORE_STRUCTURED, "payload"),
-            (payload.after, AFTER_STRUCTURED, "payload"),
+        for has, data, bit, kind, into in (
+            (record.HasField("key"), record.key, KEY_STRUCTURED, "key", keys),
+            (payload.HasField("before"), payload.before, BEFORE_STRUCTURED, "payload", befores),
+            (payload.HasField("after"), payload.after, AFTER_STRUCTURED, "payload", afters),
         ):
-            which = data.WhichOneof("data")
-            if which == "raw_data":
-                raw: bytes = data.raw_data
-                subject = meta.get(f"opencdc.{kind}.schema.subject")
-                if subject is not None and raw:
+            if not has:
+                into.append(None)
+                continue
+            raw: bytes | None = data.raw_data
+            if raw:
+                if _SUBJECTS[kind] in meta:
                     try:
-                        raw = _json(schemas.decode(raw, subject, meta.get(f"opencdc.{kind}.schema.version", "")))
+                        raw = _decoded(raw, kind, meta, schemas)
                         shape |= bit
                     except RecordError as error:
                         meta["conduit.error"] = f"{kind}: {error}"
-                found.append(raw)
-            elif which is None:
-                found.append(None)
-            else:
-                found.append(orjson.dumps(_object(data.structured_data)))
+            elif data.HasField("structured_data"):
+                raw = orjson.dumps(_object(data.structured_data))
                 shape |= bit
-        key, before, after = found
-        keys.append(key)
-        befores.append(before)
-        afters.append(after)
+            elif not data.HasField("raw_data"):
+                raw = None
+            into.append(raw)
         if shape:
             shapes[n] = shape
-        metadata.append(list(meta.items()) if meta else None)
+        names += meta
+        texts += meta.values()
+        ends.append(len(names))
     operations = np.fromiter((max(0, record.operation - 1) for record in records), np.int8, len(records))
-    types = {field.name: field.type for field in READ_SCHEMA}
     return pa.RecordBatch.from_arrays(
         [
             pa.array([record.position for record in records], pa.binary()),
             pa.array(operations),
-            pa.array(metadata, types["metadata"]),
+            pa.MapArray.from_arrays(pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string())),
             *(pa.array(values, pa.binary()) for values in columns.values()),
             pa.array(shapes),
         ],
@@ -90,8 +92,8 @@ def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
     )
 
 
-def _json(value: Any) -> bytes:
-    return jsons.raw(value)
+def _decoded(raw: bytes, kind: str, meta: Mapping[str, str], schemas: Schemas) -> bytes:
+    return jsons.raw(schemas.decode(raw, meta[_SUBJECTS[kind]], meta.get(_VERSIONS[kind], "")))
 
 
 def _object(struct: Any) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def _object(struct: Any) -> dict[str, Any]:
 
 def _number(value: Any) -> int | float:
     number: float = value.number_value
-    whole = int(number) if number == number and abs(number) < EXACT else None
+    whole = int(number) if abs(number) < EXACT else None  # neither infinite nor NaN
     return whole if whole is not None and whole == number else number
 
 
@@ -115,26 +117,64 @@ _VALUES: dict[Any, Callable[[Any], Any]] = {
 }
 
 
-def fill(message: Any, record: Record, position: bytes) -> None:
-    """Writes one of our records into a message. Raises RecordError if the protocol cannot hold it."""
-    message.position = position
-    message.operation = OPERATIONS[record.operation]
-    message.metadata.update(record.meta())
-    for data, into in (
-        (record.key, message.key),
-        (record.before, message.payload.before),
-        (record.after, message.payload.after),
-    ):
-        if data is not None:
-            _fill_data(into, data)
+def encoded(record: Record) -> bytes:
+    """Returns one of our records as the protocol's message, written by hand: most of it is bytes that we have. Raises
+    RecordError if the protocol cannot hold it."""
+    before, after, key = record.before, record.after, record.key
+    change = b"" if before is None else _field(_BEFORE, _data(before))
+    if after is not None:
+        change += _field(_AFTER, _data(after))
+    out = _field(_POSITION, record.position) + _OPERATIONS[record.operation]
+    for pair in record.meta().items():
+        out += _entry(pair)
+    if key is not None:
+        out += _field(_KEY, _data(key))
+    return out + _field(_PAYLOAD, change)
 
 
-def _fill_data(into: Any, data: Data) -> None:
+def sized(records: Sequence[bytes]) -> bytes:
+    """Returns a message of encoded records: field 1, repeated."""
+    return b"".join(_field(_POSITION, record) for record in records)
+
+
+_POSITION, _KEY, _PAYLOAD = b"\x0a", b"\x22", b"\x2a"
+_BEFORE, _AFTER = b"\x0a", b"\x12"
+_RAW, _STRUCTURED = b"\x0a", b"\x12"
+_OPERATIONS = {name: b"\x10" + bytes([code]) for name, code in OPERATIONS.items()}
+_ENTRY, _NAME, _TEXT = b"\x1a", b"\x0a", b"\x12"
+"""Tags: the number of a field, and how it is written (`proto/opencdc.proto`)."""
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    size = len(content)
+    return tag + (_SIZES[size] if size < 0x4000 else _varint(size)) + content
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_SIZES = [_varint(size) for size in range(0x4000)]
+
+
+@lru_cache(maxsize=4_096)
+def _entry(pair: tuple[str, str]) -> bytes:
+    """Returns an entry of the metadata; most are the same in many records."""
+    name, text = pair
+    return _field(_ENTRY, _field(_NAME, name.encode()) + _field(_TEXT, text.encode()))
+
+
+def _data(data: Data) -> bytes:
     if isinstance(data, bytes):
-        into.raw_data = data
-    elif data is not None:
-        into.structured_data.SetInParent()
-        _fill_object(into.structured_data.fields, data)
+        return _field(_RAW, data)
+    struct = message("google.protobuf.Struct")()
+    _fill_object(struct.fields, data or {})
+    return _field(_STRUCTURED, struct.SerializeToString())
 
 
 def _fill_object(fields: Any, value: Mapping[str, Any]) -> None:

@@ -19,9 +19,8 @@ from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.standalone import settled
 from conduit_tasks.connectors.standalone.client import Client, configured
 from conduit_tasks.connectors.standalone.connector import Standalone
-from conduit_tasks.connectors.standalone.convert import fill
+from conduit_tasks.connectors.standalone.convert import encoded, sized
 from conduit_tasks.connectors.standalone.inbox import Inbox, Outbox
-from conduit_tasks.connectors.standalone.messages import message
 from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record
 from conduit_tasks.settings import settings as installation
@@ -31,12 +30,18 @@ ROWS, MESSAGE = 10_000, 1_000
 """Rows of one write, and of one message, unless `sdk.batch.size` says more."""
 BYTES = 8 << 20
 """Bytes of one message, unless a single record has more."""
+ROOM = 16
+"""Bytes that a record needs in a message beside its own, at most."""
 SLOW_START, GROWTH = 1, 8
 """Rows of the first message after an error, and the factor by which the next ones grow."""
 SPARE = 0.9
 """Share of the time for a write within which it is given up, before the process is ended."""
 QUIET = 1.0
 """Seconds beyond `sdk.batch.delay` after which a connector that collects batches is asked to write what it has."""
+
+
+class _Again(Unavailable):
+    """A record failed, and is sent again; the connector is well."""
 
 
 class StandaloneDestination(Standalone, BatchDestination):
@@ -95,7 +100,7 @@ class StandaloneDestination(Standalone, BatchDestination):
             todo = [n for n in todo if records[n].id not in self._written]
         try:
             self._send(records, todo, alone, give_up)
-        except Refused:
+        except (Refused, _Again):
             raise
         except BaseException:
             self._close(at_once=True)
@@ -116,12 +121,14 @@ class StandaloneDestination(Standalone, BatchDestination):
     def _send(self, records: Sequence[Record], todo: Sequence[int], alone: bool, give_up: float) -> None:
         at = 0
         while at < len(todo):
-            request, taken = self._request(records, todo, at)
+            request = self._request(records, todo, at)
+            taken = len(request)
             sent = todo[at : at + taken]
+            positions = [records[n].position for n in sent]
             assert self._stream is not None
             last = at + taken >= len(todo)
             try:
-                errors = self._stream.exchange(request, self._flush_after() if last else None, give_up)
+                errors = self._stream.exchange(sized(request), positions, self._flush_after() if last else None, give_up)
             except Unavailable:
                 self._keep(records, [*todo[:at], *(sent[n] for n in self._stream.written)])
                 raise
@@ -143,35 +150,30 @@ class StandaloneDestination(Standalone, BatchDestination):
         nothing."""
         return self._delay + QUIET if self._batch > 1 or self._delay else None
 
-    def _request(self, records: Sequence[Record], todo: Sequence[int], at: int) -> tuple[Any, int]:
-        """Returns a message of rows from `at` on, and how many they are. Raises Refused for a row that no message can
-        hold; rows before it are a message of their own."""
-        request = message("connector.v2.Destination.Run.Request")()
-        used, count = 0, 0
-        limit = installation().connectors_message
+    def _request(self, records: Sequence[Record], todo: Sequence[int], at: int) -> list[bytes]:
+        """Returns rows for one message, from `at` on. Raises Refused for a row that no message can hold; rows before it
+        are a message of their own."""
+        taken: list[bytes] = []
+        used, limit = 0, installation().connectors_message
         for n in todo[at : at + self._size]:
-            record = request.records.add()
             try:
-                fill(record, records[n], records[n].position)
-                size = record.ByteSize()
-                if size + 16 > limit:
+                record = encoded(records[n])
+                if len(record) + ROOM > limit:
                     raise RecordError(
-                        f"it has {size} bytes, more than a message to a connector may have ({limit}, "
+                        f"it has {len(record)} bytes, more than a message to a connector may have ({limit}, "
                         "CONDUIT_CONNECTORS_MESSAGE)"
                     )
             except RecordError as error:
-                if count:
-                    del request.records[-1]
+                if taken:
                     break
                 self._keep(records, todo[:at])
                 self._errors[records[n].id] = (self.attempts, f"{self.spec.name}: {error}")
                 raise Refused(f"{self.spec.name}: {error}", row=n) from None
-            if count and used + size > min(BYTES, limit):
-                del request.records[-1]
+            if taken and used + len(record) + ROOM > min(BYTES, limit):
                 break
-            used += size + 8
-            count += 1
-        return request, count
+            used += len(record) + ROOM
+            taken.append(record)
+        return taken
 
     def _keep(self, records: Sequence[Record], rows: Sequence[int]) -> None:
         self._written.update(records[n].id for n in rows)
@@ -194,7 +196,7 @@ class StandaloneDestination(Standalone, BatchDestination):
         said = f"{self.spec.name}: {clip(errors[last.index(first)])}"
         self._errors[record.id] = (times, said)
         if alone and times < self.attempts:
-            raise Unavailable(said)
+            raise _Again(said)
         raise Refused(said, row=first)
 
     def close(self) -> None:
@@ -221,15 +223,17 @@ class _Stream:
     def _broken(self, error: Any) -> Unavailable:
         return Unavailable(f"{self._client.name}: it broke off while it was written to: {self._client.said(error)}")
 
-    def exchange(self, request: Any, flush_after: float | None, give_up: float) -> dict[int, str]:
+    def exchange(
+        self, request: bytes, positions: Sequence[bytes], flush_after: float | None, give_up: float
+    ) -> dict[int, str]:
         """Sends a message and waits for all its answers. Returns the errors, by number of the record. `flush_after`:
         seconds without an answer after which it is stopped, which makes it write what it has. Raises Unavailable."""
         waits: dict[bytes, deque[int]] = defaultdict(deque)
-        for n, record in enumerate(request.records):
-            waits[record.position].append(n)
-        self._last = request.records[-1].position
+        for n, position in enumerate(positions):
+            waits[position].append(n)
+        self._last = positions[-1]
         self._requests.put(request)
-        left, errors = len(request.records), dict[int, str]()
+        left, errors = len(positions), dict[int, str]()
         self.written = []
         while left:
             now = time.monotonic()
@@ -240,7 +244,7 @@ class _Stream:
                     self._stop()
                     continue
                 said = "it ended its stream" if self._inbox.ended else "it did not answer in time (delivery.timeout)"
-                raise Unavailable(f"{self._client.name}: {left} of {len(request.records)} records not acked: {said}")
+                raise Unavailable(f"{self._client.name}: {left} of {len(positions)} records not acked: {said}")
             for ack in found[0].acks:
                 numbers = waits.get(ack.position)
                 if not numbers:

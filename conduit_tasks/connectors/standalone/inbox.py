@@ -31,8 +31,7 @@ class Inbox:
         import grpc
 
         try:
-            for message in self._call:
-                size = message.ByteSize()
+            for message, size in self._call:
                 with self._changed:
                     while self._bytes and self._bytes + size > BYTES and not self._closed:
                         self._changed.wait()

@@ -142,17 +142,15 @@ class Process:
         """Id of the process, and of its group."""
         return self._child.pid
 
-    def end(self, patience: float = 0.0) -> None:
-        """Ends the process, its group and the watcher; may be called again. `patience`: seconds that it has to end by
-        itself, because it was asked to."""
+    def end(self, *, asked: bool = False, patience: float = 0.0) -> None:
+        """Ends the process, its group and the watcher; may be called again. `asked`: it was asked to end and does so by
+        itself; `patience`: seconds that it has for that, and again once SIGTERM has asked it."""
         with self._ended:
-            if patience and self._child.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    self._child.wait(patience)
+            for number in ([0] if asked else []) + ([signal.SIGTERM] if patience else []):
                 if self._child.poll() is None:
-                    self._signal(signal.SIGTERM)
+                    self._signal(number)
                     with suppress(subprocess.TimeoutExpired):
-                        self._child.wait(ENDING)
+                        self._child.wait(patience)
             self._signal(signal.SIGKILL)
             self._child.wait()
             # Whoever it started, and left behind.

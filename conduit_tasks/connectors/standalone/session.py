@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from conduit_tasks.connectors import held
@@ -113,11 +114,17 @@ class Session:
 
     def _sift(self, found: Any, size: int) -> None:
         """Keeps what is new of a message. Raises SourceError if the connector breaks its contract."""
-        each = size // max(1, len(found.records))
+        records = found.records
+        each = size // max(1, len(records))
+        positions = [record.position for record in records]
         with self._lock:
             out, known = self._out, self._known
-            for record in found.records:
-                position = record.position
+            came = dict.fromkeys(positions, OPEN)
+            if not known and b"" not in came and len(came) == len(positions) and out.keys().isdisjoint(came):
+                out |= came
+                self._new += zip(records, repeat(each))
+                return
+            for record, position in zip(records, positions):
                 if not position:
                     raise SourceError(f"{self.name}: it sent a record without a position")
                 if position in out:

@@ -51,7 +51,7 @@ class StandaloneSource(Standalone, Held):
         other it may have."""
         start = position.get("")
         piece = Slice("", "", start, None, hint=[limit.records, limit.bytes], open=True)
-        if held.scope() is None:
+        if self._scope() is None:
             return [piece]
         session, fresh = self._session(start)
         told = session.kept != (start or {}).get("config")
@@ -77,6 +77,9 @@ class StandaloneSource(Standalone, Held):
         self._end = token
         session.end = token
 
+    def _scope(self) -> held.Scope | None:
+        return held.scope(self.pipeline, self.connector)
+
     def reached(self, slice: Slice) -> Token:
         return self._end
 
@@ -87,7 +90,7 @@ class StandaloneSource(Standalone, Held):
     def _session(self, start: Token) -> tuple[Session, bool]:
         """Returns the open connector, or opens it: also if it stands elsewhere than at `start`, because what it sent
         was dropped. And whether it was opened now."""
-        scope = held.scope()
+        scope = self._scope()
         now = scope.connection if scope is not None else self._own
         if isinstance(now, Session):
             over = now.ended and time.monotonic() - now.began > AGAIN
