@@ -84,7 +84,9 @@ def batch_of(records: Sequence[Any], schemas: Schemas) -> pa.RecordBatch:
         [
             pa.array([record.position for record in records], pa.binary()),
             pa.array(operations),
-            pa.MapArray.from_arrays(pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string())),
+            pa.MapArray.from_arrays(
+                pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string())
+            ),
             *(pa.array(values, pa.binary()) for values in columns.values()),
             pa.array(shapes),
         ],

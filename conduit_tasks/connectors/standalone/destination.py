@@ -128,7 +128,9 @@ class StandaloneDestination(Standalone, BatchDestination):
             assert self._stream is not None
             last = at + taken >= len(todo)
             try:
-                errors = self._stream.exchange(sized(request), positions, self._flush_after() if last else None, give_up)
+                errors = self._stream.exchange(
+                    sized(request), positions, self._flush_after() if last else None, give_up
+                )
             except Unavailable:
                 self._keep(records, [*todo[:at], *(sent[n] for n in self._stream.written)])
                 raise

@@ -37,7 +37,7 @@ LINE = 64 << 10
 """Most bytes that it may print until then."""
 ENDING = 3.0
 """Seconds that it has to end after it was asked to, before its group is killed."""
-_WATCHER = 'read -r _; kill -KILL -- "-$1" 2>/dev/null'
+_WATCHER = 'read -r _; kill -s KILL -- "-$1" 2>/dev/null'
 
 
 class Process:
@@ -85,6 +85,7 @@ class Process:
             self.target = self._handshake()
         except BaseException:
             self.end()
+            _pipe(self._child.stdout).close()
             raise
         # go-plugin's server goes on to write to stdout what the connector prints.
         LogLines(name, _pipe(self._child.stdout), level=logging.INFO)

@@ -49,7 +49,9 @@ class Odd:
         if self.config["mode"] == "child":
             child = subprocess.Popen(["sleep", "600"])
             self.note(child=child.pid)
-        print(json.dumps({"level": "warn", "message": "configured", "count": self.config.get("count")}), file=sys.stderr)
+        print(
+            json.dumps({"level": "warn", "message": "configured", "count": self.config.get("count")}), file=sys.stderr
+        )
 
     def open(self, request: Any, context: Any) -> Any:
         position = getattr(request, "position", b"")
@@ -100,7 +102,9 @@ class Odd:
                 if self.config["mode"] == "hang" and n == 2:
                     time.sleep(600)
                 self.note(record=record.payload.after.raw_data.decode() or sorted(record.payload.after.structured_data))
-                yield response(acks=[{"position": b"none of yours" if self.config["mode"] == "twice" else record.position}])
+                yield response(
+                    acks=[{"position": b"none of yours" if self.config["mode"] == "twice" else record.position}]
+                )
 
     def stopped(self, request: Any, context: Any) -> Any:
         if self.config["mode"] == "stop-hang":

@@ -57,9 +57,7 @@ def wait_until(condition: Any, said: str, seconds: float = 120.0) -> None:
 
 
 def source(mode: str, notes: Path, **settings: str) -> Any:
-    made = registry.source_class("standalone:odd")(
-        {"mode": mode, "token": "s3cret", "notes": str(notes), **settings}
-    )
+    made = registry.source_class("standalone:odd")({"mode": mode, "token": "s3cret", "notes": str(notes), **settings})
     made.receipts = InMemory()
     return made
 
@@ -123,9 +121,7 @@ def mine() -> list[psutil.Process]:
         ("open-hang", "Open did not answer within 2 s"),
     ],
 )
-def test_a_source_that_breaks_says_why(
-    notes: Path, mode: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_breaks_says_why(notes: Path, mode: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDUIT_CONNECTORS_TIMEOUT", "2" if mode == "open-hang" else "60")
     forget()
     with pytest.raises(SourceError, match=says) as raised:
