@@ -19,7 +19,9 @@ from airflow.providers.standard.operators.python import PythonOperator, ShortCir
 from airflow.sdk import DAG, Param, TaskGroup, chain
 
 from conduit_tasks.airflow import tasks
+from conduit_tasks.airflow.defaults import RETRIES, RETRY_DELAY, destinations_param
 from conduit_tasks.airflow.operator import ConduitSubmitOperator
+from conduit_tasks.airflow.resend import build_resend_dag
 from conduit_tasks.airflow.schedule import drain_limit, schedule_of
 from conduit_tasks.pipeline.explain import explain_text, mermaid
 from conduit_tasks.pipeline.load import load_folder
@@ -29,8 +31,6 @@ from conduit_tasks.settings import settings
 from conduit_tasks.topology import Node, Pipeline
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
-RETRIES, RETRY_DELAY = 2, timedelta(seconds=5)
-"""Retries by Airflow, for the machinery (a lost worker, Spark, Redis); `delivery` retries sends."""
 SUBMIT_TIMEOUT = timedelta(hours=1)
 """Time past the run's limit. A standalone driver whose master never comes back would otherwise hang for ever."""
 POOL_VARIABLE = "CONDUIT_SPARK_POOL"
@@ -47,8 +47,6 @@ def load_dags(only: str | None = None) -> list[DAG]:
 
     A broken pipeline is left out here, so that the others stay; `dags/conduit_errors.py` reports it.
     """
-    from conduit_tasks.airflow.resend import build_resend_dag
-
     kinds = {dag_id: build_dag, resend_dag_id: build_resend_dag}
     wanted = None if only is None else names_of(only)
     found = load_folder(settings().path(settings().pipelines), wanted=wanted).pipelines
@@ -134,13 +132,6 @@ def _acks(pipeline: Pipeline) -> TaskGroup:
                 weight_rule="absolute",
             )
     return group
-
-
-def destinations_param(pipeline: Pipeline, meaning: str, *others: str) -> Param:
-    """Returns the run parameter that chooses some of the pipeline's destinations, or `others`."""
-    names = [*(d.id for d in pipeline.destinations), *others]
-    items = {"type": "string", "enum": names}
-    return Param([], type="array", title="Destinations", description=meaning, items=items, examples=names)
 
 
 def _params(pipeline: Pipeline) -> dict[str, Param]:

@@ -28,7 +28,7 @@ from conduit_tasks.errors import SparkLost
 from conduit_tasks.logs import parse
 from conduit_tasks.spark.jvm import SHELL, told_in_folder
 from conduit_tasks.spark.remote import Address
-from conduit_tasks.spark.submit import DEFAULTS_FILE, launch, properties_file, read_defaults
+from conduit_tasks.spark.submit import DEFAULTS_FILE, elsewhere, launch, properties_file, read_defaults
 from conduit_tasks.waits import still_running
 
 PREFIX = "conduit {"
@@ -68,7 +68,8 @@ class ConduitSubmitHook(SparkSubmitHook):
         if self.remote is not None:
             given = {**read_defaults(home / DEFAULTS_FILE), **conf}
             self._command: tuple[str, ...] | None = (sys.executable,)
-            self._conf, self._env = {}, {**self.remote.environment(), **session_settings(given)}
+            where = {} if self.remote.loopback else elsewhere()
+            self._conf, self._env = {}, {**where, **self.remote.environment(), **session_settings(given)}
             return
         start = launch(home, self._connection["master"], self._connection["deploy_mode"], conf, quick_jit=quick_jit)
         self._conf, self._env_vars = start.conf, start.env

@@ -24,20 +24,13 @@ from conduit_tasks.airflow.hook import ConduitSubmitHook
 from conduit_tasks.airflow.links import PipelineLink
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.errors import ConfigError
+from conduit_tasks.exit_codes import HELD, SAID, STOPPED, WAITING
 from conduit_tasks.logs import about
 from conduit_tasks.spark.submit import APPLICATION
 from conduit_tasks.topology import Node
 
 if TYPE_CHECKING:
     from conduit_tasks.micro_batch.at_work import AtWork
-
-WAITING, STOPPED, HELD, ENDED = 3, 4, 5, 143
-"""Exit codes of `spark/app.py`: the destination is waited for; the pipeline is stopped; another holds the lease; the
-application was asked to end."""
-
-
-SAID = (0, 1, WAITING, STOPPED, HELD, ENDED)
-"""Exit codes with which the application itself has told the broker how it ended."""
 
 
 class ConduitSubmitOperator(SparkSubmitOperator):

@@ -19,7 +19,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from conduit_tasks.airflow.factory import RETRIES, RETRY_DELAY, destinations_param
+from conduit_tasks.airflow.defaults import RETRIES, RETRY_DELAY, destinations_param
 from conduit_tasks.airflow.tasks import fail_without_retry
 from conduit_tasks.airflow.timetable import ReplayDeltaTimetable, ReplayTimetable
 from conduit_tasks.pipeline.names import resend_dag_id, safe_name

@@ -13,14 +13,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from conduit_tasks.airflow.alerts import look, looking
 from conduit_tasks.airflow.follow import follow
 from conduit_tasks.errors import ConfigError, InvariantBroken, NotDurable, PipelineStopped, StateLost
+from conduit_tasks.exit_codes import STOPPED
 from conduit_tasks.logs import about
 from conduit_tasks.micro_batch.halting import ended_by_force
 from conduit_tasks.pipeline.names import AFTER
 
 log = logging.getLogger(__name__)
-
-STOPPED = 4
-"""Exit code of a task's process that a forceful stop ended, as of `spark/app.py`."""
 
 
 @contextmanager

@@ -46,9 +46,9 @@ class WakeTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields an event whenever the pipeline has something to do, at the pace that its file allows. Never ends, not
         even by an error: Airflow would start it again every second."""
-        from conduit_tasks.micro_batch.wake import Pace, Watch
+        from conduit_tasks.micro_batch.wake import WakePace, Watch
 
-        pace: Pace | None = None
+        pace: WakePace | None = None
         told, wait = "", 1.0
         while True:
             try:
@@ -64,7 +64,7 @@ class WakeTrigger(BaseEventTrigger):
                 continue
             told, wait = "", 1.0
             if pace is None:
-                pace = Pace(self._watch.wake.pause)
+                pace = WakePace(self._watch.wake.pause)
             if reason := pace.wake(look, time.monotonic()):
                 yield TriggerEvent({"pipeline": self.pipeline_id, "reason": reason})
             await asyncio.sleep(self._watch.wake.look)

@@ -53,7 +53,7 @@ class Broker:
         self.micro_batches = MicroBatches(access)
         """Open, stage, seal."""
         self.positions = Positions(access, self.micro_batches)
-        """How far each source is planned and acked."""
+        """Positions of the sources: how far each is planned and acked."""
         self.lifecycle = Lifecycle(access, self.failures, self.leases, self.micro_batches, self.positions)
         """Registration, status, stop and start."""
         self.dead_letters = DeadLetters(access)
@@ -69,7 +69,7 @@ class Broker:
         self.replays = Replays(access, self.dead_letters, self.redrives)
         """An interval sent again."""
         self.acks = Acks(access, self.deliveries)
-        """What the sources are told."""
+        """Acks to the sources."""
         self.collection = Collection(access, self.deliveries)
         """Removal of micro-batches that nobody needs."""
         self.versions = Versions(access)

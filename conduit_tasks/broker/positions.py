@@ -51,7 +51,7 @@ class Positions:
             case ["running", status]:
                 raise NotStopped(
                     f"pipeline {pipeline} is {status or 'not initialised'}; positions are set while it stands "
-                    f"still: `conduit stop {pipeline}`, with --force where it cannot end"
+                    f"still: `conduit stop {pipeline}`, with --force if it cannot end"
                 )
             case ["busy", sealed, acked]:
                 raise NotStopped(

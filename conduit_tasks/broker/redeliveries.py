@@ -37,7 +37,7 @@ class Redeliveries:
             if kind == "busy":
                 raise ConduitError(
                     f"destination {destination} still redelivers what run {rest[0]} had confirmed: let that finish "
-                    "first (where its task failed, clear it again); left alone, it is given up after spool.retention"
+                    "first (if its task failed, clear it again); left alone, it is given up after spool.retention"
                 )
             epoch = int(kind)
         return epoch

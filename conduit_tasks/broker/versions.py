@@ -72,7 +72,7 @@ class Versions:
         return self._access.field(self._keys.pipeline, "resume") is not None
 
     def check_rename(self, old: str, new: str) -> None:
-        """Raises what `rename` raises where it would now be refused; changes nothing."""
+        """Raises what `rename` would raise now; changes nothing."""
         self._renamed(old, new, self._access.run(scripts.RENAMING, {**self._both(old, new), "each": []}))
 
     def rename(self, old: str, new: str) -> bool:
@@ -108,7 +108,7 @@ class Versions:
         return self._renamed(old, new, answer)
 
     def _renamed(self, old: str, new: str, answer: Sequence[Any]) -> bool:
-        """Returns whether there was something to rename. Raises ConfigError where it is refused."""
+        """Returns whether there was something to rename. Raises ConfigError if it is refused."""
         if answer[0] == "runs":
             raise ConfigError(f"pipeline {self._access.pipeline} was started meanwhile: apply the file again")
         if answer[0] == "taken":

@@ -75,7 +75,7 @@ def check(pipeline: Pipeline, plan: Plan, broker: Broker, decisions: Decisions) 
     lost += [c for c in plan.changes if c.kind == "left" and _id(c) in decisions.forget]
     if lost and not decisions.yes:
         said = "; ".join(f"{c.node}: {', '.join(map(str, c.in_flight.values())) or c.effect}" for c in lost)
-        raise Undecided(f"pipeline {pipeline.id}: given up would be {said}. Add --yes where that is wanted")
+        raise Undecided(f"pipeline {pipeline.id}: given up would be {said}. Add --yes if that is wanted")
 
 
 def _id(change: Change) -> str:

@@ -1,4 +1,4 @@
-"""What every delivery to a destination has, live or again: the lease, the connector, the work's own parts, the ledger.
+"""Parts of every delivery to a destination, live or again: the lease, the connector, the work's own parts, the ledger.
 
 The callers differ in the records, in their numbers and in the port to the broker.
 """

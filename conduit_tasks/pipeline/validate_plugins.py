@@ -86,7 +86,8 @@ def _check_wake(keys: PipelineKeys, sources: Mapping[str, Any], report: Findings
 
 
 def _check_processor(processor: ProcessorKeys, report: Findings, path: Path, *, record_wise: bool) -> None:
-    from conduit_tasks.processors import registry, template
+    from conduit_tasks.processors import registry
+    from conduit_tasks.templates import template
 
     cls = _find(_Kind(registry.processor_class, registry.known), processor.plugin, report, path)
     if processor.condition:

@@ -14,7 +14,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from conduit_tasks.airflow.hook import ConduitSubmitHook
-from conduit_tasks.airflow.operator import ENDED, ConduitSubmitOperator
+from conduit_tasks.airflow.operator import ConduitSubmitOperator
+from conduit_tasks.exit_codes import ENDED
 from conduit_tasks.waits import still_running
 from tests.airflow.test_operator import how, killed, operator, processes, wait_until, work  # noqa: F401
 

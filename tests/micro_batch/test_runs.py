@@ -11,7 +11,7 @@ from conduit_tasks.broker.broker import Broker
 from conduit_tasks.broker.state import Stage
 from conduit_tasks.connectors.base import Slice
 from conduit_tasks.errors import ConduitError
-from conduit_tasks.micro_batch import acks, runs
+from conduit_tasks.micro_batch import collection, runs
 from conduit_tasks.micro_batch.context import Context, opened
 from conduit_tasks.micro_batch.plan import plan, plan_run
 from conduit_tasks.micro_batch.read import read_source
@@ -115,7 +115,7 @@ def test_a_micro_batch_that_is_kept_small_is_sent_again_as_any_other(
 ) -> None:
     """Given micro-batches that were delivered and acked some time ago, then a fraction of them is kept, and a task that
     is cleared sends what its run had delivered."""
-    monkeypatch.setattr(acks, "SLIM_AFTER", 0.0)
+    monkeypatch.setattr(collection, "SLIM_AFTER", 0.0)
     write_pipeline(home, "p", TWO)
     broker = state("p")
     sizes = []

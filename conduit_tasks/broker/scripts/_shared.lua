@@ -13,7 +13,7 @@ local function text(n) return string.format('%.0f', n) end
 
 local function number(s) return tonumber(s or '0') or 0 end
 
--- When something ends that was to last `ttl` at most: where the server's clock went back since, not later than from now on.
+-- When something ends that was to last `ttl` at most: if the server's clock went back since, not later than from now on.
 local function within(till, now, ttl)
   return math.min(number(till), now + number(ttl))
 end
@@ -32,7 +32,7 @@ local function halted(pipeline, destination)
 end
 
 -- Invariant 4: only the newest token's holder goes on, or the newest attempt of its executors; expiry alone does not fence
--- where nobody took over.
+-- if nobody took over.
 local function fenced(lease, token)
   local held = redis.call('HMGET', lease, 'token', 'owner', 'attempt')
   if (held[1] ~= token and held[3] ~= token) or not held[2] or held[2] == '' then
@@ -95,14 +95,14 @@ local function count(destination, counts)
   end
 end
 
--- Takes a destination's word, with its own state where that says one. `words` counts them: a mark in the spool that counts more
+-- Takes a destination's word, with its own state if that says one. `words` counts them: a mark in the spool that counts more
 -- shows that Redis has forgotten some (X7).
 local function take(destination, state)
   redis.call('HINCRBY', destination, 'words', 1)
   if state ~= '' then redis.call('HSET', destination, 'state', state) end
 end
 
--- Invariant 9: the first error of a stop is kept. Returns 1 where the stored one is this one.
+-- Invariant 9: the first error of a stop is kept. Returns 1 if the stored one is this one.
 local function first_error(key, status, err)
   if redis.call('HSETNX', key, 'error', err) == 1 then
     redis.call('HSET', key, 'error_at', text(now_us()))
@@ -133,8 +133,8 @@ end
 
 local function range_text(first, last) return text(first) .. '-' .. text(last) end
 
--- The first range that ends at `x` or later, from place `at` on, where one begins: its place, first, last, and the place
--- behind it; where there is none, the place behind the last one.
+-- The first range that ends at `x` or later, from place `at` on, at which one begins: its place, first, last, and the place
+-- behind it; if there is none, the place behind the last one.
 local function range_from(s, x, at)
   local low, high, near = at, #s + 2, 3
   while true do
@@ -261,7 +261,7 @@ local function close_letters(dead, redrive, closed, epoch, by)
   end
 end
 
--- A step of the redrive claimed under this token: letters with an outcome leave the index. Returns true where this step
+-- A step of the redrive claimed under this token: letters with an outcome leave the index. Returns true if this step
 -- was done before, or nil and the answer to return.
 local function settled(redrive, dead, token, step, outcomes)
   local r = redis.call('HMGET', redrive, 'token', 'step', 'epoch', 'by')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_tasks.connectors import options
 from conduit_tasks.connectors.base import BatchDestination, Option, Spec
-from conduit_tasks.connectors.delta.storage import check_storage, storage_options
+from conduit_tasks.connectors.delta.storage import check_storage, storage_options, table_uri
 from conduit_tasks.connectors.rows import RowNumbers, Rows
 from conduit_tasks.errors import ConfigError, Refused, Unavailable
 
@@ -59,7 +59,6 @@ class DeltaDestination(BatchDestination):
         self._table: Any = None
 
     def open(self, state: dict[str, Any] | None) -> None:
-        from conduit_tasks.connectors.delta.connector import table_uri
         from conduit_tasks.connectors.delta.log import library
 
         self._uri, self._options = table_uri(self.settings["path"]), storage_options(self.settings) or None

@@ -15,7 +15,7 @@ from conduit_tasks.errors import ConfigError, RecordError, Refused, Unavailable
 from conduit_tasks.record.record import Record
 
 if TYPE_CHECKING:
-    from conduit_tasks.processors.template import Template
+    from conduit_tasks.templates.template import Template
 
 _COLLECTION = '{{ index .Metadata "opencdc.collection" }}'
 
@@ -125,7 +125,7 @@ class PostgresDestination(BatchDestination):
     def _template(self) -> Template:
         """Template of the table's name. It is cached by `compile`, not here, because it cannot be sent to an
         executor."""
-        from conduit_tasks.processors.template import compile
+        from conduit_tasks.templates.template import compile
 
         return compile(self.settings["table"])
 

@@ -14,7 +14,7 @@
 -- @arg filtered     int    records filtered before the fan-out
 -- @arg nacked       int    records nacked before the fan-out
 -- @arg letters      text*2000  field and value of each dead letter, but for those that are in the index already (`index`)
--- @returns ok 1 where this manifest is the one that counts, else 0
+-- @returns ok 1 if this manifest is the one that counts, else 0
 
 local no = guard(K.pipeline, K.lease, A.token)
 if no then return no end

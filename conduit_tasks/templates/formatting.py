@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from conduit_tasks.errors import RecordError
-from conduit_tasks.processors.gotemplate.strings_ import go_quote
-from conduit_tasks.processors.gotemplate.values import nested
+from conduit_tasks.templates.strings_ import go_quote
+from conduit_tasks.templates.values import nested
 
 _VERB = re.compile(r"%([-+# 0]*+)(\d++)?+(?:\.(\d*+))?+([a-zA-Z%])")
 

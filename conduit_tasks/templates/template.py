@@ -1,7 +1,7 @@
 """Go templates over a record, as Conduit's conditions and values are written: `{{ eq .Metadata.kind "flight" }}`.
 
 The subset: actions with trim markers, comments, pipelines, variables, `if`, `range`, `with`, `break`, `continue`,
-Go's functions and sprig's (see `gotemplate.functions`). Dot is the record: `.Position .Operation .Metadata .Key
+Go's functions and sprig's (see `functions`). Dot is the record: `.Position .Operation .Metadata .Key
 .Payload.Before .Payload.After`. A missing key of a map prints `<no value>`, equals only `nil` and has no fields. Raw
 data prints as text and has no fields. Nothing of Python can be reached from a template.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from conduit_tasks.errors import ConfigError, RecordError
-from conduit_tasks.processors.gotemplate.parser import parse
-from conduit_tasks.processors.gotemplate.values import show
 from conduit_tasks.record.parts import Parts
 from conduit_tasks.record.record import Record
+from conduit_tasks.templates.parser import parse
+from conduit_tasks.templates.values import show
 
 TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))

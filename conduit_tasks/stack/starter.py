@@ -1,4 +1,4 @@
-"""The files that `conduit init` writes: path → text."""
+"""The files of a starter project, path → text: `conduit init` writes all, the stack those that it needs."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from conduit_tasks.errors import RecordError
-from conduit_tasks.processors.gotemplate import collections_ as coll
-from conduit_tasks.processors.gotemplate import dates, strings_, values
-from conduit_tasks.processors.gotemplate.formatting import printf, sprint, sprintln
+from conduit_tasks.templates import collections_ as coll
+from conduit_tasks.templates import dates, strings_, values
+from conduit_tasks.templates.formatting import printf, sprint, sprintln
 
 MANY = 1_000
 

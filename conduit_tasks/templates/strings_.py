@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 
 from conduit_tasks.errors import RecordError
-from conduit_tasks.processors.gotemplate import regex
-from conduit_tasks.processors.gotemplate.values import nested, text
 from conduit_tasks.record import jsons
 from conduit_tasks.record.record import Record
+from conduit_tasks.templates import regex
+from conduit_tasks.templates.values import nested, text
 
 
 def go_quote(value: str) -> str:

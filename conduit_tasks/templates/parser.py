@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from conduit_tasks.processors.gotemplate import expressions as ex
-from conduit_tasks.processors.gotemplate import nodes as code
-from conduit_tasks.processors.gotemplate.expressions import Expression
-from conduit_tasks.processors.gotemplate.functions import FUNCTIONS
-from conduit_tasks.processors.gotemplate.lexer import Action, Source, Token, number, split, unquote
-from conduit_tasks.processors.gotemplate.nodes import BREAK, CONTINUE, Node
 from conduit_tasks.record.parts import EVERYTHING, NOTHING, Parts, parts_of
+from conduit_tasks.templates import expressions as ex
+from conduit_tasks.templates import nodes as code
+from conduit_tasks.templates.expressions import Expression
+from conduit_tasks.templates.functions import FUNCTIONS
+from conduit_tasks.templates.lexer import Action, Source, Token, number, split, unquote
+from conduit_tasks.templates.nodes import BREAK, CONTINUE, Node
 
 _BLOCKS = ("if", "range", "with")
 _UNSUPPORTED = ("define", "template", "block")

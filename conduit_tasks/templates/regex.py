@@ -16,7 +16,7 @@ from typing import Any
 
 from conduit_tasks.errors import RecordError
 from conduit_tasks.patterns import compiled
-from conduit_tasks.processors.gotemplate.values import text
+from conduit_tasks.templates.values import text
 
 MOST = 32 << 20
 """Limit of the bytes of text that a function makes."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conduit_tasks.errors import ConfigError, RecordError
-from conduit_tasks.processors.gotemplate import regex
-from conduit_tasks.processors.template import compile
+from conduit_tasks.templates import regex
+from conduit_tasks.templates.template import compile
 from tests.processors.conftest import record
 
 AFTER = {

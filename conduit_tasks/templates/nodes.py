@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from conduit_tasks.errors import RecordError
-from conduit_tasks.processors.gotemplate.expressions import Expression
-from conduit_tasks.processors.gotemplate.values import show, truth
+from conduit_tasks.templates.expressions import Expression
+from conduit_tasks.templates.values import show, truth
 
 Node = Callable[[Any, list[Any], list[str]], str | None]
 """`f(dot, env, out)` appends text to `out`; returns None, BREAK or CONTINUE."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from conduit_tasks.errors import RecordError
-from conduit_tasks.processors.gotemplate.values import equal, nested, text, truth
+from conduit_tasks.templates.values import equal, nested, text, truth
 
 MANY = 1_000
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conduit_tasks.processors.gotemplate import values
-from conduit_tasks.processors.gotemplate.values import RECORD_FIELDS, field, truth
 from conduit_tasks.record.record import Record
+from conduit_tasks.templates import values
+from conduit_tasks.templates.values import RECORD_FIELDS, field, truth
 
 Eval = Callable[[Any, list[Any]], Any]
 
