@@ -1,4 +1,4 @@
-"""Compiles the messages of the connector protocol: `pip install grpcio-tools`, then `python scripts/connector_protocol.py`.
+"""Compiles the messages of the connector protocol: `pip install grpcio-tools`, then run this.
 
 The result is a descriptor set, not code: it works with any version of the library `protobuf`.
 """

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors import held
+from conduit_tasks.connectors.base import Limit, Slice
 from conduit_tasks.connectors.capabilities import Held, Queue
 from conduit_tasks.connectors.registry import source_class
 from conduit_tasks.errors import (
@@ -60,7 +60,7 @@ class Asked:
         return {id: _said(error) for id, error in self.failed.items()}
 
 
-def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:
+def ask(context: Context, room: Limits, expect: int, most: int) -> Asked:  # noqa: PLR0912 - the cases of one answer
     """Asks every source in turn for an equal share of the room that is left, and of `most` slices; together never more
     (invariant 7). The first source to be asked changes with each micro-batch (`expect`), so that a room smaller than
     the number of sources starves none of them; a source that has nothing leaves its share to the others.

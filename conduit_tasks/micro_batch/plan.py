@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conduit_tasks.broker.in_flight import in_flight as in_flight_to
-from conduit_tasks.connectors.plugins import same_plugin
 from conduit_tasks.connectors.capabilities import Held
+from conduit_tasks.connectors.plugins import same_plugin
 from conduit_tasks.connectors.registry import kept_for, source_class
 from conduit_tasks.errors import ConfigError, Fenced, PipelineStopped
 from conduit_tasks.micro_batch.asking import Asked, ask, failed_to_read

@@ -36,7 +36,9 @@ class WorkNeeded:
     """Whether there is more, for a run that follows at once."""
 
 
-def awaited(pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: bool = False) -> WorkNeeded:
+def awaited(  # noqa: PLR0911 - one case each
+    pipeline_id: str, node: str, run_id: str, *, limit: float, cleared: bool = False
+) -> WorkNeeded:
     """Decides as `needed` does, and waits while other nodes of this run are at work on what has to come before. A node
     whose work is still being read is told to start: it waits itself, ready."""
     done = False

@@ -99,7 +99,7 @@ class Client:
             self.call(side, name, **fields)
 
     def stream(self, side: str, requests: Iterator[Any]) -> Any:
-        """Begins `Run` and returns the call, which yields its answers with their sizes. `requests`: messages, encoded or not."""
+        """Begins `Run` and returns the call, which yields its answers with their sizes. `requests`: encoded or not."""
         path, _, response = method(f"connector.v2.{side}Plugin", "Run")
         call = self._channel.stream_stream(
             path,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from conduit_tasks.connectors import options
-from conduit_tasks.connectors.base import BatchDestination, Option
+from conduit_tasks.connectors.base import BatchDestination
 from conduit_tasks.connectors.outcome import clip
 from conduit_tasks.connectors.rows import Rows
 from conduit_tasks.connectors.standalone import settled
@@ -264,10 +264,7 @@ class _Stream:
 
     def _stop(self) -> None:
         self.over = True
-        try:
-            self._client.call(SIDE, "Stop", last_position=self._last)
-        except NotImplementedError:
-            pass
+        self._client.optional(SIDE, "Stop", last_position=self._last)
 
     def close(self, *, at_once: bool) -> None:
         """Ends the connector: in good order, unless `at_once`."""

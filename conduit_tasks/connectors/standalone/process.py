@@ -1,8 +1,8 @@
 """The process of one connector: start, handshake, log lines, and the end of its whole process group.
 
 A connector is HashiCorp's go-plugin over gRPC: it prints one line with its address to stdout, and serves there. It runs
-in a process group of its own, in our home folder, with an environment that holds nothing secret. Beside it runs a shell that waits for
-this process to end, in whatever way, and then kills the group: a connector never outlives its task.
+in a process group of its own, in our home folder, with an environment that holds nothing secret. Beside it runs a shell
+that waits for this process to end, in whatever way, and then kills the group: a connector never outlives its task.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Process:
             shutil.rmtree(self._folder, ignore_errors=True)
             why = error.strerror or str(error)
             raise ConfigError(f"{name}: {file} cannot be started: {why}; is it a program for this machine?") from None
-        self._watcher = subprocess.Popen(
+        self._watcher = subprocess.Popen(  # noqa: S603 - our own words
             ["/bin/sh", "-c", _WATCHER, "conduit-watcher", str(self._child.pid)],
             env={},
             stdin=subprocess.PIPE,

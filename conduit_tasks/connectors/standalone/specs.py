@@ -1,4 +1,4 @@
-"""Options of a standalone connector, made of the parameters that it specifies, and the check of its settings by them."""
+"""Options of a standalone connector, made of the parameters that it specifies, and the check of its settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _option(name: str, parameter: Any) -> Option:
     choices = tuple(each.strip() for each in rules[INCLUSION].split(",")) if INCLUSION in rules else ()
     said = [" ".join(parameter.description.split()).rstrip(".")]
     if parameter.type > 1:
-        said.append(_TYPES[parameter.type] if parameter.type in _TYPES else "")
+        said.append(_TYPES.get(parameter.type, ""))
     for kind, text in ((GREATER, "more than"), (LESS, "less than"), (REGEX, "matching"), (EXCLUSION, "none of")):
         if kind in rules:
             said.append(f"{text} {rules[kind]}")

@@ -97,7 +97,7 @@ def test_a_program_that_is_no_connector_says_why(
     forget()
     path = started_by(programs, "strange", how)
     with pytest.raises(ConfigError, match=f"strange is no connector that can be run here: .*{says}"):
-        registry.source_class("standalone:strange").spec
+        registry.source_class("standalone:strange")({})
     wait_until(lambda: not any(str(path) in each.cmdline() for each in mine()), "it is left")
 
 
@@ -217,7 +217,7 @@ def test_a_record_that_no_message_holds_is_refused_alone(notes: Path, monkeypatc
         made.write(Rows(spool_batch([0] * 3, range(3), records), [ORIGIN], 1, 0, 2))
     assert raised.value.row == 1
     big = Record(b"9", after={"n": 2**53 + 1}, origin=ORIGIN)
-    with pytest.raises(Refused, match="'n' is 9007199254740993.*doubles"):
+    with pytest.raises(Refused, match=r"'n' is 9007199254740993.*doubles"):
         made.write(Rows(spool_batch([0], [3], [big]), [ORIGIN], 1, 3, 3))
     made.close()
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from conduit_tasks.errors import SpoolError
+from conduit_tasks.micro_batch import read
+from conduit_tasks.micro_batch.control import stop
+from conduit_tasks.micro_batch.teardown import teardown
 from tests.micro_batch.harness import state, write_pipeline
 from tests.micro_batch.side_by_side import patient, play  # noqa: F401 - a fixture
 
@@ -156,3 +161,96 @@ def test_a_record_that_fails_is_sent_again_as_often_as_the_file_says(home: Path,
     assert broker.dead_letters.count("out") == 0
     broker.close()
     assert len(noted(notes, "open")) < 20
+
+
+def test_a_destination_that_collects_batches_is_asked_to_write_what_it_has(home: Path, programs: Path) -> None:
+    # The connector answers at once here; what matters is that nothing waits for a batch to fill
+    delivering(home, 30, settings=', sdk.batch.size: "20"')
+    play("p")
+    assert lines(home) == list(range(1, 31))
+
+
+@pytest.mark.proves("C10", "C12")
+def test_a_holder_that_is_killed_leaves_no_gap(home: Path, programs: Path) -> None:
+    # Given a run whose reading is cut off in the middle, again and again
+    notes = counting(home, 300)
+    reads = 0
+
+    def cut_off() -> None:
+        nonlocal reads
+        reads += 1
+        if reads % 3 == 2:
+            raise SpoolError("cut off")
+
+    original = read.stage
+
+    def stage(*args: object, **options: object) -> None:
+        cut_off()
+        original(*args, **options)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(read, "stage", stage)
+        for n in range(30):
+            play("p", f"run-{n}", retries=0)
+            if len(numbers(home)) == 300:
+                break
+    # Then everything is there once, in order, and the connector was opened where it was acked
+    assert numbers(home) == list(range(1, 301))
+    opened = noted(notes, "open")
+    assert len(opened) > 2
+    acks = [int(n) for n in noted(notes, "ack")]
+    assert acks == sorted(set(acks))
+    at = 0
+    for line in notes.read_text().splitlines():
+        what, _, rest = line.partition(" ")
+        if what == "ack":
+            at = int(rest)
+        elif what == "open":
+            # Acks that a killed holder did not give any more may be durable already
+            assert int(rest or 0) >= at
+
+
+@pytest.mark.proves("C9")
+def test_two_sources_take_turns(home: Path, programs: Path) -> None:
+    counting(home, 120)
+    text = (home / "include/pipelines/p.yaml").read_text()
+    (home / "data").mkdir()
+    (home / "data/a.txt").write_text("".join(f"{n} x\n" for n in range(1_001, 1_201)))
+    more = "      - {id: lines, type: source, plugin: file, settings: {path: data/a.txt, settle: 0s}}\n"
+    write_pipeline(home, "p", text.replace("      - {id: out", f"{more}      - {{id: out"))
+    play("p")
+    found = numbers(home)
+    assert [n for n in found if n < 1_000] == list(range(1, 121))
+    assert [n for n in found if n > 1_000] == list(range(1_001, 1_201))
+
+
+def test_avro_that_a_source_encoded_by_its_schemas_is_shown_as_structure(home: Path, programs: Path) -> None:
+    write_pipeline(
+        home,
+        "p",
+        """
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {id: in, type: source, plugin: "standalone:books", settings: {conduit.idle: 1s}}
+      - {id: out, type: destination, plugin: file, settings: {path: out/all.jsonl, format: opencdc}}
+""",
+    )
+    play("p")
+    found = [json.loads(line) for line in (home / "out/all.jsonl").read_text().splitlines()]
+    assert [r["payload"]["after"] for r in found] == [
+        {"title": "Ulysses", "pages": 0},
+        {"title": "Emma", "pages": 100},
+        {"title": "Dracula", "pages": 200},
+    ]
+    assert [r["key"] for r in found] == [{"id": 0}, {"id": 1}, {"id": 2}]
+    assert {r["operation"] for r in found} == {"snapshot"}
+
+
+def test_a_teardown_tells_the_connector_that_it_is_deleted(home: Path, programs: Path) -> None:
+    notes = counting(home, 5)
+    play("p")
+    stop("p")
+    assert teardown("p", "in") == ["what standalone:counter made for itself (LifecycleOnDeleted)"]
+    assert noted(notes, "deleted") == [""]
