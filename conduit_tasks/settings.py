@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     connectors: Path = Field(
         default=Path("connectors"), validation_alias=AliasChoices("CONDUIT_CONNECTORS", "CONDUIT_CONNECTORS_PATH")
     )
-    """Folder of the programs of standalone connectors; `CONDUIT_CONNECTORS_PATH`, Conduit's name for it, is the same."""
+    """Folder of the programs of standalone connectors; Conduit's `CONDUIT_CONNECTORS_PATH` is the same."""
     connectors_message: int = Field(default=64 << 20, ge=1 << 10)
     """Bytes of one message from or to a standalone connector."""
     connectors_timeout: float = Field(default=60.0, gt=0)

@@ -5,6 +5,7 @@ The result is a descriptor set, not code: it works with any version of the libra
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,16 +14,10 @@ FOLDER = Path(__file__).parents[1] / "conduit_tasks" / "connectors" / "standalon
 
 def main() -> int:
     """Writes `protocol.binpb` beside the `.proto` files."""
-    from grpc_tools import protoc
-
-    included = Path(protoc.__file__).parent / "_proto"
-    out = FOLDER / "protocol.binpb"
     files = sorted(path.name for path in FOLDER.glob("*.proto"))
-    return int(
-        protoc.main(
-            ["protoc", f"-I{FOLDER}", f"-I{included}", "--include_imports", f"--descriptor_set_out={out}", *files]
-        )
-    )
+    out = f"--descriptor_set_out={FOLDER / 'protocol.binpb'}"
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{FOLDER}", "--include_imports", out, *files]
+    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own words
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def kept_for(pipeline: topology.Pipeline) -> float:
 def described(name: str) -> Described:
     """Returns both sides of a connector. Raises as `source_class`."""
     if is_standalone(name):
-        from conduit_tasks.connectors.standalone.connector import described as standalone
+        from conduit_tasks.connectors.standalone.plugin import described as standalone
 
         return standalone(name.strip())
     name = parse_plugin(name).name

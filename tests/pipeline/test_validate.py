@@ -100,7 +100,7 @@ def test_what_belongs_to_destinations_is_refused_at_sources(only: Only, files: F
 
 def test_a_standalone_connector_that_is_not_there_is_named_with_its_folder(only: Only, files: Files) -> None:
     text = files.with_pipeline().replace("plugin: file", "plugin: standalone:salesforce@v1", 1)
-    line, column, code, message, _hint = only(text)
+    line, column, code, message, _hint = only(text, plugins=True)
     assert (line, column, code) == (7, 9, "E203")
     assert "'standalone:salesforce@v1' is not in" in message
     assert "CONDUIT_CONNECTORS" in message

@@ -154,7 +154,7 @@ class Client:
                 for line in lines:
                     self.process.log.take(line)
 
-    def shutdown(self) -> None:
+    def finish(self) -> None:
         """Ends the connector in good order: asks it, then signals, then kills its group."""
         import grpc
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from conduit_tasks.connectors.base import Described, Option, Spec
+from conduit_tasks.connectors.base import Option, Spec
 from conduit_tasks.connectors.standalone import found, specs
 from conduit_tasks.connectors.standalone.client import Client
 from conduit_tasks.connectors.standalone.found import Program
@@ -75,19 +75,19 @@ class Standalone(metaclass=_WithSpec):
             client.kill()
             raise
         client.optional(side, "Teardown")
-        client.shutdown()
+        client.finish()
         return done
 
-    def __reduce__(self) -> tuple[Any, tuple[str, str, dict[str, Any]]]:
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("spec",)}
-        return _restored, (self.plugin, self.side, kept)
+    def __reduce__(self) -> tuple[Any, tuple[type[Any], str, dict[str, Any]]]:
+        kept = {name: value for name, value in self.__dict__.items() if name != "spec"}
+        return _restored, (type(self).__bases__[0], self.plugin, kept)
 
 
-def _restored(plugin: str, side: str, kept: Mapping[str, Any]) -> Any:
-    cls = getattr(described(plugin), side)
+def _restored(base: type[Any], plugin: str, kept: Mapping[str, Any]) -> Any:
+    cls = variant(base, plugin)
     made = cls.__new__(cls)
     made.__dict__.update(kept)
-    made.spec = cls.spec
+    made.spec = cls.spec  # type: ignore[attr-defined]
     return made
 
 
@@ -100,14 +100,7 @@ def _spec(plugin: str, side: str, program: Program, ours: tuple[Option, ...]) ->
     return specs.spec_of(plugin.partition("@")[0], program.specification, _parameters(program, side), ours)
 
 
-@lru_cache(maxsize=256)
-def described(plugin: str) -> Described:
-    """Returns both sides of `standalone:NAME[@VERSION]`; starts nothing."""
-    from conduit_tasks.connectors.standalone.destination import StandaloneDestination
-    from conduit_tasks.connectors.standalone.source import StandaloneSource
-
-    sides = {
-        base.side: type(base.__name__, (base,), {"plugin": plugin, "__module__": base.__module__})
-        for base in (StandaloneSource, StandaloneDestination)
-    }
-    return Described(sides["source"], sides["destination"], plugin)
+@lru_cache(maxsize=512)
+def variant(base: type[Any], plugin: str) -> type[Any]:
+    """Returns the class of one side (`base`) for one plugin; starts nothing."""
+    return type(base.__name__, (base,), {"plugin": plugin, "__module__": base.__module__})

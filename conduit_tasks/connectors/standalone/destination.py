@@ -280,4 +280,4 @@ class _Stream:
         except (Unavailable, NotImplementedError):
             self._client.kill()
             return
-        self._client.shutdown()
+        self._client.finish()

@@ -166,7 +166,7 @@ def _asked(file: Path) -> Program:
     except (ConduitError, NotImplementedError) as error:
         return Program(file, error=str(error) or "it has no specification")
     finally:
-        client.shutdown()
+        client.finish()
 
 
 def _kept(file: Path, changed: int, size: int) -> Path:

@@ -10,6 +10,8 @@ from typing import Any
 
 BYTES = 32 << 20
 """Bytes that wait at most, or one message."""
+LOOK = 60.0
+"""Seconds after which a thread that waits for another one looks again, though nobody woke it."""
 
 
 class Inbox:
@@ -34,7 +36,7 @@ class Inbox:
             for message, size in self._call:
                 with self._changed:
                     while self._bytes and self._bytes + size > BYTES and not self._closed:
-                        self._changed.wait()
+                        self._changed.wait(LOOK)
                     self._messages.append((message, size))
                     self._bytes += size
                     self._changed.notify_all()
@@ -103,7 +105,7 @@ class Outbox:
     def __next__(self) -> Any:
         with self._changed:
             while not self._requests and not self._closed:
-                self._changed.wait()
+                self._changed.wait(LOOK)
             if self._requests:
                 return self._requests.popleft()
         raise StopIteration

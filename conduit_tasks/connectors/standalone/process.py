@@ -37,6 +37,8 @@ LINE = 64 << 10
 """Most bytes that it may print until then."""
 ENDING = 3.0
 """Seconds that it has to end after it was asked to, before its group is killed."""
+KILLED = 10.0
+"""Seconds to wait for a process that was killed, which may be in the middle of a system call."""
 _WATCHER = 'read -r _; kill -s KILL -- "-$1" 2>/dev/null'
 
 
@@ -153,12 +155,14 @@ class Process:
                     with suppress(subprocess.TimeoutExpired):
                         self._child.wait(patience)
             self._signal(signal.SIGKILL)
-            self._child.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(KILLED)
             # Whoever it started, and left behind.
             self._signal(signal.SIGKILL)
             if self._watcher.poll() is None:
                 self._watcher.kill()
-            self._watcher.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._watcher.wait(KILLED)
             _pipe(self._watcher.stdin).close()
             shutil.rmtree(self._folder, ignore_errors=True)
 

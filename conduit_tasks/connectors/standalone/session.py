@@ -212,7 +212,7 @@ class Session:
             log.warning("%s: it was not stopped in good order: %s", self.name, error)
             self.client.kill()
             return
-        self.client.shutdown()
+        self.client.finish()
 
     def _drop(self) -> None:
         """Makes room for what the connector is just sending, so that it hears of the stop."""
